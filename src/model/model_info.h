@@ -1,4 +1,6 @@
-/* The model of a run: its entry in result files, and its tokenizer and texts. */
+/*
+ * Describes the model that a program runs: its entry in result files, its tokenizer and its texts.
+ */
 #ifndef KVD_MODEL_MODEL_INFO_H
 #define KVD_MODEL_MODEL_INFO_H
 
@@ -17,24 +19,24 @@
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);
 
-/* Texts of a model: the tokenizer that its checkpoint has, and the windows that it can read. */
+/* Tokenizer of a model, and the windows of text that the model can read. */
 
 /*
- * Opens the tokenizer of a checkpoint, and warns on stderr in the name of `program` if it seems to
- * be another model's; NULL: no warning. Returns NULL with *err on failure.
+ * Opens the tokenizer of a checkpoint. If it seems to belong to another model, warns on stderr as
+ * `program`, or not at all if `program` is NULL. Returns NULL with *err on failure.
  */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
 /*
- * Opens the corpus of `spec`, with the tokenizer of the checkpoint if it names texts. Returns NULL
- * with *err on failure.
+ * Opens the corpus that `spec` describes. If `spec` names texts, they are encoded with the
+ * tokenizer of the checkpoint. Returns NULL with *err on failure.
  */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 
 /*
- * Sets the default of --seq-len, which is 0 if it was not given: 512 tokens, or the model's longest
- * sequence. Fails if it is longer than that.
+ * Replaces *seq_len by the default of --seq-len if it is 0 (option not given): 512 tokens, or the
+ * model's longest sequence if that is shorter. Fails if *seq_len exceeds the longest sequence.
  */
 int kvd_model_seq_len(const kvd_config *model, size_t *seq_len, kvd_err *err);
 

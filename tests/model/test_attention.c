@@ -1,7 +1,7 @@
 /*
- * Tests of model/pass/attention: one head compared with double-precision loops at lengths around
- * the block of queries; dense attention with groups and ragged batches; probabilities, windows, and
- * the capture.
+ * Tests of model/pass/attention: one head compared with double-precision loops, at lengths around
+ * the size of a block of queries; dense attention with grouped heads and sequences of different
+ * lengths; probabilities; windows; and the hook that records Q, K and V.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -52,7 +52,10 @@ static int sees(size_t query, size_t key)
     return key <= query && (window == 0 || key + window > query);
 }
 
-/* Computes p [n][n] and out [n][d_v] by the definition. */
+/*
+ * Computes attention of one head by the definition in double precision: probabilities p [n][n] and
+ * output out [n][d_v].
+ */
 static void reference(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
                       size_t ldk, const float *v, size_t ldv, double scale, double *p, double *out)
 {
@@ -108,7 +111,10 @@ static void test_head_against_reference(void **unused)
             }
             assert_true(out[d_v] == before);
 
-            /* Blocks of 50 rows that keep no probabilities give equal results. */
+            /*
+             * Attention by blocks of 50 query rows, without keeping probabilities, must give equal
+             * results.
+             */
             for (size_t first = 0; first < n; first += 50)
                 kvd_attend_rows(first, n - first < 50 ? n - first : 50, window, d_qk, d_v,
                                 q + first * ldq, ldq, k, ldk, v, ldv, (kvd_scores){.scale = 0.25f},
@@ -132,7 +138,7 @@ typedef struct {
     kvd_attention_in in;
 } batch;
 
-/* Makes a ragged batch with one sequence of every length. */
+/* Makes a batch that has one sequence of every length. */
 static void make_batch(batch *b, int heads, int kv_heads, int d)
 {
     *b = (batch){.config = {.n_heads = heads, .n_kv_heads = kv_heads, .d_head = d}};
@@ -212,7 +218,7 @@ static int check_probabilities(void *ctx, const kvd_attention_in *in, size_t seq
     assert_int_equal((int)sequence * heads + head, w->calls);
     assert_int_equal(n, lengths[sequence]);
     assert_true(fabs((double)prob[0] - 1) < 1e-6);
-    /* out = prob V, so the captured probabilities are those that attention used. */
+    /* The output must equal prob V, so the captured probabilities are those that attention used. */
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads;
     const size_t g = (size_t)(head / (heads / in->config->n_kv_heads)), at = in->offset[sequence],
                  last = n - 1;

@@ -22,7 +22,7 @@ static const double gradient_bar = 1e-4; /* relative Frobenius distance, of floa
 static kvd_safetensors *oracle; /* gradients of most models; others have a file of their own */
 static double furthest;
 
-/* ---- everything that one batch gives ---- */
+/* ---- loss and all gradients of one batch ---- */
 
 enum { G_K, G_K_PRE, G_V, N_G };
 static const char *const g_name[N_G] = {"k", "k_pre", "v"};
@@ -82,7 +82,7 @@ static void assert_gradient(const char *model, const char *what, double error, d
         fail_msg("%s: %s is off by %.3g, allowed is %.3g", model, what, far, gradient_bar);
 }
 
-/* ---- against autograd ---- */
+/* ---- comparison with PyTorch's autograd ---- */
 
 static float *wanted(const char *model, const char *what, size_t n)
 {
@@ -246,7 +246,7 @@ static void test_autograd(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* ---- against differences of the reference ---- */
+/* ---- comparison with differences of the double-precision forward pass ---- */
 
 typedef struct {
     size_t layer, size;
@@ -263,8 +263,8 @@ static void move(void *ctx, size_t layer, double *k_pre, double *v)
 }
 
 /*
- * Computes the loss of a sequence from the reference's logits, after adding `direction` to K or V
- * of a layer.
+ * Computes the loss of a sequence from the reference's logits, after adding `direction` to the keys
+ * or values of a layer.
  */
 static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *id, size_t n,
                              nudge *m)
@@ -288,8 +288,8 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
 }
 
 /*
- * Compares derivatives along random directions: sum of gradient times direction, and (f(x + h) -
- * f(x - h)) / 2h.
+ * Compares derivatives of the loss f along random directions: the sum of gradient times direction,
+ * and (f(x + h) - f(x - h)) / 2h.
  */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
@@ -341,8 +341,8 @@ static void test_differences(void **state)
 }
 
 /*
- * A sequence with blocks of more than KVD_ATTEND_ROWS rows, heads in groups, and more than two
- * layers.
+ * Gradients must be right for a sequence of more than KVD_ATTEND_ROWS rows, with heads in groups
+ * and more than two layers.
  */
 static void test_longer_sequence(void **state)
 {
@@ -360,11 +360,11 @@ static void test_longer_sequence(void **state)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/* ---- what follows ---- */
+/* ---- consequences of causality and of separate sequences ---- */
 
 /*
- * The last row of a sequence predicts nothing, and no later row sees its key and value, so its
- * gradients are 0.
+ * The gradients of a sequence's last row must be 0: this row predicts nothing, and no later row
+ * sees its key and value.
  */
 static void test_last_row_has_none(void **state)
 {
@@ -394,7 +394,8 @@ static void test_last_row_has_none(void **state)
 }
 
 /*
- * Sums do not depend on how sequences are batched: a sequence alone gives what it gives in a batch.
+ * Gradients must not depend on how sequences are batched: a sequence alone gives the same as in a
+ * batch.
  */
 static void test_batches(void **state)
 {

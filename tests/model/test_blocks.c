@@ -34,7 +34,7 @@ static float *random_floats(size_t n, double scale)
     return x;
 }
 
-/* Returns || a - b || / || b ||. */
+/* Returns the relative distance of two vectors, || a - b || / || b ||. */
 static double distance(const float *a, const double *b, size_t n)
 {
     double d = 0, s = 0;
@@ -45,7 +45,7 @@ static double distance(const float *a, const double *b, size_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-/* Returns the error in units of the last place of the exact value. */
+/* Returns the error of y in units of the last place of the exact value. */
 static double ulps(float y, double exact)
 {
     return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
@@ -127,7 +127,7 @@ static void test_rms_norm(void **unused)
     }
 }
 
-/* The squares of floats this large overflow float32. */
+/* Values whose squares overflow float32 must still be normalised. */
 static void test_rms_norm_of_large_values(void **unused)
 {
     (void)unused;
@@ -173,7 +173,10 @@ static void test_linear(void **unused)
     }
 }
 
-/* The result does not depend on threads, on working in place, or on the mean of the row. */
+/*
+ * The result must not depend on the number of threads, on working in place, or on the mean of the
+ * row.
+ */
 static void test_layer_norm(void **unused)
 {
     (void)unused;
@@ -259,7 +262,10 @@ static double dot(const float *a, const float *b, size_t n)
     return s;
 }
 
-/* q_m . k_n depends on m - n alone, and norms do not change: the defining property of RoPE. */
+/*
+ * The product q_m . k_n of rotated vectors must depend on m - n alone, and norms must not change:
+ * the defining property of RoPE.
+ */
 static void test_rope_is_relative(void **unused)
 {
     (void)unused;
@@ -290,7 +296,7 @@ static void test_rope_is_relative(void **unused)
             }
 }
 
-/* The two layouts are equal under the permutation 2i -> i, 2i+1 -> i + d/2. */
+/* The two layouts of RoPE must be equal under the permutation 2i -> i, 2i+1 -> i + d/2. */
 static void test_rope_layouts_agree(void **unused)
 {
     (void)unused;
@@ -311,7 +317,7 @@ static void test_rope_layouts_agree(void **unused)
     }
 }
 
-/* A batch of many rows and heads on several threads equals each row alone. */
+/* RoPE of a batch of many rows and heads on several threads must equal RoPE of each row alone. */
 static void test_rope_of_a_batch(void **unused)
 {
     (void)unused;
@@ -348,7 +354,8 @@ static void test_rope_frequencies(void **unused)
                  1) < 1e-14);
     }
     /*
-     * Llama 3: fast frequencies are unchanged, slow ones are divided, those between fall gradually.
+     * Llama 3 scaling must keep fast RoPE frequencies, divide slow ones by the factor, and let
+     * those between fall gradually.
      */
     c.rope_scaling = KVD_ROPE_LLAMA3;
     assert_true(kvd_rope_frequency(&c, false, 1, 0) == kvd_rope_frequency(&plain, false, 1, 0));
@@ -365,8 +372,8 @@ static void test_rope_frequencies(void **unused)
 }
 
 /*
- * The sequence's length selects the divisors. One factor multiplies cosine and sine, so it
- * multiplies scores by its square.
+ * LongRoPE must select its divisors by the sequence's length. One factor multiplies cosine and
+ * sine, so it multiplies scores by its square.
  */
 static void test_longrope(void **unused)
 {
@@ -397,8 +404,8 @@ static void test_longrope(void **unused)
 }
 
 /*
- * gelu, its tanh form and relu, at lengths around the vector width, for large arguments, and for
- * NaN and infinities.
+ * Compares gelu, its tanh form and relu with their formulas, at lengths around the vector width,
+ * for large arguments, and for NaN and infinities.
  */
 static void test_activations(void **unused)
 {
@@ -482,7 +489,7 @@ static void test_softmax(void **unused)
     }
 }
 
-/* Only row[from .. to-1] counts; other elements of the row have no effect. */
+/* A softmax of row[from .. to-1] must not depend on the other elements of the row. */
 static void test_softmax_of_a_window(void **unused)
 {
     (void)unused;
@@ -499,7 +506,10 @@ static void test_softmax_of_a_window(void **unused)
         }
 }
 
-/* Against the definition in float64, near 0 and where it saturates. */
+/*
+ * Compares softcap * tanh(x / softcap) with its definition in float64, near 0 and where it
+ * saturates.
+ */
 static void test_softcap(void **unused)
 {
     (void)unused;
@@ -518,7 +528,9 @@ static void test_softcap(void **unused)
     kvd_softcap(edge, 5, 1, 30);
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
-    /* A softmax of capped scores is the softmax of the caps. */
+    /*
+     * The softmax of scores with a cap must equal the softmax of the values that kvd_softcap gives.
+     */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
         row[j] = capped[j] = (float)(40 * uniform());

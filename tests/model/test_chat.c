@@ -34,7 +34,7 @@ static const kvd_chat *named(const char *name)
     return NULL;
 }
 
-/* Writes a file into the folder, or removes it if text is NULL. */
+/* Writes a file into the test's model folder, or removes it if text is NULL. */
 static void put(const char *name, const char *text)
 {
     char path[300];
@@ -48,7 +48,9 @@ static void put(const char *name, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Writes tokenizer_config.json, of which it takes the reference. */
+/*
+ * Writes tokenizer_config.json into the test's model folder; takes over the reference to `config`.
+ */
 static void put_config(json_t *config)
 {
     char *const text = json_dumps(config, 0);
@@ -58,7 +60,9 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
-/* Returns the parts of a form's templates as one text, which the caller frees. */
+/*
+ * Returns the characteristic parts of a chat form's templates as one text, which the caller frees.
+ */
 static char *template_of(const json_t *form)
 {
     char *text = strdup("");
@@ -74,7 +78,10 @@ static char *template_of(const json_t *form)
     return text;
 }
 
-/* Renders the first n turns, with the answers of the fixture between them. */
+/*
+ * Renders the first n turns of the fixture's conversation in a chat form, with the fixture's
+ * answers between them.
+ */
 static char *render(const kvd_chat *c, const json_t *form, size_t n)
 {
     char *text = strdup("");
@@ -132,7 +139,10 @@ static void no_form_leaves_the_text(void **state)
     assert_int_equal(space.len, 0);
 }
 
-/* Reads the folder, and expects the form and the file. */
+/*
+ * Reads the chat template in the test's folder, and checks which form it has and which file it is
+ * in.
+ */
 static void expect(const char *form, const char *file)
 {
     kvd_err err = {""};
@@ -145,7 +155,10 @@ static void expect(const char *form, const char *file)
     free(path);
 }
 
-/* Reads the folder, and expects a failure with both texts. */
+/*
+ * Reads the chat template in the test's folder, and checks that this fails with a message that
+ * contains both texts.
+ */
 static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
@@ -188,7 +201,7 @@ static void recognised_in_files(void **state)
     }
 }
 
-/* A template that also writes something else, or lacks a part, is not the form. */
+/* A template that also writes other text, or lacks a part, must not be recognised as the form. */
 static void similar_templates_are_unknown(void **state)
 {
     size_t i, k;
@@ -212,7 +225,10 @@ static void similar_templates_are_unknown(void **state)
         }
         const kvd_chat *const c = named(name);
         for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
-            /* The script has checked that the published templates lack these texts. */
+            /*
+             * The added text must be absent from the published templates, as make_chat.py has
+             * checked.
+             */
             assert_string_equal(
                 c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));
             assert_true(asprintf(&more, "%s%s", c->lacks[k], text) > 0);

@@ -27,7 +27,9 @@
 
 static const char *folder;
 
-/* Returns a path in the test's own folder. Two results may be in use at a time. */
+/*
+ * Returns the path of a file in the test's temporary folder. Two results may be in use at a time.
+ */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -46,8 +48,8 @@ static void write_text(const char *path, const char *text)
 }
 
 /*
- * Writes a safetensors file with one float per name; its value is its index in the list plus
- * `base`.
+ * Writes a safetensors file with one tensor of one float per name; the float is the index of the
+ * name plus `base`.
  */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
@@ -100,7 +102,10 @@ static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t ro
     return t;
 }
 
-/* Looks up every tensor of the configuration and passes it to `visit`, which may be NULL. */
+/*
+ * Looks up every tensor of the configuration in the checkpoint and passes it to `visit`, which may
+ * be NULL.
+ */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {
@@ -181,14 +186,14 @@ static const char *shared_models(void)
 }
 
 /*
- * Opens published checkpoints, if they are present: each opens completely or is refused with its
- * reason.
+ * Opens published checkpoints, if they are present. Each must open completely, or be refused with
+ * the expected reason.
  */
 static void test_real_models(void **state)
 {
     (void)state;
     static const struct {
-        /* tokenizer: its name, or a part of the error message */
+        /* tokenizer: name of its file, or a part of the expected error message */
         const char *name, *family, *tokenizer;
         int layers, heads, kv_heads, d_head, d_model, vocab;
         kvd_dtype dtype;
@@ -273,7 +278,10 @@ static void compare(void *ctx, const kvd_tensor *t)
     free(y);
 }
 
-/* One model as a single file, as three shards, as llama2.c, and rounded to 16 bits. */
+/*
+ * One model must have equal tensors as a single file, as three shards, as llama2.c, and, after
+ * rounding, in 16 bits.
+ */
 static void test_formats_agree(void **state)
 {
     (void)state;
@@ -313,7 +321,7 @@ static void test_formats_agree(void **state)
     }
 }
 
-/* Writes the configuration of the malformed folders: one layer, the head tied or not. */
+/* Writes config.json for the malformed folders: a model of one layer, with the head tied or not. */
 static void write_config(const char *path, int tied)
 {
     char text[1024];
@@ -334,7 +342,7 @@ static void test_tied_head(void **state)
     const char *file = "tied/model.safetensors";
     assert_int_equal(mkdir(in("tied"), 0777), 0);
     write_config(in("tied/config.json"), 1);
-    /* the file has one of two names for the tensor; either name finds it */
+    /* the file stores the tied tensor under one of two names; either name must find it */
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
         kvd_checkpoint *c = must_open(in("tied"));
@@ -360,7 +368,7 @@ static void test_tied_head(void **state)
     must_refuse(in("tied"), "tensor 'model.embed_tokens.weight' is missing");
 }
 
-/* Refuses tensors that the forward pass would leave out. */
+/* Tensors that the forward pass would not use must be refused. */
 static void test_foreign_tensors(void **state)
 {
     (void)state;
@@ -455,7 +463,7 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     kvd_checkpoint_close(c);
 }
 
-/* Finds configuration and tokenizer in files next to a checkpoint. */
+/* Configuration and tokenizer must be found in files in the folder of a checkpoint file. */
 static void test_beside(void **state)
 {
     (void)state;
@@ -512,7 +520,7 @@ static void test_beside(void **state)
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
-/* If a path has no folder, the other files are in the current folder. */
+/* For a path without a folder, the other files must be found in the current folder. */
 static void test_relative_path(void **state)
 {
     (void)state;
@@ -555,7 +563,7 @@ static void test_unusable_dtype(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Reads the bytes at *at, one per page. Thread function. */
+/* Thread function: reads one byte of every page of the mapped memory at *at. */
 static void *read_pages(void *at)
 {
     const kvd_filemap *m = at;
@@ -566,8 +574,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Maps two files, shortens one and reads it, in a thread of its own if `in_thread`. If `foreign`,
- * the file is mapped without the library. Does not return.
+ * Maps two files, shortens one and reads its lost part, in a new thread if `in_thread`. If
+ * `foreign`, the file is mapped by mmap instead of kvd_filemap_load. Does not return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
@@ -595,7 +603,8 @@ static void read_what_is_gone(bool in_thread, bool foreign)
 }
 
 /*
- * If a file shrinks during a run, the program ends with one line, whichever thread reads the file.
+ * If a mapped file shrinks during a run, the program must end with one line, whichever thread reads
+ * the file.
  */
 static void test_shrunk_file(void **state)
 {

@@ -15,7 +15,7 @@
 
 #include "model/checkpoint/config.h"
 
-/* The smallest valid configuration without its braces; a case appends its keys. */
+/* The smallest valid configuration without its braces; each test case appends keys. */
 static const char family[] = "\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"";
 static const char sizes[] =
     "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"hidden_size\":64,"
@@ -26,8 +26,8 @@ static int parse(const char *text, kvd_config *c, kvd_err *err)
 {
     err->msg[0] = '\0';
     /*
-     * A buffer of exactly this size without a final zero, so that a read beyond the end is
-     * detected.
+     * The text is copied to a buffer of exactly this size without a final zero, so that a read
+     * beyond the end is detected.
      */
     const size_t len = strlen(text);
     char *exact = malloc(len ? len : 1);
@@ -46,7 +46,7 @@ static int parse_with(const char *more, kvd_config *c, kvd_err *err)
     return parse(text, c, err);
 }
 
-/* Reads a configuration that must be accepted; on failure prints the reason. */
+/* Reads a configuration that must be accepted; on failure prints the error message. */
 static kvd_config accept(const char *more)
 {
     kvd_config c;
@@ -115,7 +115,7 @@ static void test_rope(void **state)
     assert_int_equal(c.rope_scaling, KVD_ROPE_LINEAR);
     assert_true(c.rope_factor == 4);
     assert_true(c.rope_theta == 10000);
-    /* Llama 3.2 1B as published, and as newer versions of Transformers write it. */
+    /* config.json of Llama 3.2 1B as published, and as newer versions of Transformers write it. */
     c = accept(
         "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
         "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}");
@@ -130,7 +130,7 @@ static void test_rope(void **state)
     assert_true(d.rope_factor == c.rope_factor && d.rope_theta == c.rope_theta);
 }
 
-/* Keys that make a valid configuration one that is refused. */
+/* Each of these keys, added to a valid configuration, must make it be refused. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -253,7 +253,9 @@ static void test_refused_whole(void **state)
     }
 }
 
-/* Every required size: missing, zero, negative, huge, of another type. */
+/*
+ * Every required size must be refused if it is missing, zero, negative, huge, or of another type.
+ */
 static void test_sizes(void **state)
 {
     (void)state;
@@ -329,9 +331,9 @@ static void test_demo_file(void **state)
     assert_string_equal(err.msg, "cannot open 'data/models/none.json': No such file or directory");
 }
 
-/* ---- the other families ---- */
+/* ---- model families other than Llama ---- */
 
-/* A published configuration, without keys that have no effect on the arithmetic. */
+/* Published configuration of Mistral 7B 0.1, without keys that have no effect on the arithmetic. */
 static const char mistral_01[] =
     "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
@@ -374,7 +376,9 @@ static const char opt_13b[] =
     "\"do_layer_norm_before\":true,\"eos_token_id\":2,\"ffn_dim\":20480,\"hidden_size\":5120,"
     "\"max_position_embeddings\":2048,\"model_type\":\"opt\",\"num_attention_heads\":40,"
     "\"num_hidden_layers\":40,\"vocab_size\":50272,\"word_embed_proj_dim\":5120}";
-/* Phi-3 with heads of 4 dimensions, so that the lists of factors are short. */
+/*
+ * Configuration of Phi-3 with heads of 4 dimensions, so that the lists of RoPE factors are short.
+ */
 static const char phi3[] =
     "{\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\",\"bos_token_id\":1,"
     "\"eos_token_id\":[3,4],\"hidden_act\":\"silu\",\"hidden_size\":16,\"intermediate_size\":32,"
@@ -424,7 +428,7 @@ static void test_mistral(void **state)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /* Missing keys have the library's default; null means no window. */
+    /* Missing keys must take the library's default; a null window must mean no window. */
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", "\"sliding_window\":null,"));
@@ -491,7 +495,7 @@ static void test_phi3(void **state)
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.rope_original_positions, 4096);
     assert_true(c.rope_short[0] == 1 && c.rope_short[1] == 1.25 && c.rope_long[1] == 64.25);
-    /* sqrt(1 + ln 32 / ln 4096) */
+    /* the expected factor is sqrt(1 + ln 32 / ln 4096) */
     assert_true(fabs(c.rope_attention_factor - 1.1902380714238083) < 1e-15);
     assert_int_equal(c.eos_id, 3);
     c = read_whole(edit(phi3, "\"type\"", "\"attention_factor\":1.5,\"type\""));

@@ -15,7 +15,7 @@
 
 #include "config_case.h"
 
-/* google/gemma-2-27b */
+/* config.json of google/gemma-2-27b */
 static const char gemma2[] =
     "{\"architectures\":[\"Gemma2ForCausalLM\"],\"attention_bias\":false,"
     "\"attn_logit_softcapping\":50.0,\"bos_token_id\":2,\"cache_implementation\":\"hybrid\","
@@ -26,7 +26,10 @@ static const char gemma2[] =
     "\"num_key_value_heads\":16,\"query_pre_attn_scalar\":144,\"rms_norm_eps\":1e-06,"
     "\"rope_theta\":10000.0,\"sliding_window\":4096,\"vocab_size\":256000}";
 
-/* google/gemma-2b, whose hidden_act is a name that the library replaces */
+/*
+ * config.json of google/gemma-2b, whose hidden_act is a name that the Hugging Face library
+ * replaces.
+ */
 static const char gemma[] =
     "{\"architectures\":[\"GemmaForCausalLM\"],\"attention_bias\":false,"
     "\"attention_dropout\":0.0,\"bos_token_id\":2,\"eos_token_id\":1,\"head_dim\":256,"
@@ -75,7 +78,7 @@ static void test_gemma2(void **state)
                   "'query_pre_attn_scalar' is 0, not positive");
 }
 
-/* google/gemma-3-1b-it */
+/* config.json of google/gemma-3-1b-it */
 static const char gemma3_text[] =
     "{\"architectures\":[\"Gemma3ForCausalLM\"],\"attention_bias\":false,"
     "\"attn_logit_softcapping\":null,\"bos_token_id\":2,\"cache_implementation\":\"hybrid\","
@@ -87,7 +90,10 @@ static const char gemma3_text[] =
     "\"rope_theta\":1000000,\"sliding_window\":512,\"sliding_window_pattern\":6,"
     "\"vocab_size\":262144}";
 
-/* google/gemma-3-27b-it: its text_config states only what differs from the defaults. */
+/*
+ * config.json of google/gemma-3-27b-it, whose text_config contains only what differs from the
+ * defaults.
+ */
 static const char gemma3[] =
     "{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"boi_token_index\":255999,"
     "\"eoi_token_index\":256000,\"eos_token_id\":[1,106],\"image_token_index\":262144,"
@@ -120,7 +126,7 @@ static void test_gemma3(void **state)
     assert_true(c.rope_factor == 8 && c.rope_theta == 1e6 && c.rope_local_theta == 1e4);
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
-    /* As Transformers 5 writes it: one object per kind of layer. */
+    /* config.json as Transformers 5 writes it: RoPE settings in one object per kind of layer. */
     c = accept("{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
                "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
                "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
@@ -140,7 +146,7 @@ static void test_gemma3(void **state)
         "rope_parameters: sliding_attention: rope type 'linear'");
 }
 
-/* allenai/OLMo-2-1124-7B and Olmo-3-1025-7B */
+/* config.json of allenai/OLMo-2-1124-7B, then of allenai/Olmo-3-1025-7B. */
 static const char olmo2[] =
     "{\"architectures\":[\"Olmo2ForCausalLM\"],\"attention_bias\":false,\"eos_token_id\":100257,"
     "\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":11008,"
@@ -175,7 +181,7 @@ static void test_olmo(void **state)
                   "'beta_fast' 0.5 is below 'beta_slow' 1");
 }
 
-/* zai-org/GLM-4-9B-0414 */
+/* config.json of zai-org/GLM-4-9B-0414 */
 static const char glm4[] =
     "{\"architectures\":[\"Glm4ForCausalLM\"],\"attention_bias\":true,\"attention_dropout\":0.0,"
     "\"eos_token_id\":[151329,151336,151338],\"head_dim\":128,\"hidden_act\":\"silu\","
@@ -199,7 +205,7 @@ static void test_glm(void **state)
         "'partial_rotary_factor' 0.01 of a head of 128 is 1 dimensions, RoPE needs an even");
 }
 
-/* bigcode/starcoder2-3b */
+/* config.json of bigcode/starcoder2-3b */
 static const char starcoder2[] =
     "{\"architectures\":[\"Starcoder2ForCausalLM\"],\"activation_function\":\"gelu\","
     "\"attention_dropout\":0.1,\"bos_token_id\":0,\"eos_token_id\":0,"
@@ -220,7 +226,10 @@ static void test_starcoder2(void **state)
     refuse_config(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
 }
 
-/* Qwen2.5 with the rope_scaling that its model card gives, and what follows without its keys. */
+/*
+ * Tests Qwen2.5 with the YaRN rope_scaling of its model card, and the defaults of keys that are
+ * left out.
+ */
 static void test_yarn(void **state)
 {
     (void)state;

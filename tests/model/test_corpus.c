@@ -57,7 +57,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* Checks the lengths of the sequences, written as "4 4 2". */
+/* Checks the lengths of the corpus's sequences against a text such as "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -118,7 +118,7 @@ static void test_windows_of_ids(void **state)
     kvd_corpus_close(c);
 }
 
-/* max_tokens is reached exactly whenever windows of 2 tokens or more allow it. */
+/* The corpus must have exactly max_tokens tokens whenever windows of 2 tokens or more allow it. */
 static void test_max_tokens(void **state)
 {
     (void)state;
@@ -131,7 +131,10 @@ static void test_max_tokens(void **state)
         assert_lengths(c, lengths[max - 2]);
         kvd_corpus_close(c);
     }
-    /* For every max_tokens: exactly that many tokens, in windows of 2 .. seq_len. */
+    /*
+     * For every max_tokens the reader must return exactly max_tokens tokens, split into windows of
+     * 2 to seq_len tokens.
+     */
     for (size_t max = 2; max < 60; max++)
         for (size_t seq_len = 3; seq_len < 9; seq_len++) {
             kvd_corpus_spec spec = {
@@ -145,8 +148,8 @@ static void test_max_tokens(void **state)
 }
 
 /*
- * Texts keep their order and lengths; tokens are counted for each text; each text may name its own
- * field.
+ * Texts must keep their order and lengths, tokens must be counted for each text, and each text may
+ * name its own field.
  */
 static void test_by_text(void **state)
 {
@@ -213,7 +216,7 @@ static void test_plain_text_is_what_the_tokenizer_gives(void **state)
     kvd_ids_release(&ids);
 }
 
-/* Two documents give one corpus, whatever kind of file they are in. */
+/* Two documents must give the same corpus from every kind of file. */
 static void test_kinds_of_text(void **state)
 {
     (void)state;
@@ -244,7 +247,7 @@ static void test_kinds_of_text(void **state)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
-    /* Two plain files in this order also give that corpus. */
+    /* Two plain text files in this order must also give that corpus. */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
@@ -343,7 +346,7 @@ static void test_refused_ids(void **state)
     refused(&spec, "sequences of 1 tokens: at least 2 are needed");
 }
 
-/* Text after the last wanted token is not read. */
+/* Text after the last wanted token must not be read. */
 static void test_stops_early(void **state)
 {
     (void)state;
@@ -361,9 +364,9 @@ static void test_stops_early(void **state)
 }
 
 /*
- * With max_tokens only the start of a plain text is tokenized. The windows equal those of the whole
- * document's ids, for every number of tokens up to and beyond the end, and bytes after the start
- * are not read.
+ * With max_tokens only the start of a plain text is tokenized. The windows must equal those of the
+ * whole document's ids, for every number of tokens up to and beyond the end, and bytes after the
+ * start must not be read.
  */
 static void test_start_of_a_long_text(void **state)
 {

@@ -1,7 +1,7 @@
 /*
- * Routed experts: which experts a token uses and which weights are read, batches, published
- * configurations, and the programs that refuse such a model. test_families compares the numbers
- * with Transformers.
+ * Tests of routed experts: which experts a token uses and which weights are read, batches,
+ * published configurations, and the programs that refuse such a model. test_families compares the
+ * numbers with Transformers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static int make_folder(void **state)
     return 0;
 }
 
-/* ---- changed weights ------------------------------------------------------------------------- */
+/* ---- models with changed weights ------------------------------------------------------------- */
 
 typedef struct {
     unsigned char *bytes;
@@ -58,7 +58,7 @@ static file read_file(const char *path)
     return f;
 }
 
-/* Sets all bytes of a tensor: 0, or 255, which is NaN in bf16 and f16. */
+/* Sets all bytes of a tensor to `byte`: 0, or 255, which makes every number NaN in bf16 and f16. */
 static void fill(file *f, const char *tensor, int byte)
 {
     const json_t *at = json_object_get(json_object_get(f->header, tensor), "data_offsets");
@@ -77,7 +77,10 @@ static void write_to(const char *path, const void *bytes, size_t n)
     assert_int_equal(fclose(out), 0);
 }
 
-/* Logits of the last of n tokens, [vocab]; false if the pass met a number that is not finite. */
+/*
+ * Computes the logits [vocab] of the last of n tokens. Returns false if the pass met a number that
+ * is not finite.
+ */
 static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 {
     char path[256], config[256];
@@ -114,8 +117,8 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 }
 
 /*
- * One token uses n_chosen experts of each layer: NaN in the weights of one of them reaches the
- * result, and NaN in any other changes no bit of it.
+ * A token must use exactly n_chosen experts of each layer: NaN in the weights of one of them must
+ * reach the result, and NaN in any other must change no bit of it.
  */
 static void test_only_the_chosen(void **state)
 {
@@ -152,7 +155,10 @@ static void test_only_the_chosen(void **state)
     json_decref(f.header);
 }
 
-/* If logits are equal, the experts with the lowest numbers are used, each with the same factor. */
+/*
+ * If router logits are equal, the experts with the lowest numbers must be used, each with the same
+ * factor.
+ */
 static void test_equal_logits(void **state)
 {
     (void)state;
@@ -170,9 +176,12 @@ static void test_equal_logits(void **state)
     json_decref(f.header);
 }
 
-/* ---- batches --------------------------------------------------------------------------------- */
+/* ---- large batches --------------------------------------------------------------------------- */
 
-/* More tokens than an expert takes at once: each sequence is what it is alone. */
+/*
+ * A batch with more tokens than an expert processes at once must give for each sequence what it
+ * gives alone.
+ */
 static void test_large_batch(void **state)
 {
     enum { SEQUENCES = 12, LENGTH = 100 };
@@ -210,9 +219,9 @@ static void test_large_batch(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* ---- configurations -------------------------------------------------------------------------- */
+/* ---- published configurations ---------------------------------------------------------------- */
 
-/* As published, without what has no effect on the arithmetic. */
+/* Published configuration of Mixtral, without keys that have no effect on the arithmetic. */
 static const char mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
@@ -320,7 +329,7 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/* Looks for "m.experts.1.w.weight" in a file of these tensors, n of them. */
+/* Looks up the tensor "m.experts.1.w.weight" in a file that has the n tensors t. */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {
@@ -355,7 +364,7 @@ static void test_stored_together(void **state)
     kvd_err err = {""};
     kvd_tensor t;
     float x[128];
-    /* 3 experts of [2][64] in blocks: codes, then scales */
+    /* MXFP4 codes and scales of 3 experts with matrices [2][64] */
     stored_tensor good[] = {{"m.experts.w_blocks", "U8", "[3,2,2,16]", 192},
                             {"m.experts.w_scales", "U8", "[3,2,2]", 12}};
     assert_int_equal(find_stored(good, 2, name, &t, &err), 0);
@@ -375,7 +384,7 @@ static void test_stored_together(void **state)
     assert_int_equal(find_stored(good, 2, "m.experts.1.v.weight", &t, &err), 1);
     assert_int_equal(find_stored(good, 2, "m.experts.1.w.bias", &t, &err), 1);
 
-    /* [in][out] in bf16, and a bias */
+    /* unquantised matrices [in][out] of all experts, and their biases */
     const stored_tensor plain[] = {{"m.experts.w", "F32", "[3,4,2]", 96},
                                    {"m.experts.w_bias", "F32", "[3,2]", 24}};
     assert_int_equal(find_stored(plain, 2, name, &t, &err), 0);
@@ -443,7 +452,7 @@ static void test_dtype_of_experts(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* ---- sinks and the clamped activation, against their definitions ----------------------------- */
+/* ---- attention sinks and the clamped activation, against their definitions ------------------- */
 
 static void test_sink_of_a_row(void **state)
 {
@@ -519,7 +528,7 @@ static void test_layers_and_refusals(void **state)
            "513 layers, at most 512 in a model with experts");
 }
 
-/* ---- what does not compute experts ----------------------------------------------------------- */
+/* ---- programs that do not support routed experts --------------------------------------------- */
 
 static void test_refused_by_name(void **state)
 {
@@ -534,7 +543,7 @@ static void test_refused_by_name(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* A token multiplies by the matrices of its experts alone. */
+/* The operation count of a token must include the matrices of its chosen experts only. */
 static void test_flop_counts(void **state)
 {
     (void)state;

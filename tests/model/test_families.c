@@ -16,7 +16,10 @@
 
 static const char folder[] = "tests/data/families";
 
-/* The state of the test is the folder's name. */
+/*
+ * Compares the model in a test folder, whose name is the test's state, with the results of
+ * Transformers.
+ */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -79,7 +82,7 @@ static void test_batch(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Runs that are split at any layer give the same bits. */
+/* A run of the layers in two parts, split at any layer, must give the same bits as one run. */
 static void test_two_parts(void **state)
 {
     kvd_err err = {""};
@@ -113,7 +116,7 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Reads W_V and W_O by head from tensors that also hold other parts. */
+/* Slices of W_V and W_O by head must be read correctly from tensors that also hold other parts. */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -149,12 +152,15 @@ static void test_slices_of_shared_tensors(void **state)
     }
 }
 
-/* A tensor that belongs to another configuration is refused, not ignored. */
+/* A tensor that the configuration does not call for must be refused, not ignored. */
 static void test_configuration_decides(void **state)
 {
     (void)state;
     static const char *const cases[][4] = {
-        /* folder, replaced text, new text, message */
+        /*
+         * columns: folder of the model, text of its config.json to replace, new text, expected
+         * message
+         */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
          "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
         {"opt-nobias", "\"enable_bias\": false", "\"enable_bias\": true",
@@ -188,8 +194,8 @@ static void test_configuration_decides(void **state)
 }
 
 /*
- * A model that was saved without its head has names without the family's base. Its other tensors
- * must still fit.
+ * In a file saved from a model without its head, all tensor names lack the family's prefix. Such a
+ * file must be read; a file in which only some names lack the prefix must be refused.
  */
 static void test_names_without_base(void **state)
 {
@@ -228,7 +234,10 @@ static void test_names_without_base(void **state)
     }
 }
 
-/* A feed-forward block of two matrices without a gate, and keys limited by the window. */
+/*
+ * Checks operation counts of a model whose feed-forward block has two matrices and no gate, and
+ * whose window limits the keys.
+ */
 static void test_flop_counts(void **state)
 {
     (void)state;
@@ -244,7 +253,10 @@ static void test_flop_counts(void **state)
                     .window_layers = {1}};
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
-    /* layer 0 sees 1, 2, 3, 3, 3 keys, layer 1 sees 1 .. 5 */
+    /*
+     * in a sequence of 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3, 3 keys, those of
+     * layer 1 (no window) see 1 .. 5
+     */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);
     c.d_embed = 32;

@@ -16,7 +16,10 @@
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/weights.h"
 
-/* Three KV heads with two query heads each, adapted to what the family supports. */
+/*
+ * Returns a configuration with three KV heads of two query heads each, with the features that the
+ * family requires.
+ */
 static kvd_config sizes(const char *family)
 {
     kvd_config c = {.n_layers = 12,
@@ -117,7 +120,7 @@ static void test_grouped_rows(void **state)
     assert_place(&c, KVD_PART_V, false, name, 48, 12, 20, 12, 4, 16);
     assert_place(&c, KVD_PART_V, true, "transformer.h.11.self_attention.query_key_value.bias", 48,
                  12, 0, 12, 4, 16);
-    /* The name of a norm decides its form. */
+    /* The name of Falcon's norm tensor tells which variant the model is. */
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.ln_mlp.bias", 20, 20, 0, 0, 20, 20);
     c.order = KVD_ORDER_BEFORE;
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.post_attention_layernorm.bias", 20,
@@ -131,7 +134,7 @@ static void test_grouped_rows(void **state)
                  20, 0, 0, 20, 20);
 }
 
-/* Every row of a shared tensor belongs to exactly one part. */
+/* Every row of a tensor that holds several parts must belong to exactly one of them. */
 static void test_parts_cover_their_tensor(void **state)
 {
     (void)state;
@@ -201,8 +204,8 @@ static void test_knows(void **state)
 }
 
 /*
- * Reads any range of elements of K, across the gaps between its heads, and the parts that are used
- * in place.
+ * Any range of elements of K must be read correctly, across the gaps between its heads. Parts that
+ * need no conversion must be used in place.
  */
 static void test_read(void **state)
 {

@@ -32,7 +32,7 @@ static const char *in_folder(const char *name)
     return path[turn];
 }
 
-/* ---- against the reference --------------------------------------------------- */
+/* ---- comparison with the double-precision reference -------------------------- */
 
 static void test_random_checkpoints_match_reference(void **unused)
 {
@@ -94,7 +94,7 @@ static void test_demo_model_matches_reference(void **unused)
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
-/* A vocabulary whose head does not fit into the float32 buffer as a whole. */
+/* The vocabulary is so large that the output head is converted to float32 in several pieces. */
 static void test_head_in_slabs(void **unused)
 {
     (void)unused;
@@ -109,7 +109,7 @@ static void test_head_in_slabs(void **unused)
     compare_with_reference("head in slabs", in_folder("slabs"), 3);
 }
 
-/* A header one byte longer puts every float32 tensor at an odd address. */
+/* A file header that is one byte longer puts every float32 tensor at an odd address. */
 static void test_unaligned_tensors(void **unused)
 {
     (void)unused;
@@ -181,7 +181,7 @@ static void test_ragged_batches_equal_single_sequences(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Without OpenMP a pass runs on one thread, whatever n is. */
+/* Sets the number of threads. Without OpenMP a pass runs on one thread, whatever n is. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -251,7 +251,10 @@ static void test_last_layer(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* A run that is split at any layer, with another batch run in between, gives the same bits. */
+/*
+ * A run of the layers in two parts, split at any layer, must give the same bits as one run, also if
+ * another batch runs in between.
+ */
 static void test_run_in_two_parts(void **unused)
 {
     (void)unused;
@@ -289,7 +292,7 @@ static void test_run_in_two_parts(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* ---- what is refused -------------------------------------------------------------- */
+/* ---- batches and weights that must be refused ------------------------------------- */
 
 static void test_bad_batches(void **unused)
 {
@@ -348,7 +351,8 @@ static void test_bad_batches(void **unused)
 }
 
 /*
- * With one bad weight, the message says where it first appears. Tokens 0 .. 29 are two sequences.
+ * If one weight is not finite, the error message must name the layer and row where this first
+ * appears. Tokens 0 .. 29 are two sequences.
  */
 static void test_nonfinite_weights(void **unused)
 {
@@ -421,9 +425,12 @@ static void test_wrong_shape_and_missing_tensor(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* ---- slices and counts ---------------------------------------------------------------- */
+/* ---- slices of weights, and operation counts ------------------------------------------ */
 
-/* The sum over heads of o W_O from the slices is the projection that the layer computes. */
+/*
+ * The sum over heads of o W_O, computed from the slices, must equal the output projection of the
+ * layer.
+ */
 static void test_weight_slices(void **unused)
 {
     (void)unused;
@@ -477,8 +484,8 @@ static void test_flop_counts(void **unused)
                           .d_ffn = 96,
                           .vocab_size = 300};
     /*
-     * FLOP: two per weight that a token is multiplied with, and 4 d_head per head and visible key,
-     * its own included.
+     * Expected FLOP: two per weight that a token is multiplied with, and 4 d_head per query head
+     * and key that it sees (its own key included).
      */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));

@@ -1,7 +1,7 @@
 /*
- * GGUF files: models against numbers that Hugging Face Transformers computed (fixtures of
- * tests/oracle/make_gguf.py, written by llama.cpp's package gguf), block formats, and files that
- * nobody vouches for.
+ * Tests of GGUF files: models against numbers that Hugging Face Transformers computed (fixtures of
+ * tests/oracle/make_gguf.py, written by llama.cpp's package gguf), block formats, and damaged or
+ * hostile files.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,9 +20,12 @@
 
 #define DATA "tests/data/gguf/"
 
-/* ---- models --------------------------------------------------------------------------------- */
+/* ---- models read from GGUF files ------------------------------------------------------------ */
 
-/* The state is "NAME FOLDER": the file, and the folder of its expected numbers. */
+/*
+ * Compares a GGUF model with expected numbers. The test's state is "NAME FOLDER": the name of the
+ * file, and the folder of the numbers.
+ */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -35,7 +38,7 @@ static void test_same_as_folder(void **state)
     print_message("%s: %.2g off Transformers at most\n", name, worst);
 }
 
-/* Files that Transformers has read itself. */
+/* Compares models with the numbers that Transformers computed after reading the same GGUF file. */
 static void test_transformers_loader(void **state)
 {
     const char *name = *state;
@@ -53,7 +56,10 @@ static void test_transformers_loader(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Every part has the bits of the folder's checkpoint, with its rows in their original order. */
+/*
+ * Every part must have the same bits as in the Hugging Face checkpoint of the folder, with its rows
+ * in their original order.
+ */
 static void test_same_weights(void **state)
 {
     (void)state;
@@ -99,7 +105,7 @@ static void test_same_weights(void **state)
                     kvd_weight_read(&y, 0, y.n, q);
                     assert_memory_equal(p, q, x.n * sizeof *p);
                     compared += x.n;
-                    /* also from the middle of a row */
+                    /* the range to read starts in the middle of a row */
                     const size_t first = x.n / 3, n = x.n - first;
                     kvd_weight_read(&x, first, n, p);
                     assert_memory_equal(p, q + first, n * sizeof *p);
@@ -112,7 +118,10 @@ static void test_same_weights(void **state)
     }
 }
 
-/* Blocks with d = 0.5, worked out by hand from the format's definition. */
+/*
+ * Quantised blocks with scale d = 0.5 must have the values worked out by hand from the format's
+ * definition.
+ */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -144,7 +153,10 @@ static void test_blocks(void **state)
     assert_string_equal(kvd_tensor_type_name(&t), "q4_0");
 }
 
-/* Every block format, bit for bit as the package gguf dequantises the same random blocks. */
+/*
+ * Quantised blocks of every format must have the same bits as those that the package gguf
+ * dequantises.
+ */
 static void test_blocks_of_ggml(void **state)
 {
     (void)state;
@@ -175,14 +187,14 @@ static void test_blocks_of_ggml(void **state)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /* A scale of 255 is NaN, which ggml reads as 2^127. */
+    /* A block scale of 255 must be read as NaN; ggml reads it as 2^127. */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);
     assert_true(isnan(out[0]) && isnan(out[1]));
 }
 
-/* ---- tokenizers ----------------------------------------------------------------------------- */
+/* ---- tokenizers read from GGUF files -------------------------------------------------------- */
 
 static json_t *load_json(const char *path)
 {
@@ -251,7 +263,7 @@ static void test_tokenizers(void **state)
     assert_true(compared > 10000);
 }
 
-/* ---- hostile files -------------------------------------------------------------------------- */
+/* ---- damaged and hostile files -------------------------------------------------------------- */
 
 typedef struct {
     unsigned char b[65536];
@@ -295,7 +307,7 @@ static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uin
 static void expect(const bytes *f, size_t n, const char *message)
 {
     kvd_err err = {""};
-    /* exact size, so that reading beyond the end is detected */
+    /* allocates exactly n bytes, so that the sanitizer detects a read beyond the end */
     unsigned char *copy = malloc(n ? n : 1);
     assert_non_null(copy);
     memcpy(copy, f->b, n);
@@ -433,7 +445,7 @@ static void test_refused_tensors(void **state)
     expect(&f, f.n, "tensor 't': has 5 dimensions");
 }
 
-/* Every prefix of a valid file is refused, and no changed byte causes a crash. */
+/* Every prefix of a valid file must be refused, and no changed byte may cause a crash. */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -463,7 +475,10 @@ static void test_damaged(void **state)
     kvd_gguf_model_close(m);
 }
 
-/* A valid file with one text replaced by another of equal length. */
+/*
+ * Files in which one text is replaced by another of equal length must be refused with the expected
+ * message.
+ */
 static void test_refused_models(void **state)
 {
     (void)state;
@@ -521,7 +536,7 @@ static void test_refused_models(void **state)
 
 enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
 
-/* Refuses values that change what a model computes. */
+/* Values of the file that would change what a model computes must be refused. */
 static void test_refused_values(void **state)
 {
     (void)state;
@@ -580,7 +595,7 @@ static void test_refused_values(void **state)
     }
 }
 
-/* A tokenizer with one text or byte changed. */
+/* Files in which one text or byte of the tokenizer is changed must be refused. */
 static void test_refused_tokenizers(void **state)
 {
     (void)state;
@@ -634,8 +649,8 @@ static void test_refused_tokenizers(void **state)
 }
 
 /*
- * The vocabulary in the file is the model's. If there is none, a tokenizer.json next to the file is
- * used.
+ * The tokenizer in the GGUF file must be used. If there is none, the tokenizer.json in the same
+ * folder must be used.
  */
 static void test_where_the_tokenizer_is(void **state)
 {

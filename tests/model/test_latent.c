@@ -25,7 +25,7 @@ static float normal(kvd_rng *rng)
     return (float)kvd_rng_normal(rng);
 }
 
-/* ---- routing ---- */
+/* ---- choice of experts by groups ---- */
 
 static void test_routing(void **state)
 {
@@ -52,7 +52,7 @@ static void test_routing(void **state)
             double wide[256], wide_bias[256], p[256];
             size_t expert[256];
             for (int e = 0; e < c.n_experts; e++) {
-                /* every third case has ties */
+                /* in every third case, rounded logits make ties */
                 logit[e] = run % 3 ? normal(&rng) : roundf(normal(&rng));
                 bias[e] = run % 2 ? normal(&rng) : 0;
                 wide[e] = (double)logit[e];
@@ -71,7 +71,10 @@ static void test_routing(void **state)
         }
 }
 
-/* The best expert of all need not be used: its group may lose. NaN never yields a finite token. */
+/*
+ * The best expert of all must not be chosen if its group is not. A NaN logit must never give a
+ * token finite factors.
+ */
 static void test_routing_by_hand(void **state)
 {
     (void)state;
@@ -99,11 +102,11 @@ static void test_routing_by_hand(void **state)
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 
-/* ---- matrices of pairs ---- */
+/* ---- weight matrices of latent attention ---- */
 
 /*
- * o w_o summed over heads is the output projection of o, and V of a token is w_v x up to the factor
- * of the latent's norm.
+ * The sum over heads of o w_o must equal the output projection of o, and V of a token must equal
+ * w_v x up to the factor of the latent's norm.
  */
 static void test_matrices(void **state)
 {
@@ -176,9 +179,9 @@ static void test_matrices(void **state)
     }
 }
 
-/* ---- configurations ---- */
+/* ---- published configurations ---- */
 
-/* deepseek-ai/DeepSeek-V2-Lite */
+/* config.json of deepseek-ai/DeepSeek-V2-Lite */
 static const char v2_lite[] =
     "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"attention_bias\":false,"
     "\"attention_dropout\":0.0,\"aux_loss_alpha\":0.001,\"bos_token_id\":100000,"
@@ -196,7 +199,7 @@ static const char v2_lite[] =
     "\"topk_group\":1,\"topk_method\":\"greedy\",\"torch_dtype\":\"bfloat16\","
     "\"use_cache\":true,\"v_head_dim\":128,\"vocab_size\":102400}";
 
-/* deepseek-ai/DeepSeek-V3, without its quantization_config */
+/* config.json of deepseek-ai/DeepSeek-V3, without its quantization_config */
 static const char v3[] =
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"attention_bias\":false,"
     "\"bos_token_id\":0,\"eos_token_id\":1,\"ep_size\":1,\"first_k_dense_replace\":3,"
@@ -229,10 +232,16 @@ static void test_configurations(void **state)
     assert_true(c.route_sigmoid && c.chosen_add_up && c.extra_layers == 1);
     assert_true(!kvd_config_routed(&c, 2) && kvd_config_routed(&c, 3));
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
-    /* Published files hold the layer that predicts a second token, which is not read. */
+    /*
+     * Published files contain a layer that predicts a second token; its tensors are accepted but
+     * not read.
+     */
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /* Other models of the family have no such layer, and say so. */
+    /*
+     * The configuration of a model without the layer for a second token says so, and tensors of it
+     * must be refused.
+     */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers\":1")[strlen("_predict_layers\":")] = '0';

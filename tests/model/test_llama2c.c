@@ -16,7 +16,10 @@
 
 enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 
-/* Makes a file whose i-th float is i, so that a tensor shows where it begins. */
+/*
+ * Makes a file whose float number i has the value i, so that the first value of a tensor shows its
+ * offset.
+ */
 static unsigned char *make_file(const int32_t *header, size_t n_floats, size_t *len)
 {
     *len = 28 + 4 * n_floats;
@@ -49,7 +52,7 @@ static void check(const void *bytes, const kvd_config *c, const char *name, size
         fail_msg("%s: begins at %g, ends at %g, wanted %zu", name, (double)first, (double)last, at);
 }
 
-/* Walks through the file in the order in which the format's export writes it. */
+/* Checks the offset of every tensor, in the order in which llama2.c writes them. */
 static void check_all(int tied)
 {
     static const struct {
@@ -118,7 +121,7 @@ static void check_all(int tied)
         assert_int_equal(kvd_llama2c_find("m.bin", bytes, &c, none[i], &t), 1);
     }
 
-    /* One float or one byte more or less. */
+    /* changes of the file size in bytes: one float or one byte less or more */
     const long off[] = {-4, 4, -1, 1};
     unsigned char *longer = calloc(1, len + 4);
     assert_non_null(longer);
@@ -203,7 +206,7 @@ static void test_refused(void **state)
     }
 }
 
-/* If the header announces a head that the file lacks, the message says so. */
+/* If the header tells of an output head that the file lacks, the message must say so. */
 static void test_missing_head(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /*
- * model/text/tokenizer/normalize: NFC, NFD, NFKC, NFKD and Lowercase of every character against
- * hashes of what Hugging Face tokenizers gives (tests/oracle/make_normal_forms.py).
+ * Tests of model/text/tokenizer/normalize: compares NFC, NFD, NFKC, NFKD and Lowercase of every
+ * character with hashes of the results of Hugging Face tokenizers
+ * (tests/oracle/make_normal_forms.py).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +30,10 @@ static void put(kvd_buffer *text, uint32_t c)
     assert_int_equal(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err), 0);
 }
 
-/* Fills *text with what the normalizer makes of c, as make_normal_forms.py does. */
+/*
+ * Fills *text with the normal form of the character c in a context, as make_normal_forms.py builds
+ * it.
+ */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -101,7 +105,9 @@ static void test_every_character(void **state)
     json_decref(all);
 }
 
-/* 100,000 marks in falling order of their classes: sorting must not take quadratic time. */
+/*
+ * Sorting 100,000 combining marks in falling order of their classes must not take quadratic time.
+ */
 static void test_many_marks(void **state)
 {
     (void)state;

@@ -14,9 +14,7 @@
 
 #include "model/checkpoint/safetensors.h"
 
-/*
- * Maps a file in memory of exactly its size, so that the sanitizer detects a read beyond its end.
- */
+/* File in memory of exactly its size, so that the sanitizer detects a read beyond its end. */
 typedef struct {
     unsigned char *bytes;
     size_t len;
@@ -112,7 +110,10 @@ static void test_reference_file(void **state)
     kvd_safetensors_close(s);
 }
 
-/* Valid files: any order in the JSON, padding after it, no tensor at all. */
+/*
+ * Unusual but valid files must be accepted: any order in the JSON header, padding after it, no
+ * tensor at all.
+ */
 static void test_accepted(void **state)
 {
     (void)state;
@@ -225,7 +226,7 @@ static void test_refused(void **state)
     }
 }
 
-/* Invalid lengths before the header. */
+/* Files with an invalid header length must be refused. */
 static void test_header_length(void **state)
 {
     (void)state;
@@ -257,7 +258,9 @@ static void test_header_length(void **state)
     }
 }
 
-/* Deep nesting is limited by the JSON reader and does not exhaust the stack. */
+/*
+ * A deeply nested header must be refused by the JSON reader's limit, without exhausting the stack.
+ */
 static void test_deep_nesting(void **state)
 {
     (void)state;
@@ -274,7 +277,7 @@ static void test_deep_nesting(void **state)
     free(b.bytes);
 }
 
-/* Every truncated version of a valid file is refused. */
+/* Every truncated version of a valid file must be refused. */
 static void test_every_cut(void **state)
 {
     (void)state;

@@ -22,7 +22,7 @@
 #include "model/checkpoint/weights.h"
 #include "model/pass/forward.h"
 
-/* ---- the table ------------------------------------------------------------------------------ */
+/* ---- table of published shapes -------------------------------------------------------------- */
 
 /*
  * Numbers of elements as Transformers counts them (tests/oracle/count_shapes.py). They equal those
@@ -85,9 +85,12 @@ static void test_unknown(void **state)
     assert_non_null(strstr(err.msg, ", falcon-180b"));
 }
 
-/* ---- elements ------------------------------------------------------------------------------- */
+/* ---- random elements ------------------------------------------------------------------------ */
 
-/* Known answers of philox4x32 with 10 rounds, from the authors' Random123. */
+/*
+ * The generator must give the published test vectors of philox4x32 with 10 rounds, from the
+ * authors' Random123.
+ */
 static void test_philox(void **state)
 {
     (void)state;
@@ -111,7 +114,10 @@ static void test_philox(void **state)
     }
 }
 
-/* Computes an element by its definition in double: the sum, its product, and the nearest bf16. */
+/*
+ * Computes a random element by its definition in double precision: the sum of halves, scaled,
+ * rounded to the nearest bf16.
+ */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -153,8 +159,8 @@ static void test_any_piece(void **state)
 }
 
 /*
- * Mean, variance, kurtosis, and correlations with the next element, another tensor and another
- * seed, compared with the deviations of that number of independent elements.
+ * Mean, variance, kurtosis, and correlations with the next element, another tensor and another seed
+ * must agree with those of independent elements, within a few standard deviations.
  */
 static void test_moments(void **state)
 {
@@ -182,7 +188,7 @@ static void test_moments(void **state)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /* var(x^2) = kurtosis - 1 = 1.7 */
+        /* the bound uses var(x^2) = kurtosis - 1 = 1.7, whose root is 1.31 */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);
@@ -193,9 +199,9 @@ static void test_moments(void **state)
         free(x[k]);
 }
 
-/* ---- a checkpoint of a shape ---- */
+/* ---- checkpoints with random weights ---- */
 
-/* Shapes of every family, deep and narrow. */
+/* Model shapes of every family with many narrow layers. */
 static const kvd_shape deep[] = {
     {"llama", "", "",
      "{\"model_type\":\"llama\",\"num_hidden_layers\":80,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
@@ -245,8 +251,8 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
 }
 
 /*
- * Every part can be found and read, never in place. A part of a stacked tensor is at the rows that
- * its place states.
+ * Every part must be found and read, never in place. A part of a tensor that holds several must be
+ * at the rows that kvd_place describes.
  */
 static void test_parts(void **state)
 {
@@ -312,7 +318,7 @@ static void test_names(void **state)
     assert_string_equal(err.msg,
                         "no tokenizer for 'shape:llama': random weights go with token ids");
 
-    /* A tied head is the embedding, under either name. */
+    /* With a tied head, the embedding must be found under either name. */
     assert_int_equal(kvd_checkpoint_tensor(tied, "model.embed_tokens.weight", 500, 128, &t, &err),
                      0);
     assert_int_equal(kvd_checkpoint_tensor(tied, "lm_head.weight", 500, 128, &u, &err), 0);
@@ -321,7 +327,10 @@ static void test_names(void **state)
     kvd_checkpoint_close(tied);
 }
 
-/* Equal text and seed give an equal hash; the seed and every byte of the text change it. */
+/*
+ * Equal configuration text and seed must give an equal hash; another seed or any changed byte must
+ * change it.
+ */
 static void test_identity(void **state)
 {
     (void)state;
@@ -350,7 +359,7 @@ static void test_identity(void **state)
     kvd_run_release(&run);
 }
 
-/* ---- activations ---- */
+/* ---- size of activations in deep models ---- */
 
 typedef struct {
     double qk, v; /* largest value over all layers */
@@ -371,8 +380,8 @@ static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)
 }
 
 /*
- * Activations neither approach the largest bf16 nor vanish: every layer sees activations of the
- * size that the first one sees.
+ * Activations must neither grow towards the largest bf16 nor vanish: their size must be about equal
+ * in all layers.
  */
 static void test_depth(void **state)
 {

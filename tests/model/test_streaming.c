@@ -21,8 +21,8 @@
 #include "write_shape.h"
 
 /*
- * One shape with stacked parts, one with a tied head, one with grouped heads. Matrices take several
- * pages.
+ * Shapes to test: one with several parts in a tensor, one with a tied head, one with grouped heads.
+ * Matrices take several pages.
  */
 static const kvd_shape made[] = {
     {"phi3", "", "",
@@ -78,8 +78,8 @@ static void close_both(both b)
 }
 
 /*
- * Reads parts of layer 2 and the other parts from the file and from the shape, and from the file
- * again after they were dropped.
+ * Parts must have equal bits when read from the file, from random weights, and from the file again
+ * after their pages were dropped.
  */
 static void test_same_elements(void **state)
 {
@@ -125,7 +125,7 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);
-    /* The second pass reads again what the first one dropped. */
+    /* The second forward pass must read again the pages that the first one dropped. */
     if (!f || kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_logits(f, hidden, N, logits, &err))
@@ -149,7 +149,10 @@ static void test_same_pass(void **state)
         }
 }
 
-/* A pass that ends at its first layer must not leave a thread that reads a closed file. */
+/*
+ * Attention hook that fails. A pass that ends at its first layer must not leave a prefetch thread
+ * that reads a closed file.
+ */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     (void)self;
@@ -162,7 +165,7 @@ static void test_given_up(void **state)
 {
     (void)state;
     char path[256];
-    /* files of the tests above */
+    /* remove the files that the tests above wrote */
     (void)snprintf(path, sizeof path, "%s/%s-f32", folder, made[0].name);
     const uint32_t id[4] = {1, 2, 3, 4};
     const size_t offset[2] = {0, 4};

@@ -1,6 +1,6 @@
 /*
- * model/tokenizer on tokenizer.json: ids and texts of Hugging Face tokenizers (fixtures made by
- * tests/oracle/make_tokenizers.py).
+ * Tests of model/text/tokenizer on tokenizer.json: compares ids and texts with those of Hugging
+ * Face tokenizers (fixtures made by tests/oracle/make_tokenizers.py).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,8 +75,8 @@ static void test_fixtures(void **state)
 }
 
 /*
- * Checks that the ids of the first `cut` bytes, given as an open text, are the first ids of the
- * whole document. Returns their number.
+ * Checks that the ids of the first `cut` bytes, encoded as the start of a longer document, are the
+ * first ids of the whole document. Returns their number.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -104,9 +104,9 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Checks prefixes of random documents, cut at every byte. A document consists of `parts`, and of
- * `texts` unless NULL. Returns the number of ids that the prefixes give, divided by the number that
- * closed texts of their length give.
+ * Checks prefixes of random documents, cut at every byte. Documents are made of `parts`, and of
+ * `texts` unless NULL. Returns the number of ids of the prefixes as starts, divided by their number
+ * as whole documents.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -141,7 +141,10 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
     return (double)found / (double)all;
 }
 
-/* Whatever follows a prefix of a document, the ids of the prefix are the document's first ids. */
+/*
+ * The ids of a document's prefix, encoded as a start, must be the document's first ids, whatever
+ * follows the prefix.
+ */
 static void test_starts(void **state)
 {
     (void)state;
@@ -176,7 +179,10 @@ static void test_starts(void **state)
             variant(json_string_value(json_object_get(v, "base")), json_object_get(v, "patch"));
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
-        /* Only the last words are uncertain. */
+        /*
+         * at most half of the ids may be withheld, because only those of the last words are
+         * uncertain
+         */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
         kvd_tokenizer_free(t);
@@ -185,8 +191,8 @@ static void test_starts(void **state)
 }
 
 /*
- * Each component of a tokenizer that must wait for further text, without a component after it that
- * would hide an error.
+ * Tests each step of a tokenizer that must wait for further text, without a later step that would
+ * hide an error.
  */
 static void test_starts_that_wait(void **state)
 {
@@ -263,7 +269,7 @@ static char *read_start(const char *path, size_t len)
     return s;
 }
 
-/* Prefixes of real texts with real tokenizers, if they are present. */
+/* Tests prefixes of real texts with real tokenizers, if these files are present. */
 static void test_shared_inputs(void **state)
 {
     (void)state;
@@ -303,7 +309,7 @@ static void test_shared_inputs(void **state)
         compared += ids.n;
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
-            /* At most about 300 characters before the cut are uncertain. */
+            /* Only ids of about the last 300 characters before the cut may be withheld. */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
         free(text);
@@ -335,7 +341,10 @@ static void test_lowercase(void **state)
     kvd_ids_release(&lower);
 }
 
-/* Documents of megabytes without a word boundary take n log n time and decode to the same bytes. */
+/*
+ * Documents of megabytes without a word boundary must take n log n time and decode to the same
+ * bytes.
+ */
 static void test_long_documents(void **state)
 {
     (void)state;
@@ -375,7 +384,7 @@ static void test_long_documents(void **state)
     free(s);
 }
 
-/* Byte-level tokenizers lose nothing: random text decodes to itself, special ids included. */
+/* With a byte-level tokenizer, random text must decode to itself, special ids included. */
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -422,7 +431,7 @@ static void test_round_trip(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* Ids that end inside a character: each ill-formed part becomes one U+FFFD. */
+/* If ids end inside a character, each ill-formed part must be decoded as one U+FFFD. */
 static void test_decode_cut_character(void **state)
 {
     (void)state;
@@ -446,7 +455,7 @@ static void test_decode_cut_character(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* One tokenizer serves many threads. */
+/* Many threads must be able to use one tokenizer at the same time. */
 static void test_threads(void **state)
 {
     (void)state;

@@ -36,7 +36,10 @@ static int lookup(const vocabulary *v, const char *s, int len)
     return -1;
 }
 
-/* Writes ids to `out`. Returns their number, or -1 if a byte has no id. */
+/*
+ * Encodes a text by a simple reference algorithm and writes its ids to `out`. Returns their number,
+ * or -1 if a byte has no id.
+ */
 static int naive_encode(const vocabulary *v, const char *s, size_t len, int bos, int *out)
 {
     int n = 0;
@@ -123,7 +126,7 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
         assert_int_equal(ids.n, n);
         for (int i = 0; i < n; i++)
             assert_int_equal(ids.id[i], want[i]);
-        /* The ids of every prefix are the first ids of the whole text. */
+        /* The ids of every prefix of the text must be the first ids of the whole text. */
         for (size_t cut = 0; cut < len; cut++) {
             ids.n = 0;
             assert_int_equal(kvd_tokenizer_encode_start(t, s, cut, bos, &ids, &err), 0);
@@ -137,8 +140,8 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
 }
 
 /*
- * Small alphabets and few distinct scores, which give many ties, chains of joins, and joins with
- * BOS.
+ * Tests random vocabularies with small alphabets and few distinct scores, which give many ties,
+ * chains of joins, and joins with BOS.
  */
 static void test_random_vocabularies(void **state)
 {
@@ -254,7 +257,7 @@ static void test_shared_inputs(void **state)
                 size_t n;
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
-                /* BOS, then the text; decoding drops the leading space after BOS */
+                /* encodes with BOS; decoding drops the leading space after BOS */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
                     assert_memory_equal(back, bos, strlen(bos));
@@ -339,7 +342,10 @@ static void test_hostile_files(void **state)
     assert_non_null(strstr(err.msg, "piece 0 has no number as its score"));
 }
 
-/* 512 KiB of text whose joins cascade: fast only if no step examines all pairs. */
+/*
+ * A text of 512 KiB whose joins cascade must be encoded quickly, which requires that no step
+ * examines all pairs.
+ */
 static void test_long_document(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * model/tokenizer on files and texts that nobody vouches for: each is refused with a message,
- * within seconds, and a signal ends what takes longer.
+ * Tests of model/text/tokenizer on untrusted files and texts: each must be refused with a message
+ * within seconds, and a signal must end a computation that takes longer.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -20,7 +20,7 @@
 #include "common/run.h"
 #include "tokenizer_case.h"
 
-/* Makes a small tokenizer around one field. */
+/* Returns the JSON of a small tokenizer that contains one given field. */
 static char *small(const char *field, const char *value)
 {
     json_error_t why;
@@ -181,7 +181,7 @@ static void test_refused_bytes(void **state)
         "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}";
     expect_refused(same, strlen(same), "duplicate object key");
 
-    /* deep nesting, of JSON and of sequences */
+    /* deeply nested JSON, and deeply nested Sequence steps */
     const size_t deep = 100000;
     char *text = malloc(60 * deep);
     assert_non_null(text);
@@ -199,7 +199,7 @@ static void test_refused_bytes(void **state)
     expect_refused(text, (size_t)(p - text), "decoder: nested deeper than 32");
     free(text);
 
-    /* every truncated file is refused */
+    /* every truncated file must be refused */
     json_t *j = load_json(DATA "llama3.json");
     char *whole = json_dumps(j, JSON_COMPACT);
     json_decref(j);
@@ -213,7 +213,7 @@ static void test_refused_bytes(void **state)
     assert_string_equal(err.msg, "cannot open '/nonexistent': No such file or directory");
 }
 
-/* Ids with large gaps between them cost no memory for the gaps. */
+/* Gaps between ids must not cost memory. */
 static void test_sparse_ids(void **state)
 {
     (void)state;
@@ -282,7 +282,7 @@ static void test_bad_texts(void **state)
     }
     kvd_tokenizer_free(t);
 
-    /* a pattern with exponential time ends at a limit */
+    /* a pattern that takes exponential time must end at the limit of steps */
     json_error_t why;
     json_t *patch =
         json_loads("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a|a)+$\"},"
@@ -294,7 +294,10 @@ static void test_bad_texts(void **state)
                         "match limit exceeded");
     kvd_tokenizer_free(t);
 
-    /* normalizers without an answer: U+378 is no character in any version of Unicode so far */
+    /*
+     * normalizers that cannot normalize a character; U+378 is unassigned in every version of
+     * Unicode so far
+     */
     static const char *const certain[][3] = {
         {"{\"normalizer\":{\"type\":\"Lowercase\"}}", "ab\xcd\xb8",
          "normalizer 'Lowercase': U+0378 at byte 2 is not in Unicode "},
@@ -303,7 +306,7 @@ static void test_bad_texts(void **state)
     };
     for (size_t i = 0; i < 2; i++) {
         patch = json_loads(certain[i][0], 0, &why);
-        /* added tokens are normalized as well; here a plain token only */
+        /* added tokens are normalized too; this test keeps one plain token */
         json_object_set_new(patch, "added_tokens", json_array());
         t = variant("unknown", patch);
         json_decref(patch);
@@ -311,7 +314,7 @@ static void test_bad_texts(void **state)
         kvd_tokenizer_free(t);
     }
 
-    /* an unknown character, with an unk_token that is itself unknown */
+    /* a text with an unknown character; the tokenizer's unk_token is not in its vocabulary */
     static const char text[] =
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"?\"}}";
     t = must_parse("x", text, strlen(text));
@@ -319,7 +322,7 @@ static void test_bad_texts(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* Makes a tokenizer that cuts at the matches of a pattern. */
+/* Returns a tokenizer that cuts text at the matches of a pattern. */
 static kvd_tokenizer *splits_at(const char *base, const char *regex)
 {
     char text[400];
@@ -336,8 +339,8 @@ static kvd_tokenizer *splits_at(const char *base, const char *regex)
 }
 
 /*
- * A pattern that reads far ahead from every position is refused within seconds, with and without
- * matches.
+ * A pattern that reads far ahead from every position must be refused within seconds, whether it
+ * matches or not.
  */
 static void test_slow_patterns(void **state)
 {
@@ -357,7 +360,7 @@ static void test_slow_patterns(void **state)
         assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 10);
         kvd_tokenizer_free(t);
     }
-    /* A pattern with linear time is accepted for any length of text. */
+    /* A pattern that takes linear time must be accepted for any length of text. */
     kvd_tokenizer *t = splits_at("unknown", "[bx]a{0,60000}");
     kvd_err err;
     kvd_ids ids = {0};
@@ -367,7 +370,10 @@ static void test_slow_patterns(void **state)
     free(s);
 }
 
-/* A text may grow to at most 64 times its size, also the text between added tokens. */
+/*
+ * The normalizer must refuse to let a text grow to more than 64 times its size, also between added
+ * tokens.
+ */
 static void test_growing_normalizer(void **state)
 {
     (void)state;
@@ -416,8 +422,8 @@ static timer_t stop_after(long ms)
 }
 
 /*
- * SIGTERM ends a tokenization that takes seconds: with a slow pattern, with a word in parts, and
- * with a word without a boundary.
+ * SIGTERM must end a tokenization that takes seconds: with a slow pattern, with a word that is
+ * joined in parts, and with a word that has no boundary.
  */
 static void test_interrupted(void **state)
 {

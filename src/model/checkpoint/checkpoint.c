@@ -26,7 +26,7 @@ struct kvd_checkpoint {
     const char *dtype;
     kvd_filemap llama2c;  /* .len is 0 if the checkpoint is not llama2.c's */
     kvd_gguf_model *gguf; /* NULL if the checkpoint is not a GGUF file */
-    /* NULL if the checkpoint is in files; else content hash of the random weights of `seed` */
+    /* Content hash of the random weights of `seed`; NULL if the weights are read from files. */
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
@@ -82,7 +82,8 @@ done:
 }
 
 /*
- * Finds a tensor of random weights. Returns 0 if the model has it, else 1. A tied head has no
+ * Fills *out with the tensor `name` of a checkpoint with random weights. Returns 0 if the model has
+ * such a tensor, else 1. With a tied head (output head equal to the embedding), the head has no
  * tensor of its own.
  */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
@@ -143,8 +144,8 @@ static int find_in_files(const kvd_checkpoint *c, const char *name, kvd_tensor *
 }
 
 /*
- * Finds the tensor of exactly this name. Returns 0 if it exists, 1 if not, and -1 with *err on
- * error.
+ * Fills *out with the stored tensor of exactly this name. Returns 0 if it exists, 1 if not, and -1
+ * with *err on error.
  */
 static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
 {
@@ -162,7 +163,7 @@ static bool is_stored(const kvd_checkpoint *c, const char *name)
     return find_stored(c, name, &t, &ignored) != 1;
 }
 
-/* ---- checks of the tensors ----------------------------------------------------------------- */
+/* ---- checks of the tensor names and shapes -------------------------------------------------- */
 
 static void name_embedding_and_head(kvd_checkpoint *c)
 {
@@ -178,7 +179,10 @@ static bool begins_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* Returns true if the model has this tensor of the shards, or if it is one of another model. */
+/*
+ * Returns true if the forward pass reads the stored tensor, or if the tensor is part of another
+ * model in the same file, such as a vision model.
+ */
 static bool belongs(const kvd_checkpoint *c, const char *tensor)
 {
     char name[2 * KVD_PART_NAME], head[2 * KVD_PART_NAME], expert[2 * KVD_PART_NAME];
@@ -197,8 +201,8 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
 }
 
 /*
- * Sets the prefix of the shards: the first of the family's base, its other prefixes and none with
- * which the embedding is stored; the base if it is stored with none of them.
+ * Sets c->base, the prefix of the tensor names in the shards. Tries the family's usual prefix, its
+ * alternatives and no prefix; takes the first with which the file stores an embedding.
  */
 static void find_base(kvd_checkpoint *c)
 {
@@ -231,8 +235,8 @@ static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
 }
 
 /*
- * Fails if the head is tied by the configuration, but the file stores embedding and head and they
- * differ.
+ * Fails if the configuration ties the output head to the embedding, but the file stores both
+ * tensors and their values differ.
  */
 static int check_tied(const kvd_checkpoint *c, kvd_err *err)
 {
@@ -264,7 +268,7 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* one per plain dtype and packing; NULL: not seen */
+    /* Number of counters of stored elements: one per plain dtype and one per packing. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
@@ -380,7 +384,10 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
 {
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
-    /* The number 1 is the version of the generator of the elements. */
+    /*
+     * "untrained 1" contains the version of the random generator, so a changed generator changes
+     * the hash.
+     */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
                            m->n_kv_heads, m->d_head, m->d_model, m->vocab_size);
@@ -453,8 +460,8 @@ int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err
 }
 
 /*
- * Finds a tensor as find_stored does; with a tied head, either name of the head also finds the
- * other.
+ * Fills *out with a tensor as find_stored does. If the output head is tied to the embedding, the
+ * name of either one also finds a tensor stored under the other name.
  */
 static int find_tensor(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
 {
@@ -494,8 +501,8 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
 }
 
 /*
- * Fails because there is no tokenizer. If the file `model` exists, the message says that it is a
- * tokenizer of an unsupported kind.
+ * Fills *err with the message that the checkpoint has no tokenizer. If the file `model` exists, the
+ * message says that it is a tokenizer of an unsupported kind.
  */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {

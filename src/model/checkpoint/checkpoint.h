@@ -68,7 +68,8 @@ void kvd_checkpoint_close(kvd_checkpoint *c);
 const kvd_config *kvd_checkpoint_config(const kvd_checkpoint *c);
 const char *kvd_checkpoint_path(const kvd_checkpoint *c);
 /*
- * Returns the path of the configuration file, or NULL if the weights' file holds the configuration.
+ * Returns the path of the configuration file, or NULL if the configuration is in the header of the
+ * file of weights (GGUF, llama2.c).
  */
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
@@ -82,18 +83,22 @@ const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
  */
 enum { KVD_WEIGHT_GROUP = 4096 };
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
-/* Returns the bits set by kvd_checkpoint_quantise, or 0 if weights are read as stored. */
+/*
+ * Returns the number of bits per weight set by kvd_checkpoint_quantise, or 0 if weights are read as
+ * stored.
+ */
 int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
 /*
- * Returns the storage type of most elements, for /model: "f32", "f16", "bf16" or the name of a
- * packing (tensor.h). Returns "random" for a checkpoint without a file.
+ * Returns the storage type of most weights, which result files record in the group /model: "f32",
+ * "f16", "bf16" or the name of a packing (tensor.h). Returns "random" for a checkpoint without a
+ * file.
  */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 
 /*
- * Adds the checkpoint to the inputs of the run: hashes its files, or takes the hash given to
- * kvd_checkpoint_random. Returns 0, or -1 with *err.
+ * Records the checkpoint as an input of the program's run, for provenance: hashes its files, or
+ * takes the hash given to kvd_checkpoint_random. Returns 0, or -1 with *err.
  */
 int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err);
 

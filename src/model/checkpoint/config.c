@@ -29,8 +29,9 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
 }
 
 /*
- * Finds the family that model_type names; `architectures`, if present, must list its language
- * model. Without model_type, finds the family of the first known architecture.
+ * Finds the model family that the key model_type names. If the key `architectures` is present, it
+ * must list the language model of this family. Without model_type, takes the family of the first
+ * known architecture.
  */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
@@ -63,7 +64,10 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/* Accepts quantised weights only if they are experts in MXFP4, of a family that has such files. */
+/*
+ * Fails if the weights are quantised, unless they are experts in MXFP4 and the family supports
+ * that.
+ */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config"), *const method =
@@ -87,7 +91,10 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
     if (find_family(root, &family, err) || check_quantised(root, family, err) ||
         family->read(root, c, err))
         return -1;
-    /* Published models have 1e-12 to 1e-5; from 1 on the norms would remove their input. */
+    /*
+     * Published models have an epsilon of 1e-12 to 1e-5; from 1 on it would outweigh the input of
+     * the norm.
+     */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);
     (void)snprintf(c->family, sizeof c->family, "%s", family->name);

@@ -11,7 +11,7 @@
 
 #include "common/err.h"
 
-/* The first value (0) of each enumeration below is the one of a Llama model. */
+/* In each enumeration below, the first value (0) is the variant that Llama models use. */
 
 typedef enum {
     KVD_POSITIONS_ROPE,   /* rotary embedding: Q and K are rotated */
@@ -36,7 +36,7 @@ typedef enum {
     KVD_NORM_LAYER /* (x - mean(x)) / std(x) * gain + bias */
 } kvd_norm;
 
-/* Order in which a layer applies attention A, feed-forward F and its norms. */
+/* Order of the steps of a layer: attention A, feed-forward block F and the norms. */
 typedef enum {
     KVD_ORDER_BEFORE,   /* x += A(norm(x)); x += F(norm'(x)) */
     KVD_ORDER_AFTER,    /* x = norm(x + A(x)); x = norm'(x + F(x)) */
@@ -83,33 +83,41 @@ typedef struct {
     kvd_positions positions; /* with KVD_POSITIONS_LEARNED the rope fields have no meaning */
     double rope_theta;
     int rope_dims; /* leading dimensions of a head that are rotated, an even number; 0: all */
-    /* Base of layers with a window, which have no scaling; 0: they rotate as all layers do. */
+    /*
+     * RoPE base of layers with a sliding window, whose frequencies are not scaled; 0 means that
+     * these layers use the base and scaling of all layers.
+     */
     double rope_local_theta;
     kvd_rope_layout rope_layout;
     kvd_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     /*
-     * LLAMA3, YARN: original context length. LONGROPE: sequences longer than this use rope_long.
+     * Context length before the extension of RoPE, in tokens, with scaling LLAMA3 or YARN. With
+     * LONGROPE, sequences longer than this use rope_long.
      */
     int rope_original_positions;
     double rope_attention_factor; /* LONGROPE, YARN: factor on cosines and sines */
     /*
-     * YARN: pairs that turn more often than beta_fast within the original context keep their
-     * frequency, pairs that turn less often than beta_slow have it divided. If rope_truncate, the
-     * ends of the ramp between them are whole pairs.
+     * Parameters of YARN scaling. Dimension pairs that turn more than beta_fast times within the
+     * original context keep their frequency; for those that turn less than beta_slow times it is
+     * divided by the factor. If rope_truncate, the ends of the ramp between the two are rounded to
+     * whole pairs.
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
-    /* LONGROPE: [d_head / 2] divisors of short sequences */
+    /* LONGROPE: divisors [d_head / 2] of the RoPE frequencies in short sequences */
     double rope_short[KVD_CONFIG_LONGROPE_PAIRS];
     double rope_long[KVD_CONFIG_LONGROPE_PAIRS];
-    /* number of keys that a query sees, itself included; 0: all keys up to its position */
+    /*
+     * sliding window: number of keys that a query sees, itself included; 0: all keys up to its
+     * position
+     */
     int window;
-    /* bit l is set if layer l uses the window */
+    /* bit set over layers: bit l is 1 if layer l uses the sliding window */
     uint64_t window_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
     /*
      * Routed experts (Shazeer et al. 2017): a router picks n_chosen of the n_experts feed-forward
-     * blocks of a layer for each token. n_experts 0: no layer has any.
+     * blocks of a layer for each token. If n_experts is 0, no layer has routed experts.
      */
     int n_experts, n_chosen, d_expert; /* d_expert: width of an expert */
     int d_shared;                      /* width of the expert that every token uses; 0: none */
@@ -118,21 +126,28 @@ typedef struct {
     bool bias_experts;  /* the router and the experts have biases */
     bool experts_apart; /* gpt-oss: the file holds gate and up in two tensors, not interleaved */
     /*
-     * If expert_limit is not 0, the gate g and the up branch u of an expert give
-     * min(g, limit) sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit, limit)) in place of SwiGLU.
+     * If expert_limit is not 0, an expert with gate g and up branch u computes min(g, limit)
+     * sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit, limit)) in place of SwiGLU.
      */
     double expert_limit, expert_alpha;
     bool sinks; /* each head has a logit that counts in the softmax's sum and has no value */
-    /* bit l is set if layer l has one feed-forward block of width d_ffn and no experts */
+    /*
+     * bit set over layers: bit l is 1 if layer l has one feed-forward block of width d_ffn and no
+     * experts
+     */
     uint64_t dense_layers[KVD_CONFIG_EXPERT_LAYERS / 64];
     /*
-     * Grouped routing of DeepSeek; expert_groups 0: the n_chosen largest softmax probabilities. The
-     * experts form expert_groups groups of equal size, and the n_chosen experts come from the
-     * groups_chosen best groups. Their factors are multiplied by expert_scale.
+     * Grouped routing of DeepSeek. The experts form expert_groups groups of equal size, and the
+     * n_chosen experts of a token come from its groups_chosen best groups. Their factors are
+     * multiplied by expert_scale. If expert_groups is 0, the n_chosen experts with the largest
+     * softmax probabilities are chosen from all.
      */
     int expert_groups, groups_chosen;
     double expert_scale;
-    /* DeepSeek-V3: scores are sigmoids, and a learned bias is added to them for the choice alone */
+    /*
+     * If true (DeepSeek-V3), router scores are sigmoids, and a learned bias is added to them only
+     * to choose the experts.
+     */
     bool route_sigmoid;
     /*
      * Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) in its absorbed form: one KV head
@@ -145,8 +160,8 @@ typedef struct {
     int latent, d_nope, d_value;
     int q_rank; /* rank of the factored projection of Q; 0: one matrix */
     /*
-     * Number of layers after the last one whose tensors a file may hold and which are not read
-     * (multi-token prediction of DeepSeek-V3).
+     * Number of layers after the last layer whose tensors may be in a file and are not read (layers
+     * for multi-token prediction in DeepSeek-V3).
      */
     int extra_layers;
     bool tied_head;     /* true if the output head is the embedding */
@@ -170,15 +185,18 @@ int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);
 
 /*
- * Scores of attention: softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0.
- * If `sink` is not NULL, exp(*sink) is added to the sum that divides the exponentials of a row
- * (attention sinks of gpt-oss); probabilities then add up to less than 1.
+ * Parameters of attention scores: softcap * tanh(scale * q . k / softcap), or scale * q . k if
+ * softcap is 0. If `sink` is not NULL, exp(*sink) is added to the sum that divides the exponentials
+ * of a row (attention sinks of gpt-oss); probabilities then add up to less than 1.
  */
 typedef struct {
     float scale, softcap;
     const float *sink;
 } kvd_scores;
-/* Returns the scores of a model's heads, without a sink (model/pass/attention.h). */
+/*
+ * Returns the parameters of the attention scores of a model's heads, without a sink
+ * (model/pass/attention.h).
+ */
 kvd_scores kvd_config_scores(const kvd_config *c);
 
 /* Returns true if the feed-forward block has a gate. */
@@ -187,7 +205,7 @@ bool kvd_config_gated(const kvd_config *c);
 /* Returns true if a norm is applied to the output of each branch before the residual is added. */
 bool kvd_config_norms_branches(const kvd_config *c);
 
-/* Returns true if a norm is applied to the input of each branch. */
+/* Returns true if a norm is applied to the input of each branch (attention, feed-forward block). */
 bool kvd_config_norms_inputs(const kvd_config *c);
 
 /* Returns the number of leading dimensions of a head that RoPE rotates. */
@@ -196,7 +214,7 @@ size_t kvd_config_rope_dims(const kvd_config *c);
 /* Returns the number of query heads per KV head. */
 int kvd_config_group(const kvd_config *c);
 
-/* Returns the width of the embedding and of the head's input. */
+/* Returns the width of the embedding and of the output head's input. */
 int kvd_config_d_embed(const kvd_config *c);
 
 /*
@@ -206,8 +224,8 @@ int kvd_config_d_embed(const kvd_config *c);
 size_t kvd_config_window(const kvd_config *c, int layer);
 
 /*
- * Returns the numbers that an uncompressed cache holds per token and layer: keys and values of all
- * KV heads, or one latent with its rotated key.
+ * Returns the number of values that an uncompressed KV cache holds per token and layer: keys and
+ * values of all KV heads, or one latent with its rotated key.
  */
 size_t kvd_config_cached(const kvd_config *c);
 

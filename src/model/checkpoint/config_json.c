@@ -42,7 +42,7 @@ int kvd_cfg_positive(const json_t *root, const char *key, double *out, kvd_err *
     *out = json_number_value(value);
     if (!isfinite(*out) || *out <= 0)
         return kvd_fail(err, "'%s' is %g, not positive and finite", key, *out);
-    /* The passes compute in float32, where such a value would be 0 or infinity. */
+    /* The forward passes compute in float32, where such a value would be 0 or infinity. */
     if (*out < (double)FLT_MIN || *out > (double)FLT_MAX)
         return kvd_fail(err, "'%s' is %g, outside the range of float32", key, *out);
     return 0;
@@ -78,7 +78,7 @@ int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err)
     return 0;
 }
 
-/* ---- sizes -------------------------------------------------------------------------------- */
+/* ---- sizes of the model and its heads ----------------------------------------------------- */
 
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -133,8 +133,8 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
 }
 
 /*
- * Reads a token id, which may be absent, an integer, or a list of alternatives; the first of a list
- * is used.
+ * Reads the id of a special token. The key may be absent, an integer, or a list of alternatives, of
+ * which the first is used.
  */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
 {
@@ -199,7 +199,7 @@ int kvd_cfg_geglu(const json_t *root, const char *key, kvd_config *c, kvd_err *e
     return 0;
 }
 
-/* ---- windows ------------------------------------------------------------------------------ */
+/* ---- layers with a sliding window --------------------------------------------------------- */
 
 static int check_window_layers(const kvd_config *c, kvd_err *err)
 {
@@ -290,7 +290,10 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
     return absent ? kvd_cfg_size_or(root, key, out, err) : kvd_cfg_size(root, key, out, err);
 }
 
-/* Versions of the Hugging Face library write the number of experts under two names. */
+/*
+ * Versions of the Hugging Face library write the number of experts as num_experts or as
+ * num_local_experts.
+ */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {
     const char *const other = strcmp(key, "num_experts") ? "num_experts" : "num_local_experts";

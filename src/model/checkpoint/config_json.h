@@ -10,7 +10,7 @@
 
 #include "model/checkpoint/config.h"
 
-/* Returns the member `key`, or NULL if it is absent or null. */
+/* Returns the member `key` of a JSON object, or NULL if it is absent or null. */
 const json_t *kvd_cfg_member(const json_t *object, const char *key);
 
 /*
@@ -43,8 +43,8 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
 /*
- * Sets d_head from d_model and makes the checks of kvd_cfg_heads, for families that read the
- * numbers of heads in another way.
+ * Sets d_head to d_model / n_heads and makes the checks of kvd_cfg_heads, for families that read
+ * the numbers of heads in another way.
  */
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
@@ -61,25 +61,31 @@ int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_er
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);
 
-/* Reads the gate's activation under `key`, which must be gelu_pytorch_tanh or absent. */
+/*
+ * Reads the activation of a gated feed-forward block (GeGLU) under `key`, which must be
+ * gelu_pytorch_tanh or absent.
+ */
 int kvd_cfg_geglu(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 
-/* Fails if `key` is true; `what` names the feature in the message. */
+/*
+ * Fails if the configuration sets `key` to true; `what` names the unsupported feature in the
+ * message.
+ */
 int kvd_cfg_refuse_true(const json_t *root, const char *key, const char *what, kvd_err *err);
-/* Fails if `key` is present. */
+/* Fails if the configuration has the key `key` with a value other than null. */
 int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err);
 
-/* ---- windows ------------------------------------------------------------------------------ */
+/* ---- layers with a sliding window --------------------------------------------------------- */
 
 /*
- * Sets the window of layers first .. n_layers-1. Fails if the model has more layers than a
- * configuration can mark.
+ * Sets the sliding window of layers first .. n_layers-1 to `window` tokens. Fails if the model has
+ * more layers than the bit set in a kvd_config has bits.
  */
 int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 
 /*
- * Marks the layers that have a window when no list names them: all but every `pattern`-th, counted
- * from 1. Fails if the model has more layers than a configuration can mark.
+ * Sets the sliding window of all layers but every `pattern`-th, counted from 1; used if no list
+ * names the layers. Fails if the model has more layers than the bit set in a kvd_config has bits.
  */
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
@@ -118,7 +124,10 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* Keys of config.json, and values that an absent key has; 0: the key is required. */
+/*
+ * Names of the keys in config.json that describe routed experts, and the values used for absent
+ * keys; 0: the key is required.
+ */
 typedef struct {
     const char *experts, *chosen, *width;
     int n_experts, n_chosen, d_expert;
@@ -138,7 +147,7 @@ int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *
  */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* Sets rope_theta to `theta` if no place of the file states it. Call it after kvd_cfg_rope. */
+/* Sets rope_theta to `theta` if config.json does not give it. Must be called after kvd_cfg_rope. */
 void kvd_cfg_theta_or(const json_t *root, double theta, kvd_config *c);
 
 #endif

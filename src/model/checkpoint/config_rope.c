@@ -19,8 +19,8 @@ static const struct {
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
 
 /*
- * Reads theta from one of the three places that may state it; if two state it, the values must
- * agree.
+ * Reads theta, the base of the RoPE frequencies, from `holder`, one of three objects that may
+ * contain it. If two contain it, the values must agree.
  */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
@@ -74,8 +74,8 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
 }
 
 /*
- * Reads the part of a head that is rotated, such as 0.75 in Phi-4-mini, rounded down to whole
- * dimensions as the Hugging Face library does.
+ * Reads the fraction of each head that RoPE rotates, such as 0.75 in Phi-4-mini. The number of
+ * dimensions is rounded down, as in the Hugging Face library.
  */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
@@ -100,7 +100,10 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/* Refuses a factor that the rope type does not use, because it would silently have no effect. */
+/*
+ * Fails if the object has a scaling parameter that its RoPE type does not use, because it would
+ * silently have no effect.
+ */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {
@@ -212,7 +215,10 @@ static int read_longrope(const json_t *root, const json_t *rope, int original, k
     return 0;
 }
 
-/* Returns YaRN's factor on cosines and sines when a context grows `scale` times. */
+/*
+ * Returns the factor by which YaRN multiplies cosines and sines when the context is extended
+ * `scale` times.
+ */
 static double mscale_of(double scale, double mscale)
 {
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
@@ -263,7 +269,10 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /* The blend of the frequencies divides by the difference of the two factors. */
+    /*
+     * The two factors must differ, because the blend of the frequencies divides by their
+     * difference.
+     */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -292,8 +301,9 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
 }
 
 /*
- * Reads RoPE from the top level, from `parameters`, which is rope_parameters or a part of it, and
- * from rope_scaling. `theta` is the base if none of them states it.
+ * Reads the RoPE settings from the top level `root`, from `parameters` (rope_parameters or one of
+ * its members), and from rope_scaling. `theta` is the base of the frequencies if none of them gives
+ * it.
  */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
@@ -327,7 +337,10 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
     return read_rope(root, kvd_cfg_member(root, "rope_parameters"), 10000, original, types, c, err);
 }
 
-/* Reads the base of layers with a window, whose object may state nothing else. */
+/*
+ * Reads the RoPE base of layers with a sliding window. Their object in config.json may contain no
+ * other setting.
+ */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {
     const char *type = "default", *first = sliding ? NULL : "";

@@ -43,7 +43,7 @@ const kvd_family *kvd_family_of(const kvd_config *c)
     return f;
 }
 
-/* ---- parts of a model ----------------------------------------------------------------------- */
+/* ---- parts that a model has ----------------------------------------------------------------- */
 
 static bool has_bias(const kvd_config *c, kvd_part part)
 {
@@ -80,8 +80,8 @@ static bool is_of_expert(kvd_part part)
 }
 
 /*
- * Returns true if the kind of this layer has the part: a layer has one feed-forward block, or
- * routed experts. Other parts than those of the two kinds are in every layer.
+ * Returns true if this layer has the part. A layer has either one feed-forward block or routed
+ * experts; all parts outside these two are in every layer.
  */
 static bool in_layer(const kvd_config *c, kvd_part part, int layer)
 {
@@ -221,9 +221,7 @@ bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows,
     return true;
 }
 
-/*
- * ---- location of a part ------------------------------------------------------------------------
- */
+/* ---- location of a part in its stored tensor ------------------------------------------------- */
 
 static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd_part part)
 {
@@ -233,7 +231,10 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
     return NULL;
 }
 
-/* Computes the rows of all parts in the same tensor, and of the parts before this one. */
+/*
+ * Computes the number of rows of all parts that are stored in the same tensor, and of those that
+ * precede this part.
+ */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
 {
@@ -269,7 +270,10 @@ static void interleave(const kvd_stored *s, kvd_place *place)
     place->stored_rows = 2 * place->rows;
 }
 
-/* Writes the name of a layer's part; '#' in the stored name becomes the number of the expert. */
+/*
+ * Writes the tensor name of a part of a layer; '#' in the stored name becomes the number of the
+ * expert.
+ */
 static void name_in_layer(const kvd_family *f, const kvd_stored *s, const char *ending, int layer,
                           int expert, char *to, size_t size)
 {
@@ -316,8 +320,8 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
 }
 
 /*
- * Splits "model.layers.12.mlp.up_proj.weight" into 12 and "mlp.up_proj.weight". Returns NULL if the
- * tensor is not a layer's.
+ * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight" into 12 and
+ * "mlp.up_proj.weight". Returns NULL if the tensor does not belong to a layer.
  */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
@@ -330,8 +334,8 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * Returns the number of the expert in the name of a layer's part, or -1 if the stored name has no
- * mark or its text before the mark is another.
+ * Returns the number of the expert in the name of a layer's tensor. Returns -1 if the stored name
+ * of the part has no '#', or if the text before the '#' differs.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

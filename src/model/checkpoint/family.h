@@ -14,14 +14,19 @@
 #include "common/err.h"
 #include "model/checkpoint/config.h"
 
-/* A part is a matrix or a gain, with its bias if it has one. */
+/*
+ * Parts of a model. A part is a weight matrix or the gain of a norm, with its bias if it has one.
+ */
 typedef enum {
-    /* one per layer, in the order of use */
+    /* parts that each layer has once, in the order of use */
     KVD_PART_NORM_ATTENTION,
     KVD_PART_Q,
     KVD_PART_K,
     KVD_PART_V,
-    /* gains [d_head], the same for all heads of a layer; with qk_norm_whole [heads * d_head] */
+    /*
+     * gains of the norms of Q and K: [d_head], the same for all heads of a layer, or with
+     * qk_norm_whole [heads * d_head]
+     */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
     KVD_PART_O,
@@ -39,8 +44,8 @@ typedef enum {
     KVD_PART_SINKS,        /* [n_heads], a tensor without ".weight" in its name */
     KVD_PART_ROUTER_BIAS,  /* [n_experts], like SINKS; only the choice of experts reads it */
     /*
-     * Latent attention. Rows of LATENT are those of the latent, then those of the rotated key; rows
-     * of LATENT_UP are, head by head, d_nope that make keys and d_value that make values.
+     * Latent attention. The rows of LATENT produce the latent, then the rotated key. The rows of
+     * LATENT_UP produce, head by head, d_nope dimensions of the key and d_value of the value.
      */
     KVD_PART_Q_DOWN,      /* [q_rank][d_model], whose output Q reads */
     KVD_PART_NORM_Q_DOWN, /* [q_rank] */
@@ -48,30 +53,36 @@ typedef enum {
     KVD_PART_NORM_LATENT, /* [latent] */
     KVD_PART_LATENT_UP,   /* [n_heads * (d_nope + d_value)][latent] */
     KVD_N_LAYER_PARTS,
-    /* one per model */
+    /* parts that a model has once */
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
-    /* learned positions: two rows that no position reads, then one row per position */
+    /* learned position embeddings: two unused rows, then one row per position */
     KVD_PART_POSITIONS,
     KVD_PART_PROJECT_IN, /* projection from d_embed to d_model */
     KVD_PART_NORM_FINAL,
     KVD_PART_PROJECT_OUT, /* projection from d_model to d_embed */
     KVD_PART_HEAD,        /* output head; if tied, the embedding, though a file may store both */
     KVD_N_PARTS,
-    /* one per routed expert of a layer */
+    /* parts that each routed expert of a layer has once */
     KVD_PART_EXPERT_GATE = KVD_N_PARTS,
     KVD_PART_EXPERT_UP,
     KVD_PART_EXPERT_DOWN,
     KVD_N_ALL_PARTS
 } kvd_part;
 
-/* Rows of the stored tensor that belong to the part. */
+/* Arrangement of a part's rows in the stored tensor, which may hold several parts. */
 typedef enum {
     KVD_ROWS_ALL,
-    /* the parts that share the tensor follow each other, in the order of kvd_part */
+    /* several parts are stored in one tensor, one after another in the order of kvd_part */
     KVD_ROWS_STACKED,
-    /* Falcon: for each KV head, the rows of its query heads, its key head and its value head */
+    /*
+     * Falcon: the tensor holds, for each KV head, the rows of its query heads, its key head and its
+     * value head
+     */
     KVD_ROWS_GROUPED,
-    /* gpt-oss: rows 0, 2, 4, ... are those of the gate, rows 1, 3, 5, ... those of up */
+    /*
+     * gpt-oss: rows 0, 2, 4, ... of the tensor are the gate's rows, rows 1, 3, 5, ... the up
+     * matrix's
+     */
     KVD_ROWS_INTERLEAVED
 } kvd_part_rows;
 
@@ -83,7 +94,7 @@ typedef struct {
      */
     const char *name;
     kvd_part_rows rows;
-    /* condition under which a model uses this name; NULL: always */
+    /* returns true if a model with this configuration uses this tensor name; NULL: always used */
     bool (*when)(const kvd_config *c);
 } kvd_stored;
 
@@ -92,7 +103,10 @@ struct json_t; /* from jansson */
 typedef struct {
     const char *name;         /* value of model_type in config.json */
     const char *architecture; /* name of the language model in `architectures` of config.json */
-    /* Fills the zeroed *c, except its field family, from the object `root`. */
+    /*
+     * Reads the configuration: fills the zeroed *c, except its field family, from the JSON object
+     * `root`.
+     */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
     /*
      * Prefix of all tensor names except the head's, such as "model."; absent from a file that was
@@ -108,30 +122,33 @@ typedef struct {
     const kvd_stored *stored;
     size_t n_stored;
     /*
-     * tensor of each layer that old exports hold and that follows from the configuration; NULL:
-     * none
+     * name of a tensor in each layer of old exports that is not read, because the configuration
+     * determines its values; NULL: none
      */
     const char *ignored_layer;
     const char *ignored; /* like ignored_layer, for a tensor that a model has once; NULL: none */
     /*
-     * true if safetensors files hold each part of all experts of a layer in one tensor
-     * (shards.h), perhaps in blocks of MXFP4, which quantization_config then says
+     * true if safetensors files hold each part of all experts of a layer in one tensor (shards.h),
+     * perhaps as blocks of MXFP4 if the key quantization_config says so
      */
     bool experts_together;
 } kvd_family;
 
 /*
- * Return the number of families, family i, and the family with this model_type or architecture
- * (NULL if there is none).
+ * Return the number of families, the family number i, and the family with this model_type or
+ * architecture (NULL if there is none).
  */
 size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 
-/* Returns the family of a configuration that has been read. Files of llama2.c use Llama's names. */
+/*
+ * Returns the family of a configuration that has been read. llama2.c files belong to the family
+ * Llama.
+ */
 const kvd_family *kvd_family_of(const kvd_config *c);
 
-/* ---- parts -------------------------------------------------------------------------------- */
+/* ---- parts of a model and their tensors --------------------------------------------------- */
 
 enum { KVD_PART_NAME = 128 };
 
@@ -158,7 +175,7 @@ bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows,
  */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
-/* Does the same for a part of the routed expert `expert` of a layer. */
+/* Does the same as kvd_part_place for a part of the routed expert `expert` of a layer. */
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
@@ -176,7 +193,10 @@ bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, b
  */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 
-/* Returns the number of elements of all parts and biases; a tied head counts once. */
+/*
+ * Returns the number of weights of a model: the elements of all parts and biases. A tied head
+ * counts once.
+ */
 size_t kvd_family_elements(const kvd_config *c);
 
 #endif

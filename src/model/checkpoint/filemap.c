@@ -41,7 +41,10 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
     return n;
 }
 
-/* Ends the program with one line that names the file. Calls only what a signal handler may call. */
+/*
+ * Handles SIGBUS: ends the program with one line that names the file which became shorter. Calls
+ * only functions that a signal handler may call.
+ */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
     static atomic_flag first = ATOMIC_FLAG_INIT;
@@ -131,7 +134,7 @@ static void unlist_map(const void *bytes)
     (void)pthread_mutex_unlock(&list_lock);
 }
 
-/* ---- maps -------------------------------------------------------------- */
+/* ---- mapping and unmapping a file -------------------------------------- */
 
 int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
 {
@@ -171,7 +174,10 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
         }
         m->bytes = p;
         m->len = (size_t)st.st_size;
-        /* Layers are read in order. This is only advice, so a failure changes nothing. */
+        /*
+         * Advises the kernel that the file is read from start to end. A failure of this call
+         * changes no result.
+         */
         (void)madvise(p, m->len, MADV_SEQUENTIAL);
     }
     status = 0;

@@ -61,7 +61,7 @@ struct kvd_gguf {
     size_t n_tensors;
 };
 
-/* A type of ggml: elements and bytes of a block. */
+/* Element type of GGUF's library ggml: number of elements and of bytes per block. */
 typedef struct {
     uint32_t type;
     const char *name;
@@ -88,7 +88,7 @@ static const tensor_type *find_type(uint32_t type)
     return NULL;
 }
 
-/* ---- bytes ---------------------------------------------------------------------------------- */
+/* ---- reading bytes -------------------------------------------------------------------------- */
 
 typedef struct {
     const unsigned char *start, *at, *end;
@@ -143,9 +143,9 @@ static int take_text(reader *r, const char *what, const char **s, size_t *len, k
     return 0;
 }
 
-/* ---- values --------------------------------------------------------------------------------- */
+/* ---- named values --------------------------------------------------------------------------- */
 
-/* Returns the number of bytes of a key that a message shows. */
+/* Returns the number of bytes of a key of length `len` that a message shows. */
 static int shown(size_t len)
 {
     return len < 80 ? (int)len : 80;
@@ -390,7 +390,7 @@ bool kvd_gguf_next_real(kvd_gguf_list *list, double *out)
     return true;
 }
 
-/* ---- tensors -------------------------------------------------------------------------------- */
+/* ---- descriptions of tensors ---------------------------------------------------------------- */
 
 static int take_shape(reader *r, tensor *t, kvd_err *err)
 {
@@ -495,7 +495,9 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /* smallest number of bytes of a value and of a tensor */
+    /*
+     * smallest number of bytes that a named value and the description of a tensor take in the file
+     */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;
@@ -616,7 +618,10 @@ size_t kvd_gguf_find(const kvd_gguf *g, const char *name)
     return g->n_tensors;
 }
 
-/* Finds the packing whose name is that of a type of ggml. */
+/*
+ * Sets *packing to the packing that has the name of ggml's type `type`. Returns false if there is
+ * none.
+ */
 static bool find_packing(const char *type, kvd_packing *packing)
 {
     for (int p = KVD_PLAIN + 1; p < KVD_RANDOM; p++)

@@ -22,27 +22,27 @@ typedef struct kvd_gguf kvd_gguf;
 
 kvd_gguf *kvd_gguf_open(const char *path, kvd_err *err);
 /*
- * Like kvd_gguf_open, for bytes in memory, which the caller must keep until close; `name` is used
- * in messages.
+ * Opens a GGUF file as kvd_gguf_open does, from bytes in memory, which the caller must keep until
+ * close. Messages call the file `name`.
  */
 kvd_gguf *kvd_gguf_parse(const char *name, const void *bytes, size_t len, kvd_err *err);
 void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/* ---- values -------------------------------------------------------------------------------- */
+/* ---- named values -------------------------------------------------------------------------- */
 
 /*
  * Each function looks up a named value. It returns 0 if the key is found, 1 without a message if
  * there is no such key, and -1 with *err if the value has another type.
  */
 
-/* accepts any integer type */
+/* Looks up an integer of any width. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
-/* accepts f32 and f64 */
+/* Looks up a real number stored as f32 or f64. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* The text may hold any bytes and is not zero-terminated. */
+/* Looks up a string, which may hold any bytes and is not zero-terminated. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
 /* Iterator over a list of values. A zeroed iterator is at its end. */
@@ -55,12 +55,15 @@ typedef struct {
 int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
-/* Return the next item, of the kind that the list was opened for, or false at the end. */
+/*
+ * Return the next item of the list, whose items have the type of the function's name, or false at
+ * the end.
+ */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
 
-/* ---- tensors ------------------------------------------------------------------------------- */
+/* ---- tensors of the file ------------------------------------------------------------------- */
 
 size_t kvd_gguf_count(const kvd_gguf *g);
 /* Returns the name of tensor i, in the order of the file; valid until close. */
@@ -88,8 +91,8 @@ typedef struct kvd_gguf_model kvd_gguf_model;
  */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
 /*
- * Like kvd_gguf_model_open, for bytes in memory, which the caller must keep until close; `name` is
- * used in messages.
+ * Opens a GGUF model as kvd_gguf_model_open does, from bytes in memory, which the caller must keep
+ * until close. Messages call the file `name`.
  */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
@@ -113,7 +116,10 @@ bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
 /* Reads the configuration of a GGUF file by rebuilding the config.json of its model. */
 
-/* Returns true if the tensor belongs to the configuration: the divisors of RoPE's frequencies. */
+/*
+ * Returns true if the tensor is a part of the configuration rather than a weight: the divisors of
+ * RoPE's frequencies.
+ */
 bool kvd_gguf_is_setting(const char *tensor);
 
 /*

@@ -45,7 +45,10 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/* Like kvd_gguf_whole and kvd_gguf_real, for a key of the architecture. */
+/*
+ * Read an integer or real value as kvd_gguf_whole and kvd_gguf_real do; `key` is written after the
+ * name of the architecture, as in "llama.block_count".
+ */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -62,8 +65,8 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
 }
 
 /*
- * Copies an integer value to the key `to`. An absent value is left out; the family decides whether
- * it is required.
+ * Copies an integer value of the GGUF file to the key `to` of the rebuilt config.json. An absent
+ * value is left out; the family decides whether it is required.
  */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
@@ -119,8 +122,8 @@ static bool is(const builder *b, const char *arch)
 }
 
 /*
- * Refuses values that change the arithmetic in a way that kvdim does not compute. 0 and 1 change
- * nothing.
+ * Fails if the GGUF file sets a scale or cap that would change the arithmetic and that kvdim does
+ * not implement. The values 0 and 1 have no effect and are accepted.
  */
 static int refuse(const builder *b, kvd_err *err)
 {
@@ -153,7 +156,7 @@ static int refuse(const builder *b, kvd_err *err)
                             wholes[i], whole);
     }
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
-        /* caps that put_gemma reads */
+        /* put_gemma reads the caps of scores and logits of these two architectures */
         if (strstr(reals[i], "softcapping") && (is(b, "gemma2") || is(b, "gemma3")))
             continue;
         const int status = arch_real(b, reals[i], &real, err);
@@ -172,9 +175,9 @@ static int refuse(const builder *b, kvd_err *err)
     return 0;
 }
 
-/* ---- RoPE ----------------------------------------------------------------------------------- */
+/* ---- RoPE settings -------------------------------------------------------------------------- */
 
-/* Stores the divisors of a tensor as a list under `key`. */
+/* Stores the RoPE frequency divisors that a tensor holds as a JSON list under `key`. */
 static int put_divisors(const builder *b, json_t *rope, const char *key, const char *tensor,
                         kvd_err *err)
 {
@@ -204,8 +207,8 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
 }
 
 /*
- * Handles Llama 3.1 and later, whose files hold the divisors instead of the parameters that they
- * follow from.
+ * Stores the RoPE frequency divisors of Llama 3.1 and later, whose GGUF files hold the divisors
+ * instead of the parameters that determine them.
  */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
@@ -238,7 +241,10 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
                : 0;
 }
 
-/* The attention factor of a yarn model follows from its factor, as in llama.cpp. */
+/*
+ * Stores YaRN settings. The factor on cosines and sines is computed from the scaling factor, as in
+ * llama.cpp.
+ */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -304,7 +310,7 @@ static int put_rope(builder *b, kvd_err *err)
                  : put_scaled(b, rope, err);
 }
 
-/* ---- families ------------------------------------------------------------------------------- */
+/* ---- settings of each family ---------------------------------------------------------------- */
 
 static int put_llama_like(builder *b, const char *family, kvd_err *err)
 {
@@ -335,8 +341,9 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Sets the keys of routed experts. llama.cpp divides the probabilities of the chosen experts by
- * their sum in every architecture but qwen2moe, and no value of the file states it.
+ * Stores the settings of routed experts. No value of the file tells whether the probabilities of
+ * the chosen experts are divided by their sum; llama.cpp does so in every architecture but
+ * qwen2moe.
  */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
@@ -357,7 +364,10 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
                : 0;
 }
 
-/* gpt-oss has a window in every second layer, and yarn whose ramp does not end at whole pairs. */
+/*
+ * Stores gpt-oss settings that GGUF files lack: a sliding window in every second layer, and YaRN
+ * whose ramp may end between two dimension pairs.
+ */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
     return put(b->root, "model_type", json_string("gpt_oss"), err) ||
@@ -373,9 +383,9 @@ static int put_gpt_oss(builder *b, kvd_err *err)
 }
 
 /*
- * Gemma: no file states the scale of scores, which llama.cpp takes from the size of the model.
- * Every second layer of Gemma 2 has the window, and all but every sixth of Gemma 3 unless the file
- * states another number.
+ * Stores settings of Gemma. The scale of attention scores is not in the file; llama.cpp derives it
+ * from the size of the model. The window is in every second layer of Gemma 2, and in all but every
+ * sixth layer of Gemma 3 unless the file has another number.
  */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
@@ -397,7 +407,7 @@ static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
     return put(b->root, "query_pre_attn_scalar", json_real(scalar), err);
 }
 
-/* Puts the part of a head that is rotated, for families that may rotate a part. */
+/* Stores the fraction of each head that RoPE rotates, for families that may rotate only a part. */
 static int put_partial(builder *b, kvd_err *err)
 {
     int64_t rotated = 0, d_head = 0, wide = 0, heads = 1;
@@ -415,7 +425,7 @@ static int put_partial(builder *b, kvd_err *err)
                    ? 0
                    : kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                               b->arch, rotated, d_head);
-    /* in the middle between two numbers of dimensions, because the reader rounds down */
+    /* half a dimension is added, so that the reader, which rounds down, gets the right number */
     return put(b->root, "partial_rotary_factor",
                json_real(((double)rotated + 0.5) / (double)d_head), err);
 }
@@ -431,7 +441,7 @@ static int put_starcoder2(builder *b, kvd_err *err)
                : 0;
 }
 
-/* Determines the form of Falcon from the tensors, because no value of the file states it. */
+/* Determines which variant of Falcon the file holds from its tensors, because no value tells it. */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;
@@ -538,7 +548,7 @@ int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
     if (kvd_config_parse(kvd_gguf_path(g), text, strlen(text), c, err) == 0) {
         c->experts_apart = true;
         status = check_rotated(&b, c, err) ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
-        /* The conversion has added 1 to the gains. */
+        /* The conversion to GGUF has added 1 to the gains of the norms. */
         c->norm_plus_one = false;
     }
 done:

@@ -11,7 +11,10 @@ typedef struct {
     size_t tensor;
     kvd_row_order order;
     bool column; /* the file has a vector in place of a matrix of one row */
-    /* number of this expert among those of the tensor; n_experts is 0 for other tensors */
+    /*
+     * index of this expert among the n_experts experts that the tensor holds; n_experts is 0 for
+     * other tensors
+     */
     size_t expert, n_experts;
 } entry;
 
@@ -23,7 +26,7 @@ struct kvd_gguf_model {
     size_t d_head, group, n_kv_heads;
 };
 
-/* ---- names ---------------------------------------------------------------------------------- */
+/* ---- tensor names in GGUF files ------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -60,8 +63,8 @@ static const struct {
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
 /*
- * Maps Falcon's two norms to parts. The norm that all forms have is the feed-forward's norm in
- * forms with two norms.
+ * Finds the part that one of Falcon's norm tensors belongs to. "attn_norm" is in every file; in
+ * variants with two norms per layer it is the norm of the feed-forward block.
  */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
@@ -121,8 +124,9 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
 }
 
 /*
- * Fills the entries of a tensor, one, or one for each expert that it holds. Returns their number, 0
- * if a model of this configuration does not have the tensor.
+ * Fills the entries of a tensor in the index of names: one entry, or one for each expert that the
+ * tensor holds. Returns their number, or 0 if a model of this configuration does not have the
+ * tensor.
  */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
@@ -190,7 +194,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
 
 /* ---- public functions ------------------------------------------------------------------------ */
 
-/* Builds the model; takes ownership of `file`, which may be NULL. */
+/* Builds the model from an opened file; takes ownership of `file`, which may be NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)

@@ -9,8 +9,8 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 typedef enum { ONCE, PER_LAYER } repeat;
 
 /*
- * One kind of tensor; the tensors of all layers of a kind are consecutive. Sizes are in elements of
- * one layer.
+ * One kind of tensor in the file, such as all wq; the tensors of all layers of a kind are
+ * consecutive. Sizes are in elements of one layer.
  */
 typedef struct {
     const char *name; /* Hugging Face name, after "model.layers.N." if PER_LAYER; "" is skipped */
@@ -86,7 +86,10 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return value;
 }
 
-/* Returns the name of another format whose files have the same ending, or NULL. */
+/*
+ * Returns the name of the format that the first bytes belong to, if it is one of the other formats
+ * with the ending .bin, or NULL.
+ */
 static const char *other_format(const unsigned char *bytes)
 {
     static const struct {
@@ -173,15 +176,18 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     c->rope_layout = KVD_ROPE_INTERLEAVED;
     c->rope_scaling = KVD_ROPE_DEFAULT;
     c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = 1;
-    /* The ids that llama2.c's tokenizer uses, if the vocabulary is large enough to hold them. */
+    /*
+     * These are the ids of llama2.c's begin and end tokens; -1 if the vocabulary is too small for
+     * them.
+     */
     c->bos_id = c->vocab_size > 1 ? 1 : -1;
     c->eos_id = c->vocab_size > 2 ? 2 : -1;
     return 0;
 }
 
 /*
- * Splits "model.layers.12.mlp.up_proj.weight" into 12 and "mlp.up_proj.weight". Returns NULL for
- * other names.
+ * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight" into 12 and
+ * "mlp.up_proj.weight". Returns NULL for names that are not a layer's.
  */
 static const char *split_layer(const char *name, size_t *layer)
 {

@@ -24,7 +24,7 @@ static float float_of_bf16(uint32_t bits)
     return x;
 }
 
-/* Writes pairs first .. first+n-1, two floats each. */
+/* Writes the pairs of random elements first .. first+n-1 to out, two floats each. */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {

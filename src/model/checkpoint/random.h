@@ -15,7 +15,7 @@ typedef struct {
     float constant; /* value of every element if scale is 0; exact in bf16 */
 } kvd_random_tensor;
 
-/* Returns the tensor `name` of the weights of a seed. */
+/* Returns the random tensor that a checkpoint with this seed has under `name`. */
 kvd_random_tensor kvd_random_tensor_of(uint64_t seed, const char *name, float scale,
                                        float constant);
 

@@ -26,7 +26,10 @@
 #define KVD_PHILOX_W1 0xbb67ae85u
 enum { KVD_PHILOX_ROUNDS = 10, KVD_RANDOM_MEAN = 131070 };
 
-/* Replaces the counter x [4] by four random words. */
+/*
+ * Philox4x32-10 generator: replaces the counter x [4] by four random words that depend on it and on
+ * the key.
+ */
 KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -45,15 +48,15 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 }
 
 /*
- * Returns the factor that gives a centred sum the standard deviation `scale`: scale / sqrt((2^32 -
- * 1) / 3).
+ * Returns the factor that scales a sum of random halves, less its mean, to the standard deviation
+ * `scale`: scale / sqrt((2^32 - 1) / 3).
  */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/* Returns the bits of an element in bf16, from its two words a and b. */
+/* Returns a random element as bits of bf16, computed from its two random words a and b. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;

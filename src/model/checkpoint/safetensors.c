@@ -10,11 +10,15 @@
 
 #include "model/checkpoint/filemap.h"
 
-/* MAX_HEADER_BYTES is the limit of the reference reader */
+/*
+ * LENGTH_BYTES: bytes of the header length. MAX_HEADER_BYTES: largest header that the format's
+ * reference reader accepts.
+ */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
 /*
- * All dtypes of the format, so that the sizes of tensors with unsupported dtypes are checked too.
+ * Table of all dtypes of the format, including unsupported ones, because the sizes of their tensors
+ * are checked too.
  */
 typedef struct {
     const char *name;
@@ -149,7 +153,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* empty tensors come before the one that begins at the same offset */
+    /* an empty tensor is sorted before the tensor that begins at the same offset */
     return (x->end > y->end) - (x->end < y->end);
 }
 
@@ -163,7 +167,7 @@ static int name_order(const void *key, const void *e)
     return strcmp(key, ((const entry *)e)->name);
 }
 
-/* Fails unless every byte of the data belongs to exactly one tensor. */
+/* Fails unless every byte of the file's data belongs to exactly one tensor. */
 static int check_coverage(entry *entries, size_t count, size_t data_len, kvd_err *err)
 {
     size_t at = 0;
@@ -366,9 +370,7 @@ struct kvd_safetensors_writer {
     size_t left;  /* bytes that this tensor still lacks */
 };
 
-/*
- * ---- what a tensor takes ------------------------------------------------------------------------
- */
+/* ---- names and sizes of dtypes --------------------------------------------------------------- */
 
 const char *kvd_safetensors_dtype(kvd_dtype t)
 {
@@ -401,9 +403,7 @@ int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *e
     return 0;
 }
 
-/*
- * ---- the header ---------------------------------------------------------------------------------
- */
+/* ---- building the header --------------------------------------------------------------------- */
 
 static int add_tensor(json_t *header, const kvd_tensor_spec *spec, size_t *end, kvd_err *err)
 {
@@ -477,7 +477,7 @@ static int write_header(kvd_safetensors_writer *w, const kvd_safetensors_note *n
     return status ? -1 : 0;
 }
 
-/* Advances to the next tensor that has data. */
+/* Advances the writer to the next tensor that has at least one byte of data. */
 static int skip_empty(kvd_safetensors_writer *w, kvd_err *err)
 {
     while (w->left == 0 && w->at < w->n) {
@@ -488,9 +488,7 @@ static int skip_empty(kvd_safetensors_writer *w, kvd_err *err)
     return 0;
 }
 
-/*
- * ---- life ---------------------------------------------------------------------------------------
- */
+/* ---- creating and finishing a file ----------------------------------------------------------- */
 
 kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tensor_spec *spec,
                                                size_t n, const kvd_safetensors_note *notes,

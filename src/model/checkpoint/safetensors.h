@@ -25,7 +25,8 @@ typedef struct {
 } kvd_tensor_spec;
 
 /*
- * Returns the bits of one element of a dtype of the format, or 0 if there is no dtype of that name.
+ * Returns the number of bits of one element of the dtype with this name in the format, or 0 if
+ * there is no such dtype.
  */
 unsigned kvd_safetensors_bits(const char *dtype);
 
@@ -36,8 +37,8 @@ unsigned kvd_safetensors_bits(const char *dtype);
  */
 kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
 /*
- * Like kvd_safetensors_open, for bytes in memory (fuzzing, tests), which the caller must keep until
- * close; `name` is used in messages.
+ * Opens a safetensors file as kvd_safetensors_open does, from bytes in memory (fuzzing, tests),
+ * which the caller must keep until close. Messages call the file `name`.
  */
 kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size_t len,
                                        kvd_err *err);
@@ -59,8 +60,8 @@ int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor 
 void kvd_safetensors_stored(const kvd_safetensors *s, size_t i, kvd_tensor_spec *spec,
                             const void **data, size_t *bytes);
 /*
- * Does the same for the tensor `name`; *file becomes the path of the file. Returns 0, or 1 if there
- * is no such tensor.
+ * Describes the tensor `name` as kvd_safetensors_stored does; *file becomes the path of the file.
+ * Returns 0, or 1 if there is no such tensor.
  */
 int kvd_safetensors_stored_of(const kvd_safetensors *s, const char *name, kvd_tensor_spec *spec,
                               const void **data, size_t *bytes, const char **file);
@@ -79,8 +80,8 @@ const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const c
 const char *kvd_safetensors_dtype(kvd_dtype t);
 
 /*
- * Compares two specs, or structs that begin with one, for qsort: widest elements first, then by
- * name.
+ * Comparison function for qsort that orders tensor specs, or structs that begin with one: widest
+ * elements first, then by name.
  */
 int kvd_tensor_spec_order(const void *a, const void *b);
 
@@ -90,7 +91,7 @@ int kvd_tensor_spec_order(const void *a, const void *b);
  */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 
-/* {key, value} of __metadata__. A list of notes ends with key NULL. */
+/* A {key, value} entry of the file's __metadata__. A list of entries ends with key NULL. */
 typedef const char *kvd_safetensors_note[2];
 
 typedef struct kvd_safetensors_writer kvd_safetensors_writer;

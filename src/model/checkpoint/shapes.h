@@ -29,13 +29,13 @@ enum { KVD_SHAPE_SEED = 1 };
 
 size_t kvd_shape_count(void);
 const kvd_shape *kvd_shape_at(size_t i);
-/* Returns the shape, or NULL with *err, which lists the names. */
+/* Returns the model shape with this name, or NULL with *err, which lists all names. */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /*
- * Returns the checkpoint of a shape, in the table or not, or NULL with *err. The texts of *s are
- * not needed afterwards. kvd_checkpoint_path is "shape:NAME"; the content hash follows from JSON
- * and seed.
+ * Returns a checkpoint with random weights and the model shape *s, which need not be one of the
+ * published shapes. Returns NULL with *err on failure. The texts of *s are not needed afterwards.
+ * kvd_checkpoint_path is "shape:NAME"; the content hash follows from JSON and seed.
  */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);
 

@@ -164,7 +164,10 @@ int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err)
     return list_entries(s, err);
 }
 
-/* Refuses a file name of an index that is not a name in its own folder. */
+/*
+ * Fails unless a file name in the index is a plain name, without a path that leads to another
+ * folder.
+ */
 static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err)
 {
     const char *name = json_string_value(file);
@@ -177,7 +180,8 @@ static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err
 }
 
 /*
- * Stores the distinct file names of the map, sorted, in s->name, and allocates room for the files.
+ * Stores the distinct file names of the index's weight map, sorted, in s->name, and allocates room
+ * for the files.
  */
 static int list_files(kvd_shards *s, json_t *map, kvd_err *err)
 {
@@ -221,7 +225,7 @@ done:
     return status;
 }
 
-/* Fails unless the map and the shards agree, in both directions. */
+/* Fails unless the index's weight map and the shards list the same tensors in the same files. */
 static int check_map(const kvd_shards *s, json_t *map, kvd_err *err)
 {
     const char *tensor;
@@ -333,7 +337,9 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-/* Splits "x.experts.N.y.weight" into N and "x.experts.y". */
+/*
+ * Splits the tensor name of an expert, "x.experts.N.y.weight", into its number N and "x.experts.y".
+ */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
     const char *const at = strstr(name, mark);
@@ -362,7 +368,7 @@ static int check_count(const char *stored, const kvd_tensor *t, int rank, size_t
     return 0;
 }
 
-/* Finds a tensor of bytes, and fails if it is there with another type. */
+/* Finds a tensor with elements of one byte (U8). Fails if the tensor exists with another type. */
 static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kvd_err *err)
 {
     kvd_tensor_spec spec;
@@ -380,7 +386,7 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/* Finds the codes and scales of an expert's matrix. Returns 1 if they are not stored. */
+/* Finds the codes and scales of one expert's MXFP4 matrix. Returns 1 if they are not stored. */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

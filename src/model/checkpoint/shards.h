@@ -12,7 +12,10 @@
  * Builds the names of the files that belong to a checkpoint. The caller frees the returned texts.
  */
 
-/* Returns folder/name, or NULL with *err if memory runs out, as the next two functions do. */
+/*
+ * Returns the path folder/name. Returns NULL with *err if memory runs out, as the next two
+ * functions do.
+ */
 char *kvd_path_in_folder(const char *folder, const char *name, kvd_err *err);
 /* Returns the path of the file `name` in the folder of the file `path`. */
 char *kvd_path_beside(const char *path, const char *name, kvd_err *err);
@@ -89,8 +92,9 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
  */
 
 /*
- * Finds the tensor `name` of expert N as above. Returns 0 and fills *out, 1 if there is none, or -1
- * with *err if the stored tensors do not have these shapes and types, or not n_experts experts.
+ * Finds the tensor `name` of an expert by the rules above. Returns 0 and fills *out, 1 if there is
+ * none, or -1 with *err if the stored tensors do not have these shapes and types, or not n_experts
+ * experts.
  */
 int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kvd_tensor *out,
                      kvd_err *err);

@@ -10,8 +10,8 @@ typedef struct {
 } pages;
 
 /*
- * Returns the whole pages around the data. A map begins with a page, and the rest of its last page
- * is beyond the file.
+ * Returns the memory pages that contain the n bytes at `data`. Whole pages may be used, because a
+ * map begins with a page and the rest of its last page is beyond the file.
  */
 static pages pages_around(const void *data, size_t n)
 {
@@ -38,7 +38,7 @@ void kvd_mapped_drop(const void *data, size_t bytes)
 {
     const pages p = pages_around(data, bytes);
     if (p.bytes > 0)
-        /* a failure only costs memory */
+        /* a failure of this call only leaves the pages in memory */
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 

@@ -13,12 +13,17 @@
 
 #include "model/checkpoint/weights.h"
 
-/* Releases the memory pages of a tensor. Does nothing if the tensor is not in the map of a file. */
+/*
+ * Lets the kernel drop the memory pages of a tensor. Does nothing if the tensor is not in a mapped
+ * file.
+ */
 void kvd_tensor_drop(const kvd_tensor *t);
-/* Releases the memory pages of `bytes` bytes at `data`, in the map of a file. */
+/*
+ * Lets the kernel drop the memory pages of `bytes` bytes at `data`, which must be in a mapped file.
+ */
 void kvd_mapped_drop(const void *data, size_t bytes);
 
-/* Thread that touches every page of the tensors of some parts, in their order. */
+/* Prefetch thread, which touches every page of the tensors of some parts, in their order. */
 typedef struct {
     pthread_t thread;
     bool running;
@@ -32,7 +37,7 @@ typedef struct {
  * nothing is read ahead.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
-/* Waits until all parts have been read. May be called if nothing was started. */
+/* Waits until the prefetch thread has read all parts. May be called if none was started. */
 void kvd_prefetch_wait(kvd_prefetch *p);
 
 #endif

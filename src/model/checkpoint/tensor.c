@@ -7,7 +7,10 @@
 
 #include "common/half.h"
 
-/* GROUPS: groups of 16 elements of a block of 256. */
+/*
+ * Numbers of elements of quantised blocks: small blocks, halves of them, and large blocks. GROUPS:
+ * groups of 16 elements in a large block.
+ */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -37,15 +40,21 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/* ---- blocks of 32 ---------------------------------------------------------------------------- */
+/* ---- quantised blocks of 32 elements --------------------------------------------------------- */
 
-/* Code of 4 bits of element i: the low halves of 16 bytes, then the high halves. */
+/*
+ * Returns the 4-bit code of element i of a block. The low halves of the 16 bytes hold elements 0 to
+ * 15, the high halves elements 16 to 31.
+ */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
 }
 
-/* Bit 4 of the code of element i of Q5_0 and Q5_1, from 32 bits in little-endian order. */
+/*
+ * Returns the highest bit of the 5-bit code of element i of a Q5_0 or Q5_1 block, from 32 bits in
+ * little-endian order.
+ */
 static int fifth(const unsigned char *high, size_t i)
 {
     return (high[i / 8] >> (i % 8) & 1) << 4;
@@ -72,11 +81,17 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
     }
 }
 
-/* Values of the codes of E2M1: a sign, two bits of exponent, one of mantissa. Code 8 is -0. */
+/*
+ * Values of the 4-bit floating-point codes E2M1: a sign, two bits of exponent, one of mantissa.
+ * Code 8 is -0.
+ */
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/* 2^(scale - 127), the number that E8M0 encodes; every power but 255 is a float32. */
+/*
+ * Returns 2^(scale - 127), the power of two that a byte in format E8M0 encodes. Every power but
+ * that of 255 is a float32.
+ */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -90,9 +105,12 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
         out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
 }
 
-/* ---- blocks of 256 --------------------------------------------------------------------------- */
+/* ---- quantised blocks of 256 elements -------------------------------------------------------- */
 
-/* Q2_K: scales of 4 bits and 4 bits [16], codes of 2 bits [64], d, m. */
+/*
+ * Dequantises a Q2_K block: 16 bytes with a 4-bit scale and a 4-bit minimum each, 64 bytes of 2-bit
+ * codes, then the float16 factors d and m.
+ */
 static void read_q2_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 80), m = f16(b + 82);
@@ -103,7 +121,10 @@ static void read_q2_k(const unsigned char *b, float *out)
     }
 }
 
-/* Q3_K: bit 2 of the codes [32], bits 0 and 1 [64], scales of 6 bits [12], d. */
+/*
+ * Dequantises a Q3_K block: bit 2 of the codes [32 bytes], bits 0 and 1 [64], 6-bit scales [12],
+ * then the float16 factor d.
+ */
 static void read_q3_k(const unsigned char *b, float *out)
 {
     const unsigned char *packed = b + 96;
@@ -121,7 +142,10 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/* Scale and minimum of group g of 32 elements of Q4_K and Q5_K, 6 bits each of 12 bytes. */
+/*
+ * Unpacks the 6-bit scale and minimum of group g of 32 elements of a Q4_K or Q5_K block from its 12
+ * bytes of scales.
+ */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -133,7 +157,10 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
     }
 }
 
-/* Q4_K: d, m, scales [12], codes of 4 bits [128]. Q5_K: bit 4 of the codes [32] before them. */
+/*
+ * Dequantises a Q4_K block: float16 factors d and m, scales [12 bytes], 4-bit codes [128]. Q5_K has
+ * bit 4 of the codes [32] before them.
+ */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
     const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;
@@ -151,7 +178,10 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
     }
 }
 
-/* Q6_K: bits 0 to 3 of the codes [128], bits 4 and 5 [64], signed scales [16], d. */
+/*
+ * Dequantises a Q6_K block: bits 0 to 3 of the codes [128 bytes], bits 4 and 5 [64], signed scales
+ * [16], then the float16 factor d.
+ */
 static void read_q6_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 208);
@@ -228,7 +258,7 @@ int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err)
     return 0;
 }
 
-/* Writes elements first .. first+n-1 in the order of the file. */
+/* Writes elements first .. first+n-1 of the tensor to out as float32, in the order of the file. */
 static void read_stored(const kvd_tensor *t, size_t first, size_t n, float *out)
 {
     const unsigned char *data = t->data;

@@ -20,6 +20,8 @@
  */
 
 /*
+ * Packings, formats in which a file stores the elements of a tensor.
+ *
  * KVD_PLAIN has no blocks: one number after another. KVD_RANDOM takes no bytes: its elements are
  * computed (random.h). The other names are those of ggml; q is an element's code, d, m and s are
  * float16 or integer scales of the block or of a group of 16 or 32 elements.
@@ -52,19 +54,22 @@ typedef enum {
 
 enum { KVD_BLOCK_MOST = 256 }; /* elements of the largest block */
 
-/* Layout of a packing. */
+/* Layout of a packing: number of elements and of bytes per block. */
 typedef struct {
     const char *name; /* in lower case, such as "q4_k" */
     size_t elements;  /* elements per block */
     size_t bytes;     /* bytes per block */
 } kvd_block_layout;
 
-/* Returns the layout of a packing, or NULL for KVD_PLAIN and KVD_RANDOM. */
+/*
+ * Returns the block layout (elements and bytes of a block) of a packing, or NULL for KVD_PLAIN and
+ * KVD_RANDOM.
+ */
 const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 
 /*
- * Writes elements first .. first+n-1 of the block at `block`, which may be unaligned, to out. The
- * packing has blocks, and first + n is at most its number of elements.
+ * Writes elements first .. first+n-1 of the quantised block at `block`, which may be unaligned, to
+ * out. first + n is at most the number of elements in a block.
  */
 void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t first, size_t n,
                     float *out);
@@ -116,14 +121,14 @@ typedef struct {
 const char *kvd_tensor_type_name(const kvd_tensor *t);
 
 /*
- * Returns the bytes of n elements in the file, 0 for random weights. For a packed tensor n must be
- * a number of whole blocks.
+ * Returns the number of bytes that n elements take in the file, 0 for random weights. For a packed
+ * tensor n must be a number of whole blocks.
  */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
 /*
- * Replaces the tensor, whose first dimension must be n, by its slice `at`. Returns 0, or -1 with
- * *err if the tensor has another first dimension or no other.
+ * Replaces a tensor whose first dimension is n by its slice number `at` along this dimension.
+ * Returns 0, or -1 with *err if the first dimension differs from n or is the only one.
  */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 

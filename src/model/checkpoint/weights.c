@@ -16,7 +16,7 @@ static bool is_matrix_of_layers(kvd_part part)
            part == KVD_PART_LATENT_UP || part >= KVD_PART_EXPERT_GATE;
 }
 
-/* Returns true if the norm `part` of this model stores its gain less 1. */
+/* Returns true if the model stores the gain of the norm `part` less 1 (as Gemma does). */
 static bool is_plus_one(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -53,7 +53,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Random gains are 1 as they are. */
+    /* Random gains are made as 1, not as a gain less 1. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     if (!bias && is_matrix_of_layers(part))

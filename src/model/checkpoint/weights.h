@@ -22,29 +22,33 @@ typedef struct {
 } kvd_weight;
 
 /*
- * Finds a part, or its bias if `bias`, and checks the shape of its tensor. If the model has no such
- * part, returns 0 and sets w->n to 0. The tensor is valid until the checkpoint is closed. Returns
- * -1 with *err on failure.
+ * Fills *w with the matrix or vector `part` of a layer, or its bias if `bias`, and checks the shape
+ * of its tensor. If the model has no such part, returns 0 and sets w->n to 0. The tensor is valid
+ * until the checkpoint is closed. Returns -1 with *err on failure.
  */
 int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w,
                     kvd_err *err);
-/* Does the same for a part of the routed expert `expert` of a layer. */
+/* Does the same as kvd_weight_find for a part of the routed expert `expert` of a layer. */
 int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int expert,
                            kvd_weight *w, kvd_err *err);
 
 /*
- * Returns the index in the tensor of the element at this row and column of the part. Rows of one
- * block are consecutive.
+ * Returns the index, in the stored tensor, of the element at this row and column of the part. The
+ * part's rows may be spread over the tensor in blocks of consecutive rows (kvd_place).
  */
 size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col);
 
 /*
- * Returns the part's elements in the file, maybe unaligned, if the file stores them unpacked as
- * `type`, consecutively and in the part's order, and no quantisation is set; else NULL.
+ * Returns the address of the part's elements in the mapped file, maybe unaligned, if the file
+ * stores them unpacked as `type`, consecutively and in the part's order, and no quantisation is
+ * set; else NULL.
  */
 const void *kvd_weight_stored(const kvd_weight *w, kvd_dtype type);
 
-/* Returns kvd_weight_stored of KVD_F32 if it is aligned to float, else NULL. */
+/*
+ * Returns the address of the part's float32 elements in the mapped file if they can be used without
+ * conversion and are aligned; else NULL.
+ */
 const float *kvd_weight_in_place(const kvd_weight *w);
 
 /*
@@ -54,9 +58,9 @@ const float *kvd_weight_in_place(const kvd_weight *w);
 void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
 
 /*
- * Computes the bytes of all weights: codes, scales and zero points of quantised parts, the file's
- * bytes of the others, 2 bytes per random weight. A tied head counts once. Fails if kvd_weight_find
- * fails.
+ * Stores in *bytes the size of all weights: codes, scales and zero points of quantised parts, the
+ * file's bytes of the others, 2 bytes per random weight. A tied head counts once. Fails if
+ * kvd_weight_find fails.
  */
 int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err);
 

@@ -10,8 +10,8 @@
 #include "model/pass/blocks.h"
 
 /*
- * Computes rows first .. first+rows-1 of one head. scores has leading dimension lds; its column 0
- * is key `from`, and every row of it is written up to column `width`.
+ * Computes attention of query rows first .. first+rows-1 of one head. Rows of `scores` are lds
+ * elements apart; column 0 of it is key `from`, and every row is written up to column `width`.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
@@ -66,7 +66,7 @@ kvd_scores kvd_attention_scores(const kvd_attention_in *in, size_t head)
     return score;
 }
 
-/* ---- dense attention -------------------------------------------------- */
+/* ---- dense (exact) attention ------------------------------------------ */
 
 static int reserve(kvd_dense_attention *a, size_t n, kvd_err *err)
 {
@@ -114,7 +114,9 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
                  group = heads / (size_t)c->n_kv_heads;
     const size_t ldq = heads * d, ldk = (size_t)c->n_kv_heads * d;
 
-    /* Dense attention keeps no earlier rows, so it cannot continue running sequences. */
+    /*
+     * Dense attention keeps no keys of earlier batches, so it cannot continue a running sequence.
+     */
     assert(!in->start);
     size_t longest = 0;
     for (size_t s = 0; s < in->n_sequences; s++)
@@ -133,7 +135,10 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
         for (size_t s = 0; s < in->n_sequences; s++) {
             const size_t at = in->offset[s], n = in->offset[s + 1] - at;
             const size_t blocks = (n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
-            /* The longest blocks come first, so that all threads finish at nearly the same time. */
+            /*
+             * The longest query blocks come first, so that all threads finish at nearly the same
+             * time.
+             */
 #pragma omp for schedule(dynamic) collapse(2) nowait
             for (size_t b = 0; b < blocks; b++)
                 for (size_t h = 0; h < heads; h++) {
@@ -162,7 +167,7 @@ void kvd_dense_attention_release(kvd_dense_attention *a)
     a->scratch_n = 0;
 }
 
-/* ---- capture -------------------------------------------------------------- */
+/* ---- hook that records Q, K and V ----------------------------------------- */
 
 static int capture_run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {

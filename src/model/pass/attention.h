@@ -36,7 +36,10 @@ typedef struct {
      * norm before these products, if the model has one. NULL unless the hook set wants_input.
      */
     const float *input;
-    /* [n_sequences] position of the first row of each running sequence; NULL for whole sequences */
+    /*
+     * [n_sequences] position in its sequence of the first row, for sequences continued from earlier
+     * batches; NULL if all sequences are whole
+     */
     const size_t *start;
     /*
      * [n_sequences] final length of each running sequence in tokens; NULL for whole sequences
@@ -51,7 +54,9 @@ typedef struct {
     const float *sinks; /* [n_heads] sink of each head in this layer; NULL: the model has none */
 } kvd_attention_in;
 
-/* Returns the scores of a query head in this layer, with its sink. */
+/*
+ * Returns the parameters of the attention scores (scale, cap, sink) of a query head in this layer.
+ */
 kvd_scores kvd_attention_scores(const kvd_attention_in *in, size_t head);
 
 typedef struct kvd_attention kvd_attention;
@@ -67,25 +72,25 @@ struct kvd_attention {
 };
 
 /*
- * A callback that receives the probabilities of one head of one sequence: prob [n][n], one row per
- * query.
+ * Callback that receives the attention probabilities of one head of one sequence: prob [n][n], one
+ * row per query.
  */
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
 /*
- * Exact attention. Each head takes one product for scores, a causal softmax, and one product with
- * V, in blocks of KVD_ATTEND_ROWS queries. A block reads the keys from the first to the last that
- * any of its queries sees. Blocks and heads are spread over threads; the order of sums does not
- * depend on the number of threads.
+ * Exact attention. For each head it computes a product for scores, a causal softmax, and a product
+ * with V, in blocks of KVD_ATTEND_ROWS queries. A block reads the keys from the first to the last
+ * that any of its queries sees. Blocks and heads are spread over threads; the order of sums does
+ * not depend on the number of threads.
  */
 enum { KVD_ATTEND_ROWS = 128 };
 
 typedef struct {
     kvd_attention hook;
     /*
-     * Optional callback, or NULL. It is called on one thread, sequence by sequence, with heads in
-     * order.
+     * Optional callback that receives the attention probabilities, or NULL. It is called on one
+     * thread, sequence by sequence, with heads in order.
      */
     kvd_probabilities probabilities;
     void *ctx;

@@ -34,7 +34,9 @@ struct kvd_backward {
     kvd_weight head;
     float *final_gain, *final_bias, *project_out; /* NULL if the model has none */
     float *layer;                                 /* converted weights of one layer */
-    /* [slab_rows] converted rows of the head; NULL if the head is used in place */
+    /*
+     * [slab_rows] rows of the output head converted to float32; NULL if the head is used in place
+     */
     float *slab;
     size_t slab_rows;
     /*
@@ -57,7 +59,7 @@ struct kvd_backward {
     double *drawn; /* [max_tokens] uniform in [0, 1) for each row */
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
 {
@@ -71,7 +73,10 @@ static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
     return p;
 }
 
-/* Reads a part in float32 into *out, which becomes NULL if the model does not have the part. */
+/*
+ * Reads a part of the model in float32 into *out, which becomes NULL if the model does not have the
+ * part.
+ */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, float **out, kvd_err *err)
 {
     kvd_weight w;
@@ -206,7 +211,7 @@ void kvd_backward_free(kvd_backward *w)
     free(w);
 }
 
-/* ---- a layer forward ------------------------------------------------------------------------- */
+/* ---- recomputing a layer forward ------------------------------------------------------------- */
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -219,7 +224,8 @@ static float *work_of_thread(const kvd_backward *w)
 }
 
 /*
- * Chooses the block size, at least one block per thread, and allocates the scratch of every thread.
+ * Chooses the number of rows per block, so that every thread has at least one block, and allocates
+ * the scratch of every thread.
  */
 static int reserve_work(kvd_backward *w, const kvd_batch *b, kvd_err *err)
 {
@@ -244,13 +250,13 @@ static float *entering(const kvd_backward *w, int layer)
     return w->x + (size_t)layer * w->max_tokens * w->d;
 }
 
-/* Returns the first element of the RoPE tables that a layer reads. */
+/* Returns the index of the first element of the RoPE tables that a layer reads. */
 static size_t tables_of(const kvd_backward *w, int layer)
 {
     return kvd_batch_rope_layer(w->c, w->max_len, layer) * ((size_t)w->c->d_head / 2);
 }
 
-/* Computes q, k, v and o of a layer from its input x. */
+/* Recomputes queries, keys, values and attention output of a layer from its input x. */
 static int attention_of(kvd_backward *w, const kvd_batch *b, int layer,
                         const kvd_layer_weights *weights, kvd_err *err)
 {
@@ -322,7 +328,7 @@ static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, kvd_err *er
     return check_finite(b, "forward", layer, x, w->d, err);
 }
 
-/* ---- loss and head --------------------------------------------------------------------------- */
+/* ---- loss and output head -------------------------------------------------------------------- */
 
 void kvd_backward_draw(kvd_backward *w, uint64_t seed)
 {
@@ -330,7 +336,10 @@ void kvd_backward_draw(kvd_backward *w, uint64_t seed)
     w->seed = seed;
 }
 
-/* Returns the first token at which the cumulative probability exceeds u. */
+/*
+ * Samples a token: returns the first token at which the cumulative probability exceeds u, a random
+ * number in [0, 1).
+ */
 static uint32_t token_at(const float *logits, size_t vocab, double u)
 {
     double top = -INFINITY, sum = 0, up_to = 0;
@@ -367,7 +376,7 @@ KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uin
 #pragma omp simd
     for (size_t j = 0; j < vocab; j++)
         logits[j] *= inverse;
-    /* The largest term is 1, so a sum below 1 is rounding. */
+    /* The largest term of the sum is 1, so a sum below 1 is a rounding error. */
     const double loss = log(fmax(sum, 1)) + (double)top - (double)of_target;
     logits[target] = (float)expm1(-loss); /* p - 1 without cancellation */
     return loss;
@@ -403,8 +412,8 @@ static void head_back(kvd_backward *w, size_t rows)
 }
 
 /*
- * Computes the losses of rows `first` .. `first` + `rows` - 1 of the last layer's output, and their
- * dx. A row whose target is UINT32_MAX predicts nothing.
+ * Computes the losses of rows `first` .. `first` + `rows` - 1 of the last layer's output, and the
+ * gradient dx with respect to these rows. A row whose target is UINT32_MAX predicts nothing.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
@@ -433,12 +442,12 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
-    /* in row order, so that the sum does not depend on the threads */
+    /* adds losses in row order, so that the sum does not depend on the number of threads */
     for (size_t i = 0; i < rows; i++)
         sum += loss_of[i];
     *loss += sum;
     head_back(w, rows);
-    /* free to overwrite: nothing reads it any more */
+    /* overwrites `hidden`, or dx without a final norm: nothing reads its values any more */
     float *const d_hidden = w->final_gain ? hidden : dx;
     if (w->project_out)
         kvd_linear_back(w->d_embedded, w->project_out, rows, w->d, w->d_embed, d_hidden, 0);
@@ -455,7 +464,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /* reuses the array: positions are checked by now, and the layers do not read them */
+    /* reuses the array of positions, which the layers do not read after the check of the batch */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];
@@ -474,9 +483,12 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
     return check_finite(b, "gradient after", w->c->n_layers - 1, w->dx, w->d, err);
 }
 
-/* ---- a layer backward ------------------------------------------------------------------------ */
+/* ---- backward pass of a layer ---------------------------------------------------------------- */
 
-/* sinks [n_heads]: those of the layer, or NULL */
+/*
+ * Computes the gradients of attention in a layer. sinks [n_heads] are the layer's attention sinks,
+ * or NULL.
+ */
 static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const float *sinks)
 {
     const size_t d = (size_t)w->c->d_head, kv_heads = (size_t)w->c->n_kv_heads,
@@ -506,8 +518,9 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 }
 
 /*
- * Turns dx from the gradient of the layer's output into the gradient of its input (skipped for the
- * last layer that is computed), and passes the gradients of K and V to the sink.
+ * Turns dx from the gradient of the layer's output into the gradient of its input, and passes the
+ * gradients of K and V to the sink. If `last`, no lower layer needs dx, and the part that comes
+ * through attention is left out.
  */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {

@@ -57,10 +57,14 @@ typedef struct {
 
 typedef struct {
     /*
-     * Receives the gradients of one layer. It is called for the layers from the last to the first.
+     * Callback that receives the gradients of one layer. It is called for the layers from the last
+     * to the first.
      */
     int (*take)(void *ctx, const kvd_gradients *g, kvd_err *err);
-    /* Polled before every layer of both passes; an error ends the run. NULL: never polled. */
+    /*
+     * Callback that may stop the run, called before every layer forward and backward; an error that
+     * it returns ends the run. NULL: no callback.
+     */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gradient_sink;

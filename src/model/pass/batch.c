@@ -15,7 +15,10 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
     return 0;
 }
 
-/* Returns true if sequences of up to max_len tokens can reach longrope's second table. */
+/*
+ * Returns true if sequences of up to max_len tokens can be long enough to need the second RoPE
+ * table of LongRoPE.
+ */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {
     return c->rope_scaling == KVD_ROPE_LONGROPE && max_len > (size_t)c->rope_original_positions;

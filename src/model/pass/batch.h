@@ -18,9 +18,9 @@ typedef struct {
     size_t first_sequence; /* index of the first sequence in the corpus, passed on to the hook */
     const uint32_t *id;    /* [offset[n_sequences]] token ids */
     /*
-     * For running sequences, whose earlier rows the hook keeps; both are NULL for whole sequences.
-     * start [n_sequences]: position of the first row of each. whole [n_sequences]: final length of
-     * each in tokens, which selects longrope's table.
+     * Arrays for sequences that are continued and whose earlier rows the hook keeps; both are NULL
+     * for whole sequences. start [n_sequences]: position of the first row of each. whole
+     * [n_sequences]: final length of each in tokens, which selects longrope's table.
      */
     const size_t *start, *whole;
 } kvd_batch;
@@ -41,10 +41,10 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
  * their own (kvd_rope_local), these follow, in the same number.
  */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
-/* Fills the tables of cosines and sines [kvd_batch_rope_rows][d_head / 2]. */
+/* Fills the RoPE tables of cosines and sines, each [kvd_batch_rope_rows][d_head / 2]. */
 void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *sine);
 
-/* Returns the first row of the tables that this layer reads. */
+/* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
 /*
@@ -62,7 +62,7 @@ size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, size_t max_len,
                     uint32_t *position, uint32_t *rope_row, kvd_err *err);
 
-/* Returns the number of tokens of the longest sequence. */
+/* Returns the number of tokens of the longest sequence in the batch. */
 size_t kvd_batch_longest(const kvd_batch *b);
 
 /*

@@ -12,11 +12,12 @@
 #include "model/pass/vector.h"
 
 /*
- * Number of elements below which a second thread costs more than it saves, and elements per chunk.
+ * WORTH_THREADS: number of elements from which a second thread saves more than it costs. CHUNK:
+ * elements per work item of a thread.
  */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
 
-/* ---- norm ----------------------------------------------------------- */
+/* ---- norms ---------------------------------------------------------- */
 
 KVD_CLONES static void norm_row(const float *x, const float *gain, double eps, size_t d, float *y)
 {
@@ -62,9 +63,12 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
         layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
 }
 
-/* ---- linear --------------------------------------------------------- */
+/* ---- matrix products ------------------------------------------------ */
 
-/* Returns the start of piece i of `parts` pieces of n; it is a multiple of `step`. */
+/*
+ * Returns the start of piece i when 0 .. n is divided into `parts` pieces whose starts are
+ * multiples of `step`.
+ */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
     const size_t units = (n + step - 1) / step;
@@ -83,8 +87,8 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
         threads = 1;
 
     /*
-     * Choose the grid of pieces that copies the least: each thread packs its rows of x and its rows
-     * of W once.
+     * Choose the number of pieces by row and by column that copies the least: each thread packs its
+     * rows of x and its rows of W once.
      */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
@@ -136,8 +140,8 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
 /* ---- rotary position embedding --------------------------------------- */
 
 /*
- * Returns a frequency scaled as in Llama 3.1: wavelengths above original/low are divided by factor,
- * wavelengths below original/high are unchanged, and wavelengths between them blend the two.
+ * Returns a RoPE frequency scaled as in Llama 3.1: wavelengths above original/low are divided by
+ * factor, wavelengths below original/high are unchanged, and those between them are blended.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -153,7 +157,8 @@ static double llama3_frequency(const kvd_config *c, double frequency)
 }
 
 /*
- * Returns the pair that makes `turns` full turns within the original context, as a real number.
+ * Returns the RoPE dimension pair that makes `turns` full turns within the original context, as a
+ * real number.
  */
 static double pair_of(const kvd_config *c, double turns)
 {
@@ -163,8 +168,9 @@ static double pair_of(const kvd_config *c, double turns)
 }
 
 /*
- * Returns a frequency scaled as in YaRN (Peng et al. 2023): pairs below `low` keep theirs, pairs
- * above `high` have it divided by factor, and pairs between them blend the two.
+ * Returns the frequency of RoPE dimension pair i scaled as in YaRN (Peng et al. 2023): pairs below
+ * `low` keep their frequency, pairs above `high` have it divided by factor, and pairs between are
+ * blended.
  */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
@@ -272,7 +278,7 @@ void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
     }
 }
 
-/* ---- elementwise ------------------------------------------------------ */
+/* ---- activations and other elementwise functions ---------------------- */
 
 KVD_CLONES static void swiglu_chunk(float *restrict gate, const float *restrict up, size_t n)
 {
@@ -324,7 +330,9 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
         swiglu_clamped_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK, alpha, limit);
 }
 
-/* erff is not vectorised; its time is negligible next to the products of a feed-forward block. */
+/*
+ * gcc does not vectorise erff; its time is negligible next to the products of a feed-forward block.
+ */
 static void gelu_chunk(float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -353,7 +361,7 @@ void kvd_gelu_tanh(float *x, size_t n)
         gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
-/* A NaN input stays NaN, so that later checks find it. */
+/* The comparison lets a NaN input stay NaN, so that later checks find it. */
 void kvd_relu(float *x, size_t n)
 {
 #pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
@@ -382,8 +390,8 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
 }
 
 /*
- * Near 0 the hyperbolic tangent is a polynomial (Cephes tanhf, S. L. Moshier), elsewhere
- * 1 - 2 / (e^2y + 1), which saturates at 1 and -1. NaN stays NaN.
+ * Computes softcap * tanh(scale x / softcap). Near 0 the hyperbolic tangent is a polynomial (Cephes
+ * tanhf, S. L. Moshier), elsewhere 1 - 2 / (e^2y + 1), which saturates at 1 and -1. NaN stays NaN.
  */
 KVD_CLONES static void softcap_chunk(float *x, size_t n, float scale, float softcap)
 {
@@ -426,8 +434,8 @@ void kvd_causal_softmax(float *product, size_t n, kvd_scores scores)
 }
 
 /*
- * Returns the bits of the largest magnitude. NaN and infinity are the floats with all exponent bits
- * set.
+ * Returns the bits of the largest magnitude in x. It tells if any element is not finite: NaN and
+ * infinity have all exponent bits set.
  */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {

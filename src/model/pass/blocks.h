@@ -53,23 +53,30 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
-/* Returns true if this layer reads the local tables: it has a window, and a base of its own. */
+/*
+ * Returns true if this layer reads the RoPE tables of layers with a sliding window, because it has
+ * a window and the model has a separate RoPE base for such layers.
+ */
 bool kvd_rope_local(const kvd_config *c, int layer);
 
 /*
- * Returns the angle per position of pair i < d_head/2: theta^(-2i/dims), scaled, and 0 for pairs
- * beyond the rotated dimensions.
+ * Returns the RoPE angle per position of dimension pair i < d_head/2: theta^(-2i/dims), scaled, or
+ * 0 for pairs beyond the rotated dimensions.
  */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
 /*
- * Rotates x [n][n_heads][d_head] in place; position[i] is the row of the tables for row i. With
- * KVD_ROPE_HALF pair i is dimensions i and i + dims/2, dims being the rotated dimensions.
+ * Applies RoPE to x [n][n_heads][d_head] in place; position[i] is the row of the tables for row i
+ * of x. With KVD_ROPE_HALF, pair i is dimensions i and i + dims/2, where dims is the number of
+ * rotated dimensions.
  */
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
-/* Compute gate [n] = silu(gate) * up, and gelu(gate) * up with the gelu of kvd_gelu_tanh. */
+/*
+ * Compute the product of an activated gate and up: gate [n] = silu(gate) * up, or gelu(gate) * up
+ * with the gelu of kvd_gelu_tanh.
+ */
 void kvd_swiglu(float *gate, const float *up, size_t n);
 void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 /*
@@ -79,8 +86,9 @@ void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /*
- * Activations in place. kvd_gelu: x [n] = x Phi(x), with Phi of the normal distribution.
- * kvd_gelu_tanh: its approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)). kvd_relu: max(x, 0).
+ * Apply an activation to x [n] in place. kvd_gelu: x Phi(x), where Phi is the cumulative normal
+ * distribution. kvd_gelu_tanh: the approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
+ * kvd_relu: max(x, 0).
  */
 void kvd_gelu(float *x, size_t n);
 void kvd_gelu_tanh(float *x, size_t n);

@@ -18,7 +18,7 @@ enum {
     WEIGHTS = 2 * MATRICES, /* weights of an expert: each matrix, then its bias */
 };
 
-/* A token that uses an expert, and the factor of the expert's output. */
+/* A token that uses a certain expert, and the factor of the expert's output for it. */
 typedef struct {
     size_t row;
     float p;
@@ -47,7 +47,7 @@ struct kvd_experts {
     size_t max_tokens;
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static size_t width_of(const kvd_config *c)
 {
@@ -59,7 +59,7 @@ static size_t piece_of(size_t max_tokens)
     return max_tokens < PIECE ? max_tokens : PIECE;
 }
 
-/* Returns the elements of an expert's matrices and biases. */
+/* Returns the number of elements of one expert's matrices and biases. */
 static size_t expert_size(const kvd_config *c)
 {
     size_t sum = 0;
@@ -163,11 +163,11 @@ void kvd_experts_free(kvd_experts *e)
     free(e);
 }
 
-/* ---- router ---------------------------------------------------------------------------------- */
+/* ---- router: the choice of experts ----------------------------------------------------------- */
 
 /*
- * Picks the experts of one token by their logits. A logit that is NaN is never picked; if too few
- * are left, the factors are NaN, which makes the token's output NaN.
+ * Picks the experts of one token from the router's logits. A logit that is NaN is never picked; if
+ * too few logits are left, the factors are NaN, which makes the token's output NaN.
  */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
@@ -219,9 +219,12 @@ static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
     e->first[0] = 0;
 }
 
-/* ---- experts --------------------------------------------------------------------------------- */
+/* ---- output of the experts ------------------------------------------------------------------- */
 
-/* Three matrices and their biases in float32; a bias is NULL if the model has none. */
+/*
+ * Weights of one expert in float32: three matrices and their biases. A bias is NULL if the model
+ * has none.
+ */
 typedef struct {
     const float *w[MATRICES], *b[MATRICES];
     size_t width;
@@ -236,14 +239,14 @@ static void multiply(const float *x, const block *m, kvd_part part, size_t n, si
         kvd_add_bias(y, m->b[i], n, out);
 }
 
-/* Computes gate and up [n][width] of `in`. */
+/* Computes the gate and up branches [n][width] of an expert from its input `in`. */
 static void gate_and_up(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     multiply(in, m, KVD_PART_EXPERT_GATE, n, e->d, m->width, e->gate);
     multiply(in, m, KVD_PART_EXPERT_UP, n, e->d, m->width, e->up);
 }
 
-/* Computes out [n][d_model] = F(in) from gate and up; overwrites gate. */
+/* Completes an expert's output out [n][d_model] from its gate and up branches; overwrites gate. */
 static void rest_of_block(kvd_experts *e, const block *m, size_t n)
 {
     if (e->c->expert_limit > 0)
@@ -254,7 +257,7 @@ static void rest_of_block(kvd_experts *e, const block *m, size_t n)
     multiply(e->gate, m, KVD_PART_EXPERT_DOWN, n, m->width, e->d, e->out);
 }
 
-/* Computes out [n][d_model] = F(in). */
+/* Computes the output of an expert's feed-forward block, out [n][d_model], from its input `in`. */
 static void feed_forward(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -287,7 +290,7 @@ static size_t uses_of(const kvd_experts *e, size_t expert)
     return e->first[expert + 1] - e->first[expert];
 }
 
-/* Copies the inputs of the tokens list[0 .. rows-1] to `in`. */
+/* Copies the inputs of the tokens in list[0 .. rows-1] to consecutive rows of `in`. */
 static void gather(kvd_experts *e, const use *list, size_t rows)
 {
     for (size_t i = 0; i < rows; i++)
@@ -311,7 +314,7 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/* Calls `run` for every expert that a token chose, in their order. */
+/* Calls `run` for every expert that at least one token chose, in the order of their numbers. */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -349,7 +352,7 @@ static float shared_factor(const kvd_experts *e, const float *scale, const float
     return scale ? (float)(1 / (1 + exp(-z))) : 1.0f;
 }
 
-/* Adds the output of the expert that every token uses. */
+/* Adds the output of the shared expert, which every token uses, to x. */
 static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, float *x)
 {
     const block m = shared_block(e, w);
@@ -364,7 +367,10 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/* Computes x1 [n][d_model] += O(o) and its norm. x1 may be x. */
+/*
+ * Adds the attention block's projected output to the residual x1 [n][d_model], and computes the
+ * norm that the experts read. x1 may be x.
+ */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {
@@ -393,7 +399,7 @@ void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, in
         run_shared(e, w, n, x);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------- */
+/* ---- gradients of the experts and of the router ---------------------------------------------- */
 
 static int allocate_back(kvd_experts *e, kvd_err *err)
 {
@@ -422,8 +428,9 @@ static float dot(const float *x, const float *y, size_t n)
 }
 
 /*
- * Computes d_in [n][d_model], the gradient of F(in) with respect to `in`, from d_out, the gradient
- * with respect to F(in). On entry d_gate holds the gate of `in`, and `up` the up branch.
+ * Computes d_in [n][d_model], the gradient with respect to the input `in` of an expert's
+ * feed-forward block, from d_out, the gradient with respect to its output. On entry d_gate holds
+ * the gate of `in`, and `up` the up branch.
  */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
@@ -438,7 +445,10 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }
 
-/* Computes F(in) into `out`, and keeps the gate in d_gate for block_back. */
+/*
+ * Computes the output of an expert's feed-forward block again into `out`, and keeps its gate in
+ * d_gate for block_back.
+ */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -471,7 +481,7 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
     }
 }
 
-/* Adds to dy the gradient that comes through the expert that every token uses. */
+/* Adds to dy the gradient that comes through the shared expert, which every token uses. */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)
 {
@@ -496,8 +506,8 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 }
 
 /*
- * Turns the gradients of one token's factors into those of its logits. The factors are the softmax
- * of all logits, or of those of the chosen experts, which is the same as dividing by their sum.
+ * Turns the gradients of one token's expert factors into gradients of its router logits. The
+ * factors are the softmax of all logits, or the softmax of the chosen experts' logits alone.
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

@@ -16,9 +16,10 @@
 enum {
     HEAD_SLAB = 16 * 1024 * 1024, /* bytes of the head that are in float32 at one time */
     /*
-     * Rows that a thread takes through everything between two attentions. The BLAS packs all
-     * weights again for each block: with 256 rows this cost is invisible in the rate, with 32 rows
-     * it halves the rate, and fewer rows would not repay another thread.
+     * MOST_ROWS: largest number of rows that a thread takes through all steps between two
+     * attentions. The BLAS packs all weights again for each block of rows; with 256 rows this cost
+     * is negligible, with 32 rows it halves the rate. FEWEST_ROWS: smallest block for which another
+     * thread pays.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -37,16 +38,21 @@ struct kvd_forward {
     kvd_experts *experts;  /* NULL: no layer has routed experts */
 
     float *layer; /* float32 copies of the parts of one layer that need one */
-    /* float32 copy of head rows from slab_first on; NULL if the head is used in place */
+    /*
+     * float32 copy of the output head's rows from slab_first on; NULL if the head is used in place
+     */
     float *slab;
     size_t slab_rows; /* vocabulary rows that fit into the slab */
     size_t slab_first;
 
-    /* final norm and projections, each with its bias; NULL if the model has none */
+    /*
+     * weights of the final norm and of the input and output projections, each with its bias; NULL
+     * if the model has none
+     */
     float *once[N_ONCE][2];
     float *x;             /* [max_tokens][d_model], residual stream */
     float *q, *k, *v, *o; /* [max_tokens][width_q or width_k] */
-    /* allocated when a hook first wants them; NULL before */
+    /* buffers for hooks that want these arrays, allocated at their first request; NULL before */
     float *q_pre, *k_pre, *input;
     float *cosine, *sine; /* [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position;   /* [max_tokens] */
@@ -60,7 +66,7 @@ struct kvd_forward {
     size_t narrow_n;
 };
 
-/* ---- weights --------------------------------------------------------- */
+/* ---- loading weights ------------------------------------------------- */
 
 static const kvd_weight *parts_of(const kvd_forward *f, int layer)
 {
@@ -85,7 +91,7 @@ static int find_weights(kvd_forward *f, const kvd_checkpoint *c, kvd_err *err)
     return 0;
 }
 
-/* ---- life ------------------------------------------------------------ */
+/* ---- creating and freeing -------------------------------------------- */
 
 static void *allocate(const char *what, size_t a, size_t b, size_t element, kvd_err *err)
 {
@@ -105,21 +111,21 @@ static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
     return allocate(what, a, b, sizeof(float), err);
 }
 
-/* Returns the rows per block when the threads share n rows. */
+/* Returns the number of rows per block when the threads share n rows. */
 static size_t block_rows(size_t n)
 {
     const size_t threads = kvd_thread_count(), each = ((n + threads - 1) / threads + 15) / 16 * 16;
     return each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
 }
 
-/* Returns the floats of scratch that a thread needs per row of its block. */
+/* Returns the number of floats of scratch that a thread needs per row of its block. */
 static size_t work_width(const kvd_forward *f)
 {
     const size_t wide = kvd_layer_scratch(&f->config);
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns the number of elements to convert in the layer that has the most. */
+/* Returns the number of weights to convert to float32 in the layer that has the most of them. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -130,7 +136,7 @@ static size_t layer_buffer_size(const kvd_forward *f)
     return most;
 }
 
-/* Reads a part that is small enough to stay in float32. */
+/* Reads a part of the model that stays in float32, because it is small. */
 static int keep_once(kvd_forward *f, const kvd_checkpoint *c, kvd_part part, kvd_err *err)
 {
     for (int bias = 0; bias < 2; bias++) {
@@ -190,7 +196,7 @@ static int allocate_buffers(kvd_forward *f, kvd_err *err)
     return 0;
 }
 
-/* Looks up sizes and tensors; allocates no large buffers. */
+/* Finds the tensors of the model and computes buffer sizes; allocates no large buffers. */
 static kvd_forward *describe(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err)
 {
@@ -278,7 +284,7 @@ void kvd_forward_free(kvd_forward *f)
     free(f);
 }
 
-/* ---- a batch ----------------------------------------------------------- */
+/* ---- running a batch --------------------------------------------------- */
 
 static int check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
                         kvd_err *err)
@@ -302,7 +308,9 @@ static int reserve_input(kvd_forward *f, kvd_err *err)
                                                                                                : -1;
 }
 
-/* Cuts n rows into blocks, at least one per thread, and allocates the scratch of every thread. */
+/*
+ * Divides n rows into blocks, at least one per thread, and allocates the scratch of every thread.
+ */
 static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
 {
     const size_t threads = kvd_thread_count();
@@ -344,7 +352,10 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     kvd_layer_before_attention(&f->config, w, f->x + first * f->d_model, rows,
                                f->work + kvd_thread_index() * f->work_size, &out);
 
-    /* An infinite key can vanish in the softmax, so Q, K and V are checked before attention. */
+    /*
+     * Q, K and V are checked before attention, because an infinite key can have no visible effect
+     * after the softmax.
+     */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
                                        kvd_first_nonfinite_f32(out.v, rows * width_k) / width_k));
@@ -444,7 +455,7 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kv
     return status;
 }
 
-/* Checks the batch and allocates the buffers that it needs. Every run starts with it. */
+/* Checks the batch and allocates the buffers that it needs. Every run calls this function first. */
 static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err)
 {
     if (kvd_batch_check(&f->config, b, f->max_tokens, f->max_len, f->position, f->rope_row, err) ||
@@ -491,8 +502,8 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Runs layers first .. last on the residual in x. Unless `whole` is set, the last layer ends with
- * its attention.
+ * Runs layers first .. last on the residual stream in x. Unless `whole` is set, the last layer
+ * stops after its attention.
  */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
@@ -501,7 +512,8 @@ static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, i
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
     /*
-     * After a failed run a read may be in progress, and the caller may close the checkpoint next.
+     * After a failed run the read-ahead of weights may still run, and the caller may close the
+     * checkpoint next.
      */
     kvd_prefetch_wait(&f->prefetch);
     return status;
@@ -558,11 +570,11 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
     return final_norm(f, b, hidden, err);
 }
 
-/* ---- head -------------------------------------------------------------- */
+/* ---- output head ------------------------------------------------------- */
 
 /*
- * Returns the input of the head: hidden itself, or its projection. On failure returns NULL and
- * fills *err.
+ * Returns the input of the output head: hidden itself, or its projection. On failure returns NULL
+ * and fills *err.
  */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
@@ -609,7 +621,7 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/* ---- counts and slices --------------------------------------------------- */
+/* ---- counts of operations, and slices of weights ------------------------- */
 
 /* Returns the number of keys that a query sees, averaged over a sequence. */
 static double mean_keys(double seq_len, double window)
@@ -652,8 +664,8 @@ static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
     /*
-     * Number of rows that are read before they are written as columns: one cache line of each
-     * column.
+     * Number of rows of a matrix that are read before they are written as columns: one cache line
+     * of each column.
      */
     enum { TILE = 16 };
     if (check_layer(f, layer, err))
@@ -685,7 +697,7 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
         return -1;
     if (f->config.latent)
         return kvd_latent_weights(&f->config, parts_of(f, layer), NULL, w_v, err);
-    /* A checkpoint stores W_V^T, whose rows are the columns of the paper's W_V. */
+    /* A checkpoint stores W_V transposed, so its rows are the columns of W_V in the papers. */
     const kvd_weight *w = matrix_of(f, layer, KVD_PART_V);
     kvd_weight_read(w, 0, w->n, w_v);
     kvd_tensor_drop(&w->tensor);

@@ -70,8 +70,8 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * Return the floating-point operations in matrix products per token, for rates: of all layers in a
- * sequence of seq_len tokens, and of the head.
+ * Return the floating-point operations per token in matrix products, for throughput: of all layers
+ * in a sequence of seq_len tokens, and of the output head.
  */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);

@@ -10,10 +10,10 @@
 #include "model/pass/routing.h"
 
 /*
- * This file is written from the definitions (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich
- * 2019; Shazeer 2017, 2020; Ba et al. 2016; Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al.
- * 2023; Gemma Team 2024, 2025; DeepSeek-AI 2024, 2025). It shares no code with blocks.c,
- * attention.c or forward.c.
+ * State of the reference forward pass. The code of this file is written from the definitions
+ * (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017, 2020; Ba et al. 2016;
+ * Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team 2024, 2025; DeepSeek-AI
+ * 2024, 2025). It shares no code with blocks.c, attention.c or forward.c.
  */
 
 typedef struct {
@@ -31,8 +31,8 @@ typedef struct {
 } state;
 
 /*
- * Reads a part in float64; the caller frees it. *out becomes NULL if the model does not have the
- * part.
+ * Reads a part of the model in float64; the caller frees it. *out becomes NULL if the model does
+ * not have the part.
  */
 static int load(const state *s, kvd_part part, bool bias, size_t layer, double **out, kvd_err *err)
 {
@@ -58,7 +58,10 @@ static int load(const state *s, kvd_part part, bool bias, size_t layer, double *
     return 0;
 }
 
-/* Computes y = x W^T + b with W [out][in]; x and y must differ. */
+/*
+ * Computes the product y = x W^T + b with the matrix W [out][in] of `part` and its bias; x and y
+ * must differ.
+ */
 static int project(const state *s, kvd_part part, size_t layer, const double *x, size_t in,
                    size_t out, double *y, kvd_err *err)
 {
@@ -120,7 +123,10 @@ static int model_norm(const state *s, kvd_part part, size_t layer, const double 
     return norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y, err);
 }
 
-/* Returns the number of the pair that turns `turns` times within the original context. */
+/*
+ * Returns the index of the RoPE dimension pair that turns `turns` times within the original
+ * context, as a real number.
+ */
 static double yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -138,8 +144,8 @@ static double yarn(const kvd_config *c, double dims, double omega, size_t i)
 }
 
 /*
- * Returns the angle per position of pair i in a sequence of n tokens, in a layer with a window if
- * `local`.
+ * Returns the RoPE angle per position of dimension pair i in a sequence of n tokens. `local`
+ * selects the base of layers with a sliding window.
  */
 static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 {
@@ -155,9 +161,9 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
         /*
-         * `turns` is the number of full turns within the original context. Pairs with few turns are
-         * slowed down by the factor, pairs with many are unchanged, and between them the blend is
-         * linear in the number of turns.
+         * `turns` is the number of full turns of the pair within the original context. Pairs with
+         * few turns are slowed down by the factor, pairs with many are unchanged, and between them
+         * the blend is linear in the number of turns.
          */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
@@ -246,7 +252,7 @@ static int attend(const state *s, size_t layer, kvd_err *err)
     return 0;
 }
 
-/* Copies one layer's numbers into the array of all layers, unless that is NULL. */
+/* Copies the values of one layer into the array of all layers, unless that array is NULL. */
 static void hand_out(double *all, size_t layer, const double *one, size_t n)
 {
     if (all)
@@ -263,8 +269,8 @@ static const double *expand(const state *s, const double *up, size_t h, bool val
 }
 
 /*
- * Computes q of y: in each head the dimensions that are rotated, then W_UK^T times the others. raw
- * [n][heads][nope + rope] and low [n][q_rank] are scratch.
+ * Computes the queries of latent attention from y. In each head they are the rotated dimensions,
+ * then W_UK^T times the others. raw [n][heads][nope + rope] and low [n][q_rank] are scratch.
  */
 static int latent_queries(const state *s, size_t layer, const double *y, const double *up,
                           double *raw, double *low, kvd_err *err)
@@ -288,7 +294,10 @@ static int latent_queries(const state *s, size_t layer, const double *y, const d
     return 0;
 }
 
-/* Computes k and v of y: k is the rotated dimensions and the latent, v zeros and the latent. */
+/*
+ * Computes the keys and values of latent attention from y. A key is the rotated dimensions and the
+ * latent; a value is zeros and the latent.
+ */
 static int latent_keys(const state *s, size_t layer, const double *y, double *raw, kvd_err *err)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -324,7 +333,10 @@ static int latent_queries_keys_values(const state *s, size_t layer, const double
     return status;
 }
 
-/* Computes sum [n][d_model] = W_O of W_UV o, head by head. */
+/*
+ * Computes the output projection of latent attention: sum [n][d_model] = W_O of W_UV o, head by
+ * head.
+ */
 static int latent_output(const state *s, size_t layer, kvd_err *err)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -346,11 +358,11 @@ static int latent_output(const state *s, size_t layer, kvd_err *err)
     return status;
 }
 
-/* Computes q, k and v of y as they are before RoPE. */
+/* Computes queries, keys and values before RoPE from the layer's normed input y. */
 static int queries_keys_values(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* heads that a norm of Q or K takes together */
+    /* number of heads over which one norm of Q or K runs */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent)
@@ -366,7 +378,7 @@ static int queries_keys_values(const state *s, size_t layer, const double *y, kv
     return 0;
 }
 
-/* Computes q, k and v of y, and the attention output o. */
+/* Computes queries, keys and values from the layer's normed input y, and the attention output o. */
 static int attention(const state *s, size_t layer, const double *y, const kvd_forward_ref_out *out,
                      kvd_err *err)
 {
@@ -426,7 +438,7 @@ static int add_attention(const state *s, size_t layer, kvd_err *err)
     return 0;
 }
 
-/* The activation of gpt-oss (arXiv:2508.10925), whose gate and up branch are clamped. */
+/* Applies gpt-oss's activation (arXiv:2508.10925), which clamps the gate and the up branch. */
 static double clamped(const kvd_config *c, double gate, double up)
 {
     const double g = fmin(gate, c->expert_limit),
@@ -434,7 +446,10 @@ static double clamped(const kvd_config *c, double gate, double up)
     return g / (1 + exp(-c->expert_alpha * g)) * (u + 1);
 }
 
-/* Computes sum [n][d_model] = F(y) with three matrices, the first of them `gate`. */
+/*
+ * Computes sum [n][d_model], the output of a gated feed-forward block for input y; its three
+ * matrices begin with the part `gate`.
+ */
 static int gated(const state *s, size_t layer, kvd_part gate, const double *y, size_t width,
                  kvd_err *err)
 {
@@ -449,8 +464,8 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 }
 
 /*
- * Computes p [n][n_experts], the factor of every expert: the softmax of the router's logits where
- * fewer than n_chosen experts have a larger one, else 0.
+ * Computes p [n][n_experts], the factors of the experts' outputs. An expert's factor is its softmax
+ * probability if fewer than n_chosen experts have a larger logit, else 0.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
@@ -485,7 +500,10 @@ static int route(const state *s, size_t layer, const double *y, double *p, kvd_e
     return status;
 }
 
-/* Adds the routed experts and the expert that every token uses to the residual. */
+/*
+ * Adds the outputs of the routed experts and of the shared expert, which every token uses, to the
+ * residual.
+ */
 static int add_experts(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t experts = (size_t)s->c->n_experts, d = s->d_model;

@@ -11,7 +11,10 @@ static size_t query_width(const kvd_config *c)
     return (size_t)(c->d_nope + c->rope_dims);
 }
 
-/* Returns the rows of LATENT_UP of one head: first those of keys, then those of values. */
+/*
+ * Returns the rows of the matrix LATENT_UP that belong to one head: first the rows of its keys
+ * (W_UK), then those of its values (W_UV).
+ */
 static const float *up_of(const kvd_config *c, const float *up, size_t head)
 {
     return up + head * (size_t)(c->d_nope + c->d_value) * (size_t)c->latent;
@@ -28,7 +31,10 @@ size_t kvd_latent_scratch(const kvd_config *c)
                      : 0;
 }
 
-/* Computes Q: the rotated dimensions of every head, then its other dimensions times W_UK. */
+/*
+ * Computes the queries of latent attention: in every head the rotated dimensions, then the other
+ * dimensions times W_UK.
+ */
 static void queries(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
                     float *scratch, float *q)
 {

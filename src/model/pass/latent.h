@@ -12,10 +12,16 @@
 
 #include "model/pass/layer.h"
 
-/* Epsilon of the norms of the latent and of Q's factor, whatever rms_norm_eps is. */
+/*
+ * Epsilon of the norms inside latent attention (of the latent and of the low-rank query). It does
+ * not follow rms_norm_eps.
+ */
 #define KVD_LATENT_EPS 1e-6
 
-/* Returns the floats of scratch per row that the functions below need; 0 without latents. */
+/*
+ * Returns the number of floats of scratch per row that the functions below need; 0 for models
+ * without latent attention.
+ */
 size_t kvd_latent_scratch(const kvd_config *c);
 
 /*
@@ -44,7 +50,10 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);
 
-/* Returns the multiplications by weights of latent attention per token; scores are not included. */
+/*
+ * Returns the number of multiplications by weights per token in latent attention, without those of
+ * scores.
+ */
 double kvd_latent_multiplications(const kvd_config *c);
 
 #endif

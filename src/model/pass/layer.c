@@ -51,7 +51,7 @@ void kvd_layer_drop(const kvd_weight *part, bool in_place)
             kvd_tensor_drop(&part[p].tensor);
 }
 
-/* ---- arithmetic ----------------------------------------------------------------------------- */
+/* ---- arithmetic of a layer ------------------------------------------------------------------ */
 
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y)
@@ -62,7 +62,7 @@ void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain,
         kvd_rms_norm(x, gain, c->norm_eps, rows, (size_t)c->d_model, y);
 }
 
-/* Normalises with the gain and bias of `part`. */
+/* Normalises x with the gain and bias of the norm `part`. */
 static void normalise(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                       const float *x, size_t rows, float *y)
 {
@@ -179,7 +179,9 @@ void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_p
         x[i] += out[i];
 }
 
-/* Computes kvd_layer_behind_attention for the orders that have a norm after each branch. */
+/*
+ * Computes kvd_layer_behind_attention for models with a norm after each of a layer's two branches.
+ */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *o, size_t rows, float *scratch, float *x)
 {
@@ -207,7 +209,10 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
         behind_with_branch_norms(c, w, o, rows, scratch, x);
         return;
     }
-    /* The parallel order normalises x as it enters the layer. */
+    /*
+     * In models with parallel attention and feed-forward block, both read the normed input of the
+     * layer.
+     */
     if (c->order == KVD_ORDER_PARALLEL)
         normalise(c, w, second, x, rows, normed);
     kvd_layer_output(c, w, o, rows, scratch, x, 1);

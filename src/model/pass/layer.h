@@ -24,7 +24,10 @@ typedef struct {
  */
 enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 
-/* Finds all weights of a layer, checks their shapes and fills part [KVD_LAYER_WEIGHTS]. */
+/*
+ * Finds all weights of a layer in the checkpoint, checks their shapes and fills part
+ * [KVD_LAYER_WEIGHTS].
+ */
 int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err);
 
 /*
@@ -40,8 +43,8 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
 /*
- * Drops (streaming.h) the parts that are used in place if `in_place` is set, otherwise the parts
- * that were converted.
+ * Lets the kernel drop from memory the pages of weights (streaming.h) that are used in place if
+ * `in_place` is set, otherwise of those that were converted.
  */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
@@ -52,7 +55,7 @@ void kvd_layer_drop(const kvd_weight *part, bool in_place);
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y);
 
-/* Q, K and V of a block of rows, written by kvd_layer_before_attention. */
+/* Output of kvd_layer_before_attention: Q, K and V of a block of rows. */
 typedef struct {
     float *q, *k, *v;     /* [rows][n_heads or n_kv_heads][d_head] */
     float *q_pre, *k_pre; /* copies of q and k before RoPE, or NULL */
@@ -79,11 +82,14 @@ void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part
 void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows,
                     const kvd_layer_qkv *out);
 
-/* Adds the feed-forward block F(in) to x [rows][d_model]; gate and up are scratch [rows][d_ffn]. */
+/*
+ * Adds the output of the feed-forward block for input `in` to x [rows][d_model]; gate and up are
+ * scratch [rows][d_ffn].
+ */
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);
 
-/* Returns the floats of scratch per row that the functions of this header need. */
+/* Returns the number of floats of scratch per row that the functions of this header need. */
 size_t kvd_layer_scratch(const kvd_config *c);
 
 /*
@@ -94,8 +100,8 @@ void kvd_layer_output(const kvd_config *c, const kvd_layer_weights *w, const flo
                       float *scratch, float *y, int add);
 
 /*
- * Adds to x [rows][d_model] what is in out [rows][d_model], the output of a branch, after the norm
- * `part` of the branch; `out` is overwritten.
+ * Applies the norm `part` to out [rows][d_model], the output of a branch, and adds the result to x
+ * [rows][d_model]; `out` is overwritten.
  */
 void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                           size_t rows, float *out, float *x);
@@ -131,7 +137,10 @@ typedef struct kvd_experts kvd_experts;
 int kvd_experts_new(const kvd_checkpoint *c, size_t max_tokens, kvd_experts **out, kvd_err *err);
 void kvd_experts_free(kvd_experts *e);
 
-/* Returns the bytes of scratch that kvd_experts_new allocates: weights in float32, activations. */
+/*
+ * Computes the bytes that kvd_experts_new allocates: *weights for weights in float32, *activations
+ * for activations.
+ */
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 

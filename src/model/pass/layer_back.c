@@ -9,9 +9,12 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/* ---- norms ----------------------------------------------------------------------------------- */
+/* ---- gradients of norms ---------------------------------------------------------------------- */
 
-/* For y = x s g with s = (mean(x^2) + eps)^-1/2, adds dx = s (g dy - x s^2 mean(g dy x)). */
+/*
+ * Adds the gradient of an RMS norm of one row to dx. For y = x s g with s = (mean(x^2) + eps)^-1/2
+ * it is s (g dy - x s^2 mean(g dy x)).
+ */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -35,7 +38,10 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
         rms_row(x + i * d, gain, eps, d, dy + i * d, dx + i * d);
 }
 
-/* For y = z g + b with z = (x - mean(x)) s, adds dx = s (g dy - mean(g dy) - z mean(g dy z)). */
+/*
+ * Adds the gradient of a layer norm of one row to dx. For y = z g + b with z = (x - mean(x)) s it
+ * is s (g dy - mean(g dy) - z mean(g dy z)).
+ */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -66,7 +72,7 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
         layer_row(x + i * d, gain, eps, d, dy + i * d, dx + i * d);
 }
 
-/* ---- products and activations ---------------------------------------------------------------- */
+/* ---- gradients of products and activations --------------------------------------------------- */
 
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add)
@@ -91,7 +97,7 @@ void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
     swiglu_back(gate, up, n, dy);
 }
 
-/* A clamped gate or up branch has no gradient. */
+/* The gradient is 0 where the forward pass clamped the gate or the up branch. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -112,7 +118,10 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
     swiglu_clamped_back(gate, up, n, alpha, limit, dy);
 }
 
-/* f' = s + x s (1 - s) u', where f = x s(u) is the GELU of kvd_gelu_tanh, as below. */
+/*
+ * Computes the gradient of kvd_geglu_tanh. The derivative of the gate's GELU f = x s(u) is s + x s
+ * (1 - s) u', as in gelu_tanh_back below.
+ */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
 {
@@ -130,7 +139,7 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy)
     geglu_tanh_back(gate, up, n, dy);
 }
 
-/* Multiplies dy by the derivative of GELU: (x Phi(x))' = Phi(x) + x phi(x). */
+/* Multiplies dy by the derivative of the GELU activation: (x Phi(x))' = Phi(x) + x phi(x). */
 static void gelu_back(const float *x, size_t n, float *dy)
 {
     for (size_t i = 0; i < n; i++)
@@ -138,7 +147,10 @@ static void gelu_back(const float *x, size_t n, float *dy)
                  x[i] * 0.39894228F * expf(-0.5F * x[i] * x[i]);
 }
 
-/* Multiplies dy by f' = s + x s (1 - s) u', where f = x s(u) and u = 2 c (x + a x^3). */
+/*
+ * Multiplies dy by the derivative of the approximate GELU f = x s(u), u = 2 c (x + a x^3), where s
+ * is the sigmoid: f' = s + x s (1 - s) u'.
+ */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
     const float twice = 1.59576912F, a = 0.044715F;
@@ -161,7 +173,7 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
             dy[i] = x[i] > 0 ? dy[i] : 0;
 }
 
-/* ---- attention ------------------------------------------------------------------------------- */
+/* ---- gradient of attention ------------------------------------------------------------------- */
 
 /*
  * Multiplies dscore [keys] by the derivative of kvd_softcap, 1 - (s / softcap)^2 for the score s,
@@ -192,7 +204,10 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
         dprob[t] = prob[t] * (dprob[t] - mean) * scale;
 }
 
-/* Computes the gradients of rows first .. first + rows - 1 of one query head. Adds to dk and dv. */
+/*
+ * Computes the attention gradients of query rows first .. first + rows - 1 of one query head. Adds
+ * to dk and dv.
+ */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
 {
@@ -272,7 +287,10 @@ static void project(const float *x, const kvd_layer_weights *w, kvd_part part, s
         kvd_add_bias(y, w->b[part], rows, out);
 }
 
-/* Recomputes gate, up and the output of the activation, [rows][d_ffn] each. */
+/*
+ * Computes the gate, the up branch and the activation of a feed-forward block again, [rows][d_ffn]
+ * each.
+ */
 static void activate(const kvd_config *c, const kvd_layer_weights *w, const float *in, size_t rows,
                      float *gate, float *up)
 {
@@ -283,8 +301,8 @@ static void activate(const kvd_config *c, const kvd_layer_weights *w, const floa
 }
 
 /*
- * Computes din [rows][d_model], the gradient of F(in) with respect to `in`, from dy, the gradient
- * with respect to F(in); scratch [rows][3 d_ffn].
+ * Computes din, the gradient of a feed-forward block with respect to its input `in`
+ * [rows][d_model], from dy, the gradient with respect to its output; scratch [rows][3 d_ffn].
  */
 static void feed_forward_back(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                               size_t rows, const float *dy, float *scratch, float *din)
@@ -303,7 +321,10 @@ static void feed_forward_back(const kvd_config *c, const kvd_layer_weights *w, c
     kvd_linear_back(da, w->w[KVD_PART_UP], rows, d, ffn, din, kvd_config_gated(c));
 }
 
-/* Computes y [rows][d_model] = F(in); scratch [rows][2 d_ffn]. */
+/*
+ * Computes the output of the feed-forward block, y [rows][d_model], for input `in`; scratch
+ * [rows][2 d_ffn].
+ */
 static void feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                          size_t rows, float *scratch, float *y)
 {
@@ -334,7 +355,9 @@ static void add(float *y, const float *x, size_t n)
         y[i] += x[i];
 }
 
-/* Computes x1 [rows][d_model] = x + O(o). */
+/*
+ * Computes x1 [rows][d_model], the residual x plus the output projection of the attention output o.
+ */
 static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                           const float *o, size_t rows, float *x1)
 {

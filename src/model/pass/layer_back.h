@@ -18,7 +18,10 @@
  * kvd_blas_restore.
  */
 
-/* Add the gradient of a norm to dx [n][d]; x, dy [n][d], gain [d]. dx must be neither x nor dy. */
+/*
+ * Add the gradient of a norm of x [n][d] with gain [d] to dx [n][d]; dy [n][d] is the gradient of
+ * its output. dx must be neither x nor dy.
+ */
 void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                        const float *dy, float *dx);
 void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
@@ -29,8 +32,8 @@ void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_
                      int add);
 
 /*
- * Compute the gradient of kvd_swiglu and of kvd_geglu_tanh, all [n]: dy becomes the gradient with
- * respect to up, and gate the gradient with respect to gate.
+ * Compute the gradient of kvd_swiglu or kvd_geglu_tanh from dy [n], the gradient of the output. On
+ * return dy is the gradient with respect to up, and gate the gradient with respect to gate.
  */
 void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
@@ -60,7 +63,7 @@ typedef struct {
 } kvd_attend_back_in;
 void kvd_attend_back(const kvd_attend_back_in *in, float *scratch);
 
-/* Returns the floats of scratch per row. */
+/* Returns the number of floats of scratch per row that the functions below need. */
 size_t kvd_layer_back_scratch(const kvd_config *c);
 
 /* Adds the gradient of kvd_layer_normalise to dx [rows][d_model]. */
@@ -83,14 +86,14 @@ typedef struct {
     const uint32_t *rope_row;
     const float *dq, *dk, *dv; /* gradients with respect to Q and K after RoPE, and to V */
     float *dq_pre, *dk_pre;    /* written: gradients with respect to Q and K before RoPE */
-    /* written: gradient with respect to the output of the K projection, before the norm of K */
+    /* output: gradient with respect to the K projection's output, before the norm of K */
     float *dk_raw;
     float *in; /* written: [rows][d_model], input of the projections */
 } kvd_layer_back_qkv;
 
 /*
- * Adds the part of the gradient that comes through Q, K and V to dx [rows][d_model]; with dx NULL
- * that part is skipped.
+ * Adds the gradient that reaches the layer's input through Q, K and V to dx [rows][d_model]. With
+ * dx NULL, this addition is skipped.
  */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);

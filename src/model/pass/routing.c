@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Fills score [n_experts] with the softmax or the sigmoids of the logits. */
+/* Fills score [n_experts] with the softmax or the sigmoids of the router's logits. */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -19,7 +19,9 @@ static void scores(const kvd_config *c, const float *logit, double *score)
         score[x] /= sum;
 }
 
-/* Returns the index of the largest of n values that is not yet taken, or n if none is left. */
+/*
+ * Returns the index of the largest of n values that is not marked as taken, or n if none is left.
+ */
 static size_t best_of(const double *value, const bool *taken, size_t n)
 {
     size_t best = n;
@@ -29,7 +31,10 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/* Returns the value of a group of n experts: its largest value, or the sum of its two largest. */
+/*
+ * Returns the value by which a group of n experts is ranked: its largest value, or the sum of its
+ * two largest if `two`.
+ */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;
@@ -43,7 +48,7 @@ static double value_of_group(const double *value, size_t n, bool two)
     return two ? first + second : first;
 }
 
-/* Marks the experts of the groups that are not chosen as taken. */
+/* Marks all experts outside the chosen groups as taken, so that they are not chosen. */
 static void limit_groups(const kvd_config *c, const double *value, bool *taken)
 {
     const size_t n = (size_t)c->n_experts, groups = (size_t)c->expert_groups, each = n / groups;
@@ -78,13 +83,19 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
         factor[j] = best < n ? (float)score[best] : NAN;
         sum += (double)factor[j];
     }
-    /* The library adds 1e-20 to the sum, which keeps a sum of zeros from dividing 0 by 0. */
+    /*
+     * The Hugging Face library adds 1e-20 to the sum, so that a sum of zeros gives factors of 0
+     * instead of 0 / 0.
+     */
     for (size_t j = 0; j < chosen; j++)
         factor[j] =
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);
 }
 
-/* Returns the number of values of x [n] that are larger than x[i], or equal and before it. */
+/*
+ * Returns the rank of x[i] among n values: the number of values that are larger, or equal and at a
+ * lower index.
+ */
 static size_t rank_of(const double *x, size_t n, size_t i)
 {
     size_t before = 0;

@@ -49,8 +49,8 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
                       float *factor);
 
 /*
- * The reference of kvd_route_groups for forward_ref.c, which shares no code with it: writes the
- * factors p [n_experts] of all experts, 0 for those that are not chosen.
+ * Reference implementation of kvd_route_groups for forward_ref.c, which shares no code with it.
+ * Writes the factors p [n_experts] of all experts, 0 for those that are not chosen.
  */
 void kvd_route_groups_ref(const kvd_config *c, const double *logit, const double *bias, double *p);
 

@@ -19,7 +19,10 @@
 #define KVD_CLONES
 #endif
 
-/* Sanitizers keep clang from vectorising `omp simd` loops; the resulting warning is no error. */
+/*
+ * Under a sanitizer clang cannot vectorise `omp simd` loops and warns about it; that warning is
+ * disabled.
+ */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
@@ -37,8 +40,9 @@ __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
     const float round_to_int = 12582912.0f; /* 1.5 * 2^23: adding it leaves n in the low bits */
     /*
-     * Clamped to [-88, 89] by masks, which keep NaN: gcc makes branches of ?: here and then cannot
-     * vectorise. At -88 n is -127, whose power comes out as 0; at 89 n is 128 and gives infinity.
+     * The argument is clamped to [-88, 89] with bit masks, which keep NaN. With the `?:` operator
+     * gcc emits branches and does not vectorise the loop. At -88 n is -127 and 2^n comes out as 0;
+     * at 89 n is 128 and gives infinity.
      */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};

@@ -10,13 +10,16 @@
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
-/* ---- forms ---- */
+/* ---- table of chat forms ---- */
 
-/* The system message of Llama 3.1 and later, with the date that their templates fall back to. */
+/*
+ * System message of Llama 3.1 and later models, with the date that their chat templates use by
+ * default.
+ */
 #define LLAMA_31_SYSTEM                                                                            \
     "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"        \
     "Today Date: 26 Jul 2024\n\n<|eot_id|>"
-/* The system message of gpt-oss, with the day of its release as the date. */
+/* System message of gpt-oss, with the release day of the model as the date. */
 #define GPT_OSS_SYSTEM                                                                             \
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"       \
     "Knowledge cutoff: 2024-06\nCurrent date: 2025-08-05\n\nReasoning: medium\n\n"                 \
@@ -34,7 +37,7 @@
 #define DEEPSEEK_EOS "<｜end▁of▁sentence｜>"
 #define DEEPSEEK_BOS "<｜begin▁of▁sentence｜>"
 
-/* In the order of kvd_chat_words. */
+/* Table of the chat forms, in the order of kvd_chat_words. */
 static const kvd_chat forms[] = {
     {.name = "chatml",
      .bos = "",
@@ -246,9 +249,12 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* ---- recognition ---- */
+/* ---- recognising a template ---- */
 
-/* Reads \n as a line feed and " as ', and joins literals with + between them, in place. */
+/*
+ * Normalises a chat template in place: reads \n as a line feed and " as ', and joins literals with
+ * + between them.
+ */
 static void normalise(char *s)
 {
     static const char joint[] = "' + '";
@@ -285,7 +291,7 @@ const kvd_chat *kvd_chat_recognise(const char *template_text)
     return found;
 }
 
-/* ---- files ---- */
+/* ---- reading a model's files ---- */
 
 static bool is_folder(const char *path)
 {
@@ -299,7 +305,7 @@ static bool exists(const char *path)
     return !stat(path, &s);
 }
 
-/* Returns the text of a file, which the caller frees; NULL with *err on failure. */
+/* Returns the contents of a text file, which the caller frees; NULL with *err on failure. */
 static char *read_text(const char *path, kvd_err *err)
 {
     kvd_filemap map;
@@ -314,7 +320,7 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/* Returns the template of tokenizer_config.json, which `root` owns, or NULL with *err. */
+/* Returns the chat template of tokenizer_config.json, which `root` owns, or NULL with *err. */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;
@@ -341,7 +347,10 @@ static const char *template_of(const json_t *root, const char *path, kvd_err *er
     return json_string_value(x);
 }
 
-/* Fails if the file names a token that is not `wanted`. The token is a string or an object. */
+/*
+ * Fails if the field of tokenizer_config.json names a token other than `wanted`. The token is a
+ * string or an object.
+ */
 static int check_token(const json_t *root, const char *field, const char *wanted,
                        const kvd_chat *form, const char *path, kvd_err *err)
 {
@@ -371,14 +380,17 @@ static const kvd_chat *form_of(const json_t *root, const char *template_text, co
     return form;
 }
 
-/* Returns the object in a JSON file, or NULL with *err. */
+/* Reads a JSON file and returns its object, or NULL with *err. */
 static json_t *load(const char *path, kvd_err *err)
 {
     json_error_t where;
     kvd_filemap map;
     if (kvd_filemap_load(&map, path, err))
         return NULL;
-    /* Integers are read as real numbers, because model_max_length is often 10^30. */
+    /*
+     * Integers are read as real numbers, because model_max_length is often 10^30, too large for an
+     * integer.
+     */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
     kvd_filemap_release(&map);
@@ -429,9 +441,11 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err)
     return form;
 }
 
-/* ---- turns ---- */
+/* ---- text around a turn ---- */
 
-/* Returns true for white space as Python's str.strip sees it. */
+/*
+ * Returns true if the character at s is white space for Python's str.strip, which templates call.
+ */
 static bool is_space(const char *s)
 {
     unsigned width;

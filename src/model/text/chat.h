@@ -24,19 +24,19 @@ typedef struct {
     const char *user;   /* text before a user's text */
     const char *header; /* text after a user's text, up to and with the assistant's header */
     const char *end;    /* text between an answer and the next user turn */
-    /* Token with which the model ends its answer; `end` replaces it in the conversation. */
+    /* token with which the model ends its answer; in a conversation `end` replaces it */
     const char *stop;
     bool trim; /* true if white space at both ends of a user's text is removed */
     /*
-     * true if the template removes reasoning from earlier answers. A cache holds it, so such a form
-     * is for conversations of one turn.
+     * true if the template removes reasoning from earlier answers. A KV cache still holds that
+     * reasoning, so such a form is only correct for conversations of one turn.
      */
     bool one_turn;
     bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
     /*
-     * A template has this form if it contains all texts of `has` and none of `lacks`, when its
-     * escapes \n are read as line feeds, its double quotes as single quotes, and its literals
-     * 'a' + 'b' as 'ab'. NULL ends a list.
+     * Marks that identify the form: a template has it if it contains all texts of `has` and none of
+     * `lacks`, after its escapes \n are read as line feeds, its double quotes as single quotes, and
+     * its literals 'a' + 'b' as 'ab'. NULL ends a list.
      */
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
@@ -45,10 +45,10 @@ typedef struct {
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 
-/* Returns the form with the name kvd_chat_words[word]; NULL for none and auto. */
+/* Returns the chat form with the name kvd_chat_words[word]; NULL for "none" and "auto". */
 const kvd_chat *kvd_chat_form(int word);
 
-/* Returns the form of a template's text, or NULL if no form fits. */
+/* Returns the chat form of the template with this text, or NULL if no form matches. */
 const kvd_chat *kvd_chat_recognise(const char *template_text);
 
 /*
@@ -60,7 +60,7 @@ const kvd_chat *kvd_chat_recognise(const char *template_text);
  */
 const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
-/* A user turn in pieces, which follow each other without anything between them. */
+/* A user turn in pieces, which are tokenized one after another without anything between them. */
 typedef struct {
     const char *before[3];
     const char *text; /* [len] user's text: a part of the text that was passed */
@@ -69,9 +69,10 @@ typedef struct {
 } kvd_chat_pieces;
 
 /*
- * Returns the pieces of one user turn. first: true for the first turn of a conversation; a later
- * turn begins with `end` of the answer before it. If c is NULL, the text alone is returned.
- * White space is what Python's str.strip removes. `text` must be valid UTF-8.
+ * Returns the pieces of one user turn in the chat form c. first: true for the first turn of a
+ * conversation; a later turn begins with `end` of the answer before it. White space that Python's
+ * str.strip removes is stripped from `text`, if the form does so. If c is NULL, the text alone is
+ * returned. `text` must be valid UTF-8.
  */
 kvd_chat_pieces kvd_chat_around(const kvd_chat *c, const char *text, bool first);
 

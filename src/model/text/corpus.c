@@ -18,7 +18,7 @@
 struct kvd_corpus {
     FILE *ids;    /* temporary file of ids as uint32, without a name */
     FILE *starts; /* temporary file of the array start below */
-    /* [n_sequences + 1] number of tokens before sequence s; the mapped file `starts` */
+    /* [n_sequences + 1] number of tokens before sequence s, read from the mapped file `starts` */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
@@ -45,7 +45,7 @@ typedef struct {
     size_t before;  /* tokens of earlier texts, which do not count towards max_tokens */
 } cutter;
 
-/* ---- spool ----------------------------------------------------------- */
+/* ---- temporary file of token ids ------------------------------------- */
 
 static FILE *open_spool(kvd_err *err)
 {
@@ -115,9 +115,12 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* ---- windows --------------------------------------------------------- */
+/* ---- cutting documents into windows ---------------------------------- */
 
-/* Writes the tokens in the window, as far as max_tokens allows, and keeps the rest. */
+/*
+ * Writes the tokens of the current window to the temporary file, as far as max_tokens allows, and
+ * keeps the rest for the next window.
+ */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -180,7 +183,7 @@ static int push_document(cutter *k, kvd_err *err)
     return push(k, k->ids.id, k->ids.n, err) || end_document(k, err) ? -1 : 0;
 }
 
-/* ---- sources --------------------------------------------------------- */
+/* ---- texts, id lists and random ids ---------------------------------- */
 
 /*
  * Tokenizes a document, or only its start if `start`, and appends the ids from number *pushed on.
@@ -196,7 +199,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* The ids of a start begin with the ids of any shorter start. */
+    /* The ids of the start of a document begin with the ids of any shorter start. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -205,8 +208,8 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
 }
 
 /*
- * Returns the number of bytes that most likely holds the missing tokens: most tokens have 3 to 5
- * bytes.
+ * Returns an estimate of the number of bytes that contain the missing tokens: most tokens have 3 to
+ * 5 bytes.
  */
 static size_t likely_bytes(const cutter *k)
 {
@@ -215,9 +218,9 @@ static size_t likely_bytes(const cutter *k)
 }
 
 /*
- * Adds a document. With max_tokens, it tokenizes only a start of the document, and a start of twice
- * the length as long as tokens are missing. Of a long text, only the needed part is read, and
- * memory is proportional to max_tokens. The ids are those of the whole document.
+ * Adds a document to the corpus. With max_tokens, it tokenizes only a start of the document, and
+ * repeats that with twice the length until no tokens are missing. Of a long text, only the needed
+ * part is read, and memory is proportional to max_tokens. The ids are those of the whole document.
  */
 static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
 {
@@ -314,7 +317,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* -1 ends the reading; read_ids looks at `full` to tell this end from an error */
+    /* -1 stops the reader; read_ids checks `full` to distinguish this stop from an error */
     return k->full ? -1 : 0;
 }
 
@@ -339,7 +342,7 @@ static int make_random(cutter *k, kvd_err *err)
     return end_document(k, err);
 }
 
-/* ---- opening and closing --------------------------------------------- */
+/* ---- opening and closing a corpus ------------------------------------ */
 
 static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_err *err)
 {
@@ -357,7 +360,7 @@ static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_er
     return 0;
 }
 
-/* Returns the name of the whole input in messages. */
+/* Returns the name of the whole input, all texts or the id list, for messages. */
 static const char *whole_of(const kvd_corpus_spec *s)
 {
     return s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";

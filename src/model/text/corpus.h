@@ -23,13 +23,15 @@
 #include "model/text/tokenizer.h"
 
 typedef struct {
-    /* paths: .jsonl, .json (list), .csv (header row), any other is plain text */
+    /*
+     * paths of text files: .jsonl, .json (list), .csv (with a header row); any other is plain text
+     */
     const char *const *text;
     size_t n_text;
     const char *field; /* JSON key or CSV column; "a,b" joins two by a line feed; NULL: "text", or
                           the value itself in a JSON list of strings */
     const char *const *fields; /* [n_text] field of each text; NULL means `field` for all */
-    /* omits the special tokens that the tokenizer adds around a document */
+    /* true to leave out the special tokens that the tokenizer adds around a document */
     bool no_special;
     const char *ids; /* a CSV of ids, one sequence per line, or NULL */
     size_t n_random; /* number of random ids; 0 means none */
@@ -51,9 +53,9 @@ void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *labe
 typedef struct kvd_corpus kvd_corpus;
 
 /*
- * Opens the corpus. The caller must set exactly one of text, ids and n_random; tok may be NULL for
- * the last two. Returns NULL with *err on failure. Empty input is an error that names the file.
- * Prints nothing.
+ * Opens the corpus that `spec` describes. Exactly one of text, ids and n_random must be set; tok
+ * may be NULL for the last two. Returns NULL with *err on failure. Empty input is an error that
+ * names the file. Prints nothing.
  */
 kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err);
 void kvd_corpus_close(kvd_corpus *c);
@@ -72,12 +74,12 @@ const size_t *kvd_corpus_text_first(const kvd_corpus *c);
  * last token of a document, or the only one.
  */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
-/* Return the length of sequence s, and the number of tokens before it. */
+/* Return the length of sequence s in tokens, and the number of tokens in all earlier sequences. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /*
- * Writes to offset [n + 1] the number of tokens between sequence `first` and each of the n
- * sequences from there on, and last the number of tokens of all of them.
+ * Fills offset [n + 1] for a batch of n sequences from `first` on: the number of tokens before each
+ * of them in the batch, and last the number of tokens of the batch.
  */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
 /*
@@ -85,8 +87,8 @@ void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *off
  */
 const char *kvd_corpus_hash(const kvd_corpus *c);
 /*
- * Writes the hash of a corpus that ends after the first n_sequences of this one. Reads the ids.
- * Returns 0, or -1 with *err.
+ * Computes the content hash that a corpus of only the first n_sequences sequences would have. Reads
+ * the ids. Returns 0, or -1 with *err.
  */
 int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_err *err);
 

@@ -46,7 +46,7 @@ static int split_field(reader *r, const char *field, kvd_err *err)
     return 0;
 }
 
-/* Joins the parts of one row by line feeds; a single part is returned as it is. */
+/* Joins the fields of one row by line feeds; a single field is returned as it is. */
 static int join(reader *r, char *const *part, const size_t *len, const char **text,
                 size_t *text_len, kvd_err *err)
 {
@@ -78,8 +78,8 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
 }
 
 /*
- * Passes one document to the callback. Returns 0, 1 to stop, or -1 with *err. `unit` and `where`
- * name the row in messages; if unit is NULL, the caller names it.
+ * Passes one document to the reader's callback. Returns 0, 1 to stop, or -1 with *err. Error
+ * messages name the row with `unit` and `where`; if unit is NULL, the caller adds the name.
  */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
@@ -93,7 +93,7 @@ static int hand_out(reader *r, const char *unit, size_t where, const char *text,
     return status;
 }
 
-/* ---- JSON ------------------------------------------------------------ */
+/* ---- JSON files ------------------------------------------------------ */
 
 static void list_keys(const json_t *row, char *text, size_t size)
 {
@@ -152,8 +152,8 @@ static bool blank(const char *s, size_t n)
 }
 
 /*
- * Returns the number of bytes of a UTF-8 byte order mark at the start, which Microsoft's programs
- * write. All text is read as UTF-8 anyway.
+ * Returns the number of bytes of a UTF-8 byte order mark at the start of a text, or 0. Some
+ * programs write this mark; all text is read as UTF-8 with or without it.
  */
 static size_t mark_bytes(const char *s, size_t n)
 {
@@ -207,7 +207,7 @@ static int read_json(reader *r, FILE *f, kvd_err *err)
     return status;
 }
 
-/* ---- CSV ------------------------------------------------------------- */
+/* ---- CSV files ------------------------------------------------------- */
 
 static int csv_header(reader *r, char *const *field, size_t n_fields, kvd_err *err)
 {
@@ -269,7 +269,7 @@ static int read_csv(reader *r, kvd_err *err)
     return 0;
 }
 
-/* ---- plain text ------------------------------------------------------ */
+/* ---- plain text files ------------------------------------------------ */
 
 /*
  * Reads a plain text file. The file is mapped, so that only the part that `document` uses is read.

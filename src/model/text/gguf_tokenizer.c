@@ -7,11 +7,11 @@
 
 #include "common/utf8.h"
 
-/* Values of tokenizer.ggml.token_type. */
+/* Types of tokens, the values of tokenizer.ggml.token_type. */
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/* Splitting of text into words, by tokenizer.ggml.pre. */
+/* Rule for splitting text into words that a value of tokenizer.ggml.pre selects. */
 typedef struct {
     const char *name;
     const char *pattern; /* pattern of a word; NULL means GPT-2's (falcon has further steps) */
@@ -52,7 +52,7 @@ static int no_memory(kvd_err *err)
     return kvd_no_memory(err, "a tokenizer", sizeof(source));
 }
 
-/* ---- lists ----------------------------------------------------------------------------------- */
+/* ---- reading the lists of the file ----------------------------------------------------------- */
 
 static int read_tokens(source *s, kvd_err *err)
 {
@@ -79,8 +79,8 @@ static int read_tokens(source *s, kvd_err *err)
 }
 
 /*
- * Fails if `status` is -1, or if it is 0 (the list was found) and the list does not have one entry
- * per token.
+ * Fails unless a list of the file has one entry per token. `status` is the result of the lookup: -1
+ * is an error, 1 (no such list) is accepted.
  */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
@@ -93,7 +93,7 @@ static int check_length(const source *s, const char *key, int status, const kvd_
                : 0;
 }
 
-/* Reads the id under `key` into *id, or -1 if the key is absent. */
+/* Reads the id of a special token under `key` into *id, or -1 if the key is absent. */
 static int read_id(const source *s, const char *key, int64_t *id, kvd_err *err)
 {
     *id = -1;
@@ -110,7 +110,7 @@ static json_t *token_text(const source *s, size_t i)
     return json_stringn(s->token[i], s->len[i]);
 }
 
-/* ---- merges ---------------------------------------------------------------------------------- */
+/* ---- merges of a SentencePiece vocabulary ---------------------------------------------------- */
 
 typedef struct {
     double score; /* score of the product */
@@ -124,8 +124,8 @@ typedef struct {
 } merges;
 
 /*
- * Orders merges: higher score of the product first, then the longer left part, the longer right
- * part, the smaller id.
+ * Comparison function for qsort that orders merges: higher score of the merged piece first, then
+ * the longer left part, the longer right part, the smaller id.
  */
 static int compare_merges(const void *a, const void *b)
 {
@@ -246,7 +246,7 @@ static json_t *read_merges(const source *s, kvd_err *err)
     return list;
 }
 
-/* ---- the parts of tokenizer.json ------------------------------------------------------------- */
+/* ---- building the parts of tokenizer.json ---------------------------------------------------- */
 
 static json_t *build_model(const source *s, kvd_err *err)
 {
@@ -353,7 +353,10 @@ static json_t *build_decoder(const source *s, bool space)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/* Appends one special token of the template, before or after the text. */
+/*
+ * Appends a special token (BOS or EOS) to the template, before or after the text, if the file's
+ * flag says so; `absent` is the flag's default.
+ */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
 {
@@ -406,7 +409,7 @@ done:
     return result;
 }
 
-/* ---- tokenizer.json -------------------------------------------------------------------------- */
+/* ---- building tokenizer.json ----------------------------------------------------------------- */
 
 static int find_words(source *s, kvd_err *err)
 {

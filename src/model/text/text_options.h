@@ -7,7 +7,7 @@
 
 #include "common/options.h"
 
-/* Longest label of a text in result files, in bytes. */
+/* Longest label of the data in result files (--label), in bytes. */
 enum { KVD_LABEL_BYTES = 63 };
 
 #define KVD_OPTION_MODEL(T)                                                                        \
@@ -17,8 +17,8 @@ enum { KVD_LABEL_BYTES = 63 };
                          "NAME.bin"                                                                \
     }
 /*
- * `others` names the options that select other sources of tokens. Arguments after MODEL are texts
- * too.
+ * Options that select texts and how they are read. `others` names the options for other sources of
+ * tokens, which exclude these. Arguments after MODEL are texts too.
  */
 #define KVD_OPTIONS_TEXT(T, others)                                                                \
     {"text",                                                                                       \

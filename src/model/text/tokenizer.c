@@ -33,7 +33,8 @@ struct kvd_tokenizer {
     kvd_token_decoder *decoder;
     size_t size;
     /*
-     * Working memory that no thread uses now. A thread takes one from here or allocates a new one.
+     * Pool of working memories that no thread uses now. A thread takes one from here or allocates a
+     * new one.
      */
     _Atomic(encode_work *) *idle;
 };
@@ -88,7 +89,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* buffers that have grown for an unusually long document are not kept */
+    /* buffers that grew for an unusually long document are freed instead of kept */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -152,7 +153,10 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/* Builds the tokenizer from `root`, whose ownership it takes; root may be NULL with *err set. */
+/*
+ * Builds the tokenizer from the JSON object `root`, whose ownership it takes. `root` may be NULL if
+ * reading it failed; *err is set then.
+ */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)
@@ -183,7 +187,10 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
         return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
-    /* A .bin may begin with '{' too, as the uint32 123; zero bytes then follow. */
+    /*
+     * A llama2.c binary may begin with '{' too, the first byte of the uint32 123; zero bytes then
+     * follow.
+     */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
     if (!is_json && !vocab_size)
         return kvd_fail(

@@ -31,7 +31,7 @@
 
 typedef struct kvd_tokenizer kvd_tokenizer;
 
-/* Growing list of ids. A zeroed list is empty. */
+/* Growing list of token ids. A zeroed list is empty. */
 typedef struct {
     uint32_t *id;
     size_t n, capacity;
@@ -54,7 +54,7 @@ kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t l
                                    size_t vocab_size, kvd_err *err);
 void kvd_tokenizer_free(kvd_tokenizer *t);
 
-/* Returns the largest id + 1. Ids below it may be unused. */
+/* Returns the largest token id + 1. Some ids below it may be unused. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
 /*

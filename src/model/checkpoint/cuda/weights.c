@@ -12,15 +12,16 @@
 enum {
     ALIGN = 256,
     CHUNK = 65536, /* number of elements that a thread converts at a time */
-    /* bytes of a pinned buffer; one buffer is filled while another is copied */
+    /* size in bytes of each pinned host buffer; one buffer is filled while another is copied */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
     SLOTS = 2, /* number of streamed experts that the device holds at a time */
 };
 
 /*
- * Returns true if `use` does not rotate a part of a head. The serving engine does in neighbouring
- * pairs, whose tables have angle 0 for the dimensions that are not rotated.
+ * Returns true if the model rotates only part of each head (partial RoPE) and `use` cannot compute
+ * that. The serving engine can if neighbouring dimensions form the pairs; its tables have angle 0
+ * for the dimensions that are not rotated.
  */
 static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
 {
@@ -28,7 +29,10 @@ static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
            !(use == KVD_GPU_SERVING && c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/* Returns the first feature of a model that `use` does not compute, or NULL if it computes all. */
+/*
+ * Returns the name of the first feature of the model that the computation `use` does not support,
+ * or NULL if it supports all.
+ */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     const bool gradients = use == KVD_GPU_GRADIENTS;
@@ -93,7 +97,7 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
     return 0;
 }
 
-/* ---- from the file to the device ---- */
+/* ---- copying weights from the file to the device ---- */
 
 typedef struct {
     const kvd_checkpoint *checkpoint;
@@ -137,7 +141,10 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/* Columns first_col .. first_col + cols - 1 of a part, from row first_row on, row by row. */
+/*
+ * Rectangle of a part to copy: columns first_col .. first_col + cols - 1 from row first_row on, row
+ * by row.
+ */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
@@ -145,7 +152,7 @@ typedef struct {
     const char *stored; /* elements of the part in the file if no conversion is needed, else NULL */
 } cut;
 
-/* Writes elements first .. first+n-1 of the part, converted to the cut's type. */
+/* Writes elements first .. first+n-1 of the part to `to`, converted to the type of the cut. */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -159,7 +166,10 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Writes elements first .. first+n-1 of the cut; n is at most CHUNK. */
+/*
+ * Writes elements first .. first+n-1 of the cut (a rectangle of a part) to `to`; n is at most
+ * CHUNK.
+ */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), cols = c->weight.cols;
@@ -177,7 +187,7 @@ static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Makes random weights, which have no file, on the device, block by block of the tensor. */
+/* Generates the random weights of a cut on the device, block by block of the tensor. */
 static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
 {
     const kvd_weight *w = &c->weight;
@@ -195,7 +205,7 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Sends n elements of the cut to the device, through the two buffers. */
+/* Copies n elements of the cut to the device, through the two pinned buffers. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -219,10 +229,11 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/* ---- layout of the arena ---- */
+/* ---- layout of the arena (one device allocation for all weights) ---- */
 
 /*
- * Visits all arrays in the order of their place in the arena. Without a base it only counts bytes.
+ * State of a walk over all weight arrays in the order of their place in the arena. Without a base
+ * address the walk only counts bytes.
  */
 typedef struct {
     const kvd_config *c;
@@ -235,7 +246,7 @@ typedef struct {
     bool streamed; /* true if routed experts are not placed */
 } walk;
 
-/* Extent of a share's part: the whole part, some rows, or some columns. */
+/* The section of a part that one GPU's share holds: the whole part, some rows, or some columns. */
 typedef enum { WHOLE, ROWS, COLUMNS } extent;
 typedef struct {
     kvd_part part;
@@ -244,8 +255,8 @@ typedef struct {
 } piece;
 
 /*
- * Places n pieces one after another in one array of elements of `type`, and stores its address in
- * *to, or NULL if the model has none of them.
+ * Places n pieces one after another in one array of elements of `type`, and stores the array's
+ * address in *to, or NULL if the model has none of the pieces.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
@@ -293,8 +304,8 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
 }
 
 /*
- * Places columns first .. first + n - 1 of an expert; `part` is its gate, followed by its up and
- * its down.
+ * Places columns first .. first + n - 1 of an expert in the arena. `part` is the expert's gate
+ * matrix; its up and down matrices are the next two parts.
  */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
@@ -310,14 +321,16 @@ static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu
                : 0;
 }
 
-/* Places the share's columns of routed expert w->expert. */
+/* Places the share's columns of the routed expert w->expert in the arena. */
 static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
 {
     return place_expert(w, l, KVD_PART_EXPERT_GATE, w->share->first_expert, w->share->n_expert, to,
                         err);
 }
 
-/* Places the part after attention of a layer with routed experts. */
+/*
+ * Places the weights of the expert block of a layer with routed experts: norm, router and experts.
+ */
 static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -340,7 +353,7 @@ static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
     return 0;
 }
 
-/* Places the part after attention of a layer with one feed-forward block. */
+/* Places the weights of the feed-forward block of a layer without routed experts. */
 static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -356,7 +369,7 @@ static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
                : 0;
 }
 
-/* Places the projections of latent attention, which no share divides. */
+/* Places the projections of latent attention, which are the same on every GPU, in the arena. */
 static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
 {
     const piece q_down = {KVD_PART_Q_DOWN, WHOLE, 0, 0}, q = {KVD_PART_Q, WHOLE, 0, 0},
@@ -371,7 +384,7 @@ static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
                : 0;
 }
 
-/* Places Q, K and V of a layer with their biases. */
+/* Places the query, key and value matrices of a layer, with their biases, in the arena. */
 static int place_qkv(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -436,7 +449,7 @@ static int place_rest(walk *w, kvd_gpu_weights *to, kvd_err *err)
                : 0;
 }
 
-/* Returns the bytes of a routed expert of a share. */
+/* Returns the size in bytes of one GPU's share of a routed expert. */
 static size_t expert_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share)
 {
     walk w = {.c = c, .share = share, .type = type};
@@ -459,7 +472,7 @@ size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_
     return w.used + (streamed ? SLOTS * expert_bytes(c, type, share) : 0);
 }
 
-/* ---- streamed experts ---- */
+/* ---- experts that are streamed from the checkpoint on demand ---- */
 
 static const char what[] = "streamed experts";
 
@@ -488,7 +501,10 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/* Opens the stream of experts with its slots at `slots`, the end of the arena. */
+/*
+ * Opens the stream of routed experts. Its two slots, buffers for one expert each, start at `slots`,
+ * the end of the arena.
+ */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);
@@ -532,7 +548,7 @@ int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *
     return kvd_cuda_check(cudaEventRecord(s->used[slot], stream), what, err);
 }
 
-/* ---- life ---- */
+/* ---- allocating and freeing all weights ---- */
 
 static int allocate(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
 {

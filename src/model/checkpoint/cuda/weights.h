@@ -20,7 +20,10 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/family.h"
 
-/* Computations on a GPU. Each refuses, by name, models that it does not compute. */
+/*
+ * Computations on a GPU: forward pass, gradients, serving. Each rejects models with a feature that
+ * it does not support, and names the feature.
+ */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
 /* Heads and feed-forward columns of one share of the model. */
@@ -33,7 +36,7 @@ typedef struct {
     int first_shared, n_shared; /* columns of the expert that every token uses */
 } kvd_gpu_share;
 
-/* Weights of one expert, of n columns. */
+/* Device arrays with the weights of one expert, whose feed-forward block has n columns. */
 typedef struct {
     void *gate_up;                   /* [2 n][d_model], gate first */
     void *down;                      /* [d_model][n] */
@@ -66,21 +69,27 @@ typedef struct {
     void *o;       /* [d_model][n_heads * d_head]; with latents [d_model][n_heads * d_value] */
     void *gate_up; /* [2 n_ffn][d_model], gate first; without a gate [n_ffn][d_model] */
     void *down;    /* [d_model][n_ffn] */
-    /* bias_o, bias_down: complete on every share */
+    /*
+     * Biases of the output projection and of the down matrix; every share holds all of their
+     * elements.
+     */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /* norms of attention and of the feed-forward block, with their biases */
+    /* gains of the norms before attention and before the feed-forward block, with their biases */
     float *norm[2], *norm_bias[2];
-    /* norms of the output of attention's branch and of the feed-forward branch, with biases */
+    /* gains of the norms after attention and after the feed-forward block, with their biases */
     float *branch[2], *branch_bias[2];
-    /* [d_head]; with qk_norm_whole [n_heads * d_head] and [n_kv_heads * d_head] */
+    /*
+     * gains of the norms of Q and K: [d_head], or with qk_norm_whole [n_heads * d_head] and
+     * [n_kv_heads * d_head]
+     */
     float *norm_q, *norm_k;
     float *sinks;          /* [n_heads] of the share */
     kvd_gpu_latent latent; /* latent attention, in place of qkv */
     /*
-     * Arrays of a layer with routed experts, which has no gate_up and down: matrix
-     * [n_experts][d_model] and bias [n_experts] of the router, and the bias [n_experts] of the
-     * choice alone; the list [n_experts] of experts, on the host, whose pointers are NULL if
-     * experts are streamed; the expert that every token uses, and the weights [d_model] of its
+     * Arrays of a layer with routed experts, which has no gate_up and down. Router: matrix
+     * [n_experts][d_model], bias [n_experts], and a second bias [n_experts] used only to choose
+     * experts. On the host: the list [n_experts] of experts, whose pointers are NULL if experts are
+     * streamed. Shared expert, which every token uses: its weights, and those [d_model] of its
      * factor.
      */
     float *router, *bias_router, *bias_choice;
@@ -88,8 +97,8 @@ typedef struct {
     kvd_gpu_expert shared;
     float *shared_scale;
     /*
-     * Number of values of Q, K and V of a token, and of columns of o: as above, or fewer if V is
-     * cut (methods/cuda/fold.h).
+     * n_qkv: number of values of Q, K and V per token. n_o: number of columns of the output
+     * projection. They are smaller than in the model if V is truncated (methods/cuda/fold.h).
      */
     int n_qkv, n_o;
 } kvd_gpu_layer;
@@ -109,11 +118,11 @@ typedef struct kvd_gpu_weights {
     float *norm_final, *norm_final_bias;
     size_t bytes;                    /* bytes on this GPU */
     kvd_gpu_expert_stream *streamed; /* NULL if all experts are resident */
-    /* base of the allocation of all arrays; private */
+    /* base address of the device allocation that holds all arrays; private */
     void *arena;
 } kvd_gpu_weights;
 
-/* Returns the bytes that kvd_gpu_weights_load takes on one GPU. */
+/* Returns the bytes of device memory that kvd_gpu_weights_load allocates on one GPU. */
 size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share,
                              bool streamed);
 

@@ -1,8 +1,9 @@
 /*
- * DeepSeek-V2 (arXiv:2405.04434) and DeepSeek-V3 and R1 (arXiv:2412.19437): latent attention, whose
- * cache is one latent and one rotated key per token; dense layers first, then layers with routed
- * experts and experts that every token uses. V2 routes by softmax probabilities, V3 by sigmoids and
- * a learned bias; both may restrict a token to some groups of experts.
+ * Reads configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437).
+ * These models have latent attention, which caches one latent and one rotated key per token. Dense
+ * layers come first, then layers with routed experts and shared experts, which every token uses. V2
+ * routes by softmax probabilities, V3 by sigmoids and a learned bias; both may restrict a token to
+ * some groups of experts.
  */
 #include <math.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails unless `key` is absent or the text `only`. */
+/* Fails unless the configuration lacks `key` or gives it the string `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -22,7 +23,7 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
 }
 
 /*
- * Reads the sizes of latent attention. The KV head of the configuration is the latent with its
+ * Reads the sizes of latent attention. The configuration's single KV head is the latent with its
  * rotated key; num_key_value_heads counts the heads that the latent is expanded to.
  */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
@@ -60,8 +61,8 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Sets the scale of scores: 1 / sqrt(width of a query), times the square of yarn's mscale for all
- * dimensions.
+ * Sets the scale of attention scores: 1 / sqrt(width of a query), times the square of YaRN's
+ * mscale_all_dim factor.
  */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -75,7 +76,10 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads the groups of experts; n_group 0 or absent is one group. `least`: experts per group. */
+/*
+ * Reads the grouping of the routed experts; n_group 0 or absent means one group. Each group must
+ * have at least `least` experts.
+ */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -96,7 +100,10 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
     return 0;
 }
 
-/* Reads what V2 and V3 share; `keys` and the other arguments are the defaults of the library. */
+/*
+ * Reads the keys that DeepSeek-V2 and V3 share. `keys` and the other arguments are the Hugging Face
+ * library's defaults for absent keys.
+ */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {

@@ -1,8 +1,8 @@
 /*
- * Falcon: RoPE, LayerNorm with bias, a feed-forward block without gate. The 7B has one KV head, and
- * attention and feed-forward in parallel after one norm. The 40B and 180B
- * (new_decoder_architecture) have several KV heads and a norm for each of the two blocks; the 11B
- * shares one norm. Q, K and V are one tensor, ordered by KV head.
+ * Reads configurations of Falcon, which has RoPE, LayerNorm with bias, and a feed-forward block
+ * without gate. The 7B has one KV head, and attention and feed-forward in parallel after one norm.
+ * The 40B and 180B (new_decoder_architecture) have several KV heads and a norm for each of the two
+ * blocks; the 11B shares one norm. Q, K and V are one tensor, ordered by KV head.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -14,7 +14,7 @@ static int read_kv_heads(const json_t *root, bool grouped, kvd_config *c, kvd_er
         return -1;
     c->n_kv_heads = c->n_heads;
     if (!grouped && single)
-        /* num_kv_heads is ignored: the 7B states its number of query heads there */
+        /* num_kv_heads is ignored: the 7B model's file gives the number of query heads there */
         c->n_kv_heads = 1;
     else if (grouped && kvd_cfg_size_or(root, "num_kv_heads", &c->n_kv_heads, err))
         return -1;

@@ -1,4 +1,4 @@
-/* Declares every family, for the registry in family.c. */
+/* Declares the model families in this folder, for the registry in family.c. */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 #define KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 
@@ -28,13 +28,16 @@ extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 
 /*
- * Stored tensors of a Llama model, which other families share. The first KVD_LLAMA_STORED are
- * Llama's; the rest are Qwen3's norms of Q and K.
+ * Number of rows of the table of stored tensors of a Llama model, which other families share: the
+ * first KVD_LLAMA_STORED rows are Llama's, the rest are Qwen3's norms of Q and K.
  */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
 
-/* Parts of a kvd_family and rows of its table of stored tensors that most families share. */
+/*
+ * Macros for the members of a kvd_family, and the rows of its table of stored tensors, that most
+ * families share.
+ */
 #define KVD_LLAMA_NAMES                                                                            \
     .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \
     .ignored = "model.rotary_emb.inv_freq"

@@ -16,7 +16,8 @@
 #include "model/checkpoint/families/families.h"
 
 /*
- * Reads the layers with a window: those that layer_types names, or all but every `pattern`-th.
+ * Reads the set of layers with a sliding window: the layers that layer_types names, or without that
+ * key all layers but every `pattern`-th.
  */
 static int read_windows(const json_t *root, int window, int pattern, kvd_config *c, kvd_err *err)
 {
@@ -27,7 +28,10 @@ static int read_windows(const json_t *root, int window, int pattern, kvd_config 
     return kvd_cfg_window_pattern(c, window, pattern, err);
 }
 
-/* Reads a softcap; `absent` is its value if the key is absent, and null means none. */
+/*
+ * Reads the softcap stored at `key`, the bound c of c tanh(x / c). `absent` is its value if the key
+ * is absent; null means no cap.
+ */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -36,8 +40,8 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
 }
 
 /*
- * Reads the keys of Gemma 2 and Gemma 3. The sizes have been read; `softcap` is the default of the
- * scores' and the logits' cap.
+ * Reads the keys that Gemma 2 and Gemma 3 share. The caller has read the sizes. `softcap` holds the
+ * default caps of attention scores and of logits.
  */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
@@ -100,8 +104,8 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the sizes of Gemma 3. Published multimodal files leave out what equals the default of the
- * Hugging Face library.
+ * Reads the sizes of Gemma 3. Published multimodal files leave out sizes that equal the default of
+ * the Hugging Face library.
  */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -147,11 +151,14 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /* The top level states the same of the head, and the tokens that end a turn. */
+    /*
+     * In the multimodal model the top level of config.json has the keys of the head and of the end
+     * tokens.
+     */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 
-/* The tensors are those of Llama. */
+/* Gemma stores the same tensors as Llama. */
 const kvd_family kvd_family_gemma = {
     .name = "gemma",
     .architecture = "GemmaForCausalLM",
@@ -192,7 +199,10 @@ const kvd_family kvd_family_gemma3_text = {
     .n_stored = sizeof stored / sizeof stored[0],
 };
 
-/* Names as published (Transformers to 4.51), and as Transformers from 4.52 on saves them. */
+/*
+ * Prefixes of tensor names in files as published (Transformers up to 4.51), and as saved by
+ * Transformers from 4.52 on.
+ */
 static const char *const other_bases[] = {"language_model.model.", "model.language_model.", NULL};
 static const char *const other_models[] = {"vision_tower.", "multi_modal_projector.",
                                            "model.vision_tower.", "model.multi_modal_projector.",

@@ -1,7 +1,7 @@
 /*
- * GLM-4: Llama with gate and up in one tensor, biases on Q, K and V, and RoPE on the first half of
- * a head, which pairs adjacent dimensions. `glm4` (GLM-4-0414) also has a norm after each branch;
- * `glm` (GLM-4-9B and GLM-Edge) does not.
+ * Reads configurations of GLM-4, which is Llama with gate and up in one tensor, biases on Q, K and
+ * V, and RoPE on the first half of a head, with adjacent dimensions as pairs. `glm4` (GLM-4-0414)
+ * also has a norm after each branch; `glm` (GLM-4-9B and GLM-Edge) does not.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -35,7 +35,7 @@ static int read_glm4(const json_t *root, kvd_config *c, kvd_err *err)
     return read_config(root, c, err);
 }
 
-/* The last two are those of GLM-4-0414. */
+/* Table of the stored tensors; only GLM-4-0414 has the last two, the norms after the branches. */
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
     KVD_LLAMA_QKV,

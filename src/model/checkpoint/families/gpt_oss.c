@@ -1,12 +1,15 @@
 /*
- * gpt-oss (arXiv:2508.10925): routed experts with biases and a clamped SwiGLU, attention sinks, a
- * window in every second layer. Files hold each part of all experts of a layer in one tensor, in
- * MXFP4 as published, or transposed in another type.
+ * Reads configurations of gpt-oss (arXiv:2508.10925), which has routed experts with biases and a
+ * clamped SwiGLU, attention sinks, and a sliding window in every second layer. Files hold each part
+ * of all experts of a layer in one tensor, in MXFP4 as published, or transposed in another type.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads the windows: those of layer_types, or every second layer from the first on. */
+/*
+ * Reads the set of layers with a sliding window: the layers that layer_types names, or every second
+ * layer from the first on.
+ */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 128;

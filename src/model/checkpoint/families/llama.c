@@ -1,4 +1,7 @@
-/* Llama 2, 3, 3.1 and models of the same structure that use Llama's name, such as Yi. */
+/*
+ * Reads configurations of Llama 2, 3 and 3.1 and of models with the structure of Llama: Yi,
+ * Mistral, Phi-3, StarCoder2, Mixtral.
+ */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
@@ -43,8 +46,8 @@ const kvd_family kvd_family_llama = {
 };
 
 /*
- * Reads the window of all layers, which is `absent` if the file does not state one; 0 or null: no
- * window.
+ * Reads the size of the sliding window of all layers in tokens. `absent` is its value if the file
+ * has no such key; 0 or null means no window.
  */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
@@ -56,8 +59,8 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
 }
 
 /*
- * Mistral 7B and similar models: Llama with a sliding window if the configuration has one. An
- * absent key means the window of version 0.1.
+ * Reads Mistral 7B and similar models: Llama with a sliding window if the configuration has one. If
+ * the key is absent, the window is that of version 0.1.
  */
 
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
@@ -83,13 +86,16 @@ const kvd_family kvd_family_mistral = {
 };
 
 /*
- * Phi-3 and Phi-4: Llama with Q, K and V in one tensor, gate and up in another, longrope, a sliding
- * window, and, in Phi-4-mini, RoPE on a part of each head.
+ * Reads Phi-3 and Phi-4: Llama with Q, K and V in one tensor, gate and up in another, longrope, a
+ * sliding window, and, in Phi-4-mini, RoPE on a part of each head.
  */
 
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    /* ORIGINAL is the Hugging Face library's default of original_max_position_embeddings. */
+    /*
+     * ORIGINAL is the value of original_max_position_embeddings that the Hugging Face library
+     * assumes if the key is absent.
+     */
     enum {
         ORIGINAL = 4096,
         ROPE = 1 << KVD_ROPE_DEFAULT | 1 << KVD_ROPE_LONGROPE | KVD_CFG_ROPE_PARTIAL
@@ -127,9 +133,9 @@ const kvd_family kvd_family_phi3 = {
 };
 
 /*
- * StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173): LayerNorm, biases in every matrix, a
- * feed-forward block without gate, RoPE, and a sliding window in every layer if the configuration
- * has one.
+ * Reads StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173), which has LayerNorm, biases in every
+ * matrix, a feed-forward block without gate, RoPE, and a sliding window in every layer if the
+ * configuration has one.
  */
 
 static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
@@ -167,7 +173,7 @@ const kvd_family kvd_family_starcoder2 = {
     .n_stored = sizeof starcoder2_stored / sizeof starcoder2_stored[0],
 };
 
-/* Mixtral: Mistral with routed experts in every layer. */
+/* Reads Mixtral: Mistral with routed experts in every layer. */
 
 static int read_mixtral(const json_t *root, kvd_config *c, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * OLMo 2 (Team OLMo 2025, arXiv:2501.00656) and OLMo 3: the only norms of a layer are those after
- * its branches, and Q and K are normalised over all heads at once. OLMo 3 has windows in three of
- * four layers, and scales RoPE in the others only.
+ * Reads configurations of OLMo 2 (Team OLMo 2025, arXiv:2501.00656) and OLMo 3. The only norms of a
+ * layer are those after its branches, and Q and K are normalised over all heads at once. OLMo 3 has
+ * a sliding window in three of four layers, and scales RoPE in the others only.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

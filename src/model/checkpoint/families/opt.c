@@ -1,7 +1,7 @@
 /*
- * OPT: learned positions and no RoPE, LayerNorm before attention and feed-forward (350m: after
- * them), biases, ReLU. If word_embed_proj_dim is not hidden_size, embedding and head have that
- * width, and projections convert between it and hidden_size.
+ * Reads configurations of OPT, which has learned positions and no RoPE, LayerNorm before attention
+ * and feed-forward (350m: after them), biases, and ReLU. If word_embed_proj_dim is not hidden_size,
+ * embedding and head have that width, and projections convert between it and hidden_size.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

@@ -1,10 +1,13 @@
-/* Qwen2 and Qwen2.5: Llama with biases on Q, K and V. Qwen3: Llama with norms of Q and K. */
+/*
+ * Reads configurations of Qwen2 and Qwen2.5 (Llama with biases on Q, K and V) and of Qwen3 (Llama
+ * with norms of Q and K).
+ */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
 /*
- * Reads the windows. With use_sliding_window, layers from max_window_layers on have the window,
- * unless layer_types names them.
+ * Reads the set of layers with a sliding window. If use_sliding_window is true, these are the
+ * layers that layer_types names, or without that key the layers from max_window_layers on.
  */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -28,8 +31,8 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the common keys. d_head is the value if head_dim is absent; 0: hidden_size /
- * num_attention_heads.
+ * Reads the keys that all Qwen models share. `d_head` is the head width if head_dim is absent; 0
+ * means hidden_size / num_attention_heads.
  */
 static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
 {
@@ -77,8 +80,9 @@ const kvd_family kvd_family_qwen3 = {
 };
 
 /*
- * Qwen with routed experts. Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B): Qwen2, and a gated expert that
- * every token uses. Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B): Qwen3 with experts alone.
+ * Reads Qwen models with routed experts. Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B) is Qwen2 with a
+ * gated shared expert, which every token uses. Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B) is Qwen3
+ * without a shared expert.
  */
 
 static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,

@@ -8,7 +8,10 @@
 
 static const char what[] = "attention";
 
-/* Returns the bytes per score, including its probability if that has another type. */
+/*
+ * Returns the bytes of scratch per attention score, including its probability if that has another
+ * type.
+ */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 4 : 6;
@@ -20,9 +23,9 @@ size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads)
            sizeof(void *) * KVD_AT_MATRICES * KVD_SCORE_UNITS;
 }
 
-/* ---- sequences of equal length --------------------------------------------------------------- */
+/* ---- attention of sequences of equal length by cuBLAS ---------------------------------------- */
 
-/* The arguments of kvd_gpu_attend, and its scratch. */
+/* Arguments of a call of kvd_gpu_attend, and its scratch. */
 typedef struct {
     const kvd_gpu_attention_in *in;
     kvd_dtype type;
@@ -36,13 +39,16 @@ typedef struct {
     char *prob;
     void **pointers;
     /*
-     * 1 if the rows of every head start at multiples of 16 bytes; cublasGemmBatchedEx may rely on
-     * that
+     * 1 if the rows of every head start at multiples of 16 bytes, which cublasGemmBatchedEx may
+     * rely on
      */
     int aligned;
 } call;
 
-/* One of the two products, with m [n][k] and so on in cuBLAS's column-major terms. */
+/*
+ * Description of one batched matrix product, scores or output, in cuBLAS's column-major terms: m is
+ * [n][k] and so on.
+ */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
@@ -78,8 +84,8 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 }
 
 /*
- * Computes a block of n units. cuBLAS sees row-major matrices as their transposes: scores^T
- * [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T.
+ * Computes attention for a block of n units (a unit is one head of one sequence). cuBLAS sees
+ * row-major matrices as their transposes: scores^T [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -109,8 +115,8 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns the positions of the matrices of block b, for sequences of `len` rows each starting at
- * row `at`.
+ * Returns the addresses of the matrices of block b, for sequences of `len` rows each, of which the
+ * first starts at row `at`.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
@@ -135,7 +141,7 @@ static kvd_attention_units units_of(const call *x, const kvd_score_block *b, siz
                                  .group = n_heads / (size_t)x->in->share->n_kv_heads};
 }
 
-/* Computes n sequences of `len` tokens each, starting at row `at`. */
+/* Computes attention for n neighbouring sequences of `len` tokens each, starting at row `at`. */
 static int attend_equal(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {
     const size_t n_units = n * (size_t)x->in->share->n_heads;
@@ -151,7 +157,7 @@ static int attend_equal(const call *x, size_t at, size_t len, size_t n, kvd_err 
     return 0;
 }
 
-/* Returns 1 if cuBLAS may treat the addresses as multiples of 16 bytes. */
+/* Returns 1 if all matrices start at multiples of 16 bytes, which cuBLAS may then rely on. */
 static int aligned(const call *x)
 {
     const uintptr_t bits = (uintptr_t)x->q | (uintptr_t)x->k | (uintptr_t)x->v | (uintptr_t)x->out;
@@ -197,7 +203,7 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
     return 0;
 }
 
-/* ---- capture --------------------------------------------------------------------------------- */
+/* ---- hook that records Q, K and V ------------------------------------------------------------ */
 
 static int capture_run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out,
                        kvd_err *err)

@@ -26,10 +26,13 @@ typedef struct {
     const size_t *offset;     /* host [n_sequences + 1] */
     size_t first_sequence;    /* index in the corpus */
     size_t n_tokens, longest; /* number of rows, and of rows of the longest sequence */
-    /* host [n_sequences] or NULL, as in kvd_attention_in, for hooks that keep earlier rows */
+    /* host arrays [n_sequences], or NULL for whole sequences, as in kvd_attention_in */
     const size_t *start, *whole;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /* after RoPE, or the raw output of the product if the hook set wants_raw */
+    /*
+     * Q, K and V after RoPE, or the output of the QKV product without bias, norm and RoPE if the
+     * hook set wants_raw
+     */
     const void *q, *k, *v;
     size_t ld;
     /*
@@ -46,17 +49,20 @@ typedef struct {
 } kvd_gpu_attention_in;
 
 /*
- * The hook of one GPU. The hooks of several GPUs are called at the same time, each from its own
- * thread with its device current.
+ * Attention hook of one GPU. The hooks of several GPUs are called at the same time, each from its
+ * own thread with its device current.
  */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
-    /* Queues attention: writes out [n_tokens][share's n_heads * d_head] of in->type. */
+    /*
+     * Queues the attention of a layer on the stream. Its output, [n_tokens][share's n_heads *
+     * d_head] of in->type, is written to out.
+     */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre; /* 1 if the hook needs q_pre and k_pre */
     /*
-     * 1 if the hook wants q, k and v as the product leaves them. The hook must then add bias, norms
-     * and RoPE itself, if the model has them.
+     * 1 if the hook wants q, k and v as the QKV product gives them. The hook must then add bias,
+     * norms and RoPE itself, if the model has them.
      */
     int wants_raw;
 };
@@ -105,8 +111,8 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
                    void *scratch, kvd_err *err);
 
 /*
- * A hook that records: it calls `record` with Q, K and V before `inner` computes. If `output` is
- * not NULL, it is called with the attention output afterwards.
+ * Attention hook that records: it calls `record` with Q, K and V before `inner` computes. If
+ * `output` is not NULL, it is called with the attention output afterwards.
  */
 typedef struct {
     kvd_gpu_attention hook;

@@ -9,7 +9,10 @@
 
 static const char what[] = "gradient of attention";
 
-/* Returns the bytes per score: the score, its probability, and the gradients of both. */
+/*
+ * Returns the bytes of scratch per attention score: the score, its probability, and the gradients
+ * of both.
+ */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 8 : 12;
@@ -21,24 +24,30 @@ size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_head
            sizeof(void *) * KVD_BACK_MATRICES * KVD_SCORE_UNITS;
 }
 
-/* The arguments of kvd_gpu_attend_back, and its scratch. */
+/* Arguments of a call of kvd_gpu_attend_back, and its scratch. */
 typedef struct {
     const kvd_gpu_attention_back_in *in;
     cudaDataType type;
-    /* d: width of a head; bytes: per element; group: query heads per KV head */
+    /* d: width of a head; bytes: size of an element; group: number of query heads per KV head */
     size_t d, bytes, group;
     size_t n_scores;
-    /* scores, later probabilities, and their gradients in float32; then both in `type` */
+    /*
+     * four scratch buffers: float32 scores (later probabilities) and their gradients, then both
+     * converted to `type`
+     */
     char *score[4];
     void **pointers;
     /*
-     * 1 if the rows of every head start at multiples of 16 bytes; cublasGemmBatchedEx may rely on
-     * that
+     * 1 if the rows of every head start at multiples of 16 bytes, which cublasGemmBatchedEx may
+     * rely on
      */
     int aligned;
 } call;
 
-/* A product c (m x n) = a b, or c += a b, in cuBLAS's column-major terms. */
+/*
+ * Description of a batched matrix product c (m x n) = a b, or c += a b, in cuBLAS's column-major
+ * terms.
+ */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
@@ -74,9 +83,9 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Computes a block of n units. cuBLAS sees row-major matrices as their transposes: scores^T
- * [keys][rows] = K Q^T and d_prob^T = V d_O^T; then dQ^T [d][rows] = K^T dS^T, and dK^T [d][keys]
- * += Q^T dS, dV^T += d_O^T P.
+ * Computes the gradients of a block of n units (a unit is one KV head of one sequence). cuBLAS sees
+ * row-major matrices as their transposes: scores^T [keys][rows] = K Q^T and d_prob^T = V d_O^T;
+ * then dQ^T [d][rows] = K^T dS^T, and dK^T [d][keys] += Q^T dS, dV^T += d_O^T P.
  */
 static int block_back(const call *x, const kvd_score_block *b, const kvd_back_units *units,
                       size_t n, kvd_err *err)
@@ -112,8 +121,8 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns the positions of the matrices of block b, for sequences of `len` rows each starting at
- * row `at` and for query head number `member` of every group.
+ * Returns the addresses of the matrices of block b, for sequences of `len` rows each, of which the
+ * first starts at row `at`, and for query head number `member` of every KV head.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)
@@ -139,7 +148,10 @@ static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t a
     return u;
 }
 
-/* Computes the gradients of n sequences of `len` tokens each, starting at row `at`. */
+/*
+ * Computes the attention gradients of n neighbouring sequences of `len` tokens each, starting at
+ * row `at`.
+ */
 static int equal_back(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {
     const size_t n_units = n * (size_t)x->in->n_kv_heads;

@@ -19,7 +19,8 @@ extern "C" {
 #endif
 
 /*
- * The matrices of one head of one sequence, for a block of query rows and the keys that they see.
+ * Names of the matrices of one head of one sequence, for a block of query rows and the keys that
+ * they see.
  */
 enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
 
@@ -53,8 +54,8 @@ cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void 
 /* ---- the gradient ---- */
 
 /*
- * The matrices of a block of rows of one query head of one sequence, and of the keys that the rows
- * see. The last four are in scratch.
+ * Names of the matrices for a block of rows of one query head of one sequence, and of the keys that
+ * the rows see. The last four are in scratch memory.
  */
 enum {
     KVD_BACK_Q,
@@ -72,8 +73,8 @@ enum {
 };
 
 /*
- * Position of a matrix: base + the sequence's number * sequence + its KV head's number * head, in
- * bytes.
+ * Strides of a matrix in memory: for KV head h of sequence s it starts at base + s * sequence + h *
+ * head, in bytes.
  */
 typedef struct {
     char *base;

@@ -9,12 +9,15 @@
 #include "model/pass/cuda/blocks_back.h"
 #include "model/pass/cuda/layer_back.h"
 
-/* Bytes of the logits of one piece: enough rows for an efficient product with any head. */
+/*
+ * Size in bytes of the logits that are computed at a time: enough rows for an efficient product
+ * with any output head.
+ */
 #define LOGITS ((size_t)512 << 20)
 
 static const char what[] = "backward pass";
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static size_t larger(size_t a, size_t b)
 {
@@ -154,7 +157,7 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/* ---- stages of the checks -------------------------------------------------------------------- */
+/* ---- numbering of the checks for values that are not finite ---------------------------------- */
 
 /*
  * Stages follow those of the forward pass, in the order in which the backward pass reaches them:
@@ -184,7 +187,7 @@ static void stage_name(const kvd_config *c, unsigned stage, char *to, size_t siz
     }
 }
 
-/* ---- loss and head --------------------------------------------------------------------------- */
+/* ---- loss and output head -------------------------------------------------------------------- */
 
 /*
  * Copies the target token of every row to the device and, for draws, the random number in [0, 1)
@@ -265,9 +268,9 @@ static int loss_back(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
                : 0;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- running a batch ------------------------------------------------------------------------- */
 
-/* One run and its arguments. */
+/* State of one call of kvd_gpu_backward_run, with its arguments. */
 typedef struct {
     kvd_gpu_backward *w;
     const kvd_batch *b;
@@ -328,7 +331,7 @@ static int hand_out(const job *j, int layer, kvd_err *err)
 
 /*
  * Turns dx from the gradient of the layer's output into the gradient of its input. Q, K, V and the
- * output of attention are recomputed first.
+ * attention output are recomputed first.
  */
 static int layer_back(const job *j, int layer, kvd_err *err)
 {

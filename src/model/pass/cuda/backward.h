@@ -44,20 +44,29 @@ typedef struct {
      */
     const float *dq, *dk, *dv, *d_o;
     size_t ld_d;
-    /* gradients before RoPE, rows ld_pre apart; equal to dq and dk in a model without RoPE */
+    /*
+     * gradients of Q and K before RoPE, rows ld_pre apart; equal to dq and dk in a model without
+     * RoPE
+     */
     const float *dq_pre, *dk_pre;
     size_t ld_pre;
-    /* gradient before the norm of K, rows ld_d apart; equal to dk_pre in a model without it */
+    /*
+     * gradient of K before its norm, rows ld_d apart; equal to dk_pre in a model without this norm
+     */
     const float *dk_raw;
     cudaStream_t stream;
 } kvd_gpu_gradients;
 
 typedef struct {
     /*
-     * Queues the sink's work on the gradients of one layer. Layers come from the last to the first.
+     * Callback that queues work on the gradients of one layer. It is called for the layers from the
+     * last to the first.
      */
     int (*take)(void *ctx, const kvd_gpu_gradients *g, kvd_err *err);
-    /* Polled before every layer of both passes; an error ends the run. NULL: never polled. */
+    /*
+     * Callback that may stop the run, called before every layer forward and backward; an error that
+     * it returns ends the run. NULL: no callback.
+     */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gpu_gradient_sink;
@@ -88,7 +97,10 @@ int kvd_gpu_backward_run(kvd_gpu_backward *w, const kvd_batch *b, int first_laye
                          kvd_err *err);
 
 cudaStream_t kvd_gpu_backward_stream(const kvd_gpu_backward *w);
-/* Returns the engine, for provenance: "NVIDIA H200, bf16, cuBLAS 13.1.0". */
+/*
+ * Returns the description of the engine that result files record, such as "NVIDIA H200, bf16,
+ * cuBLAS 13.1.0".
+ */
 const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w);
 
 #endif

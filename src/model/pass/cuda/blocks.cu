@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     }
 }
 
-/* ---- norm ------------------------------------------------------------------------------------ */
+/* ---- RMS norm and layer norm ----------------------------------------------------------------- */
 
 struct norm_args {
     float *x;
@@ -69,7 +69,10 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Reads elements at .. at + N - 1 of a row plus the values added to it; stores the sum. */
+/*
+ * Reads elements at .. at + N - 1 of a row and adds the values that the norm adds to x; stores the
+ * sum in x.
+ */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -167,8 +170,8 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
 }
 
 /*
- * Handles rows of any length at any address. A thread reads and writes the same elements each time,
- * so y may be x.
+ * Normalises rows of any length at any address. A thread reads and writes the same elements each
+ * time, so y may be x.
  */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
@@ -228,7 +231,7 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
                          const uint32_t *position, size_t n, size_t width, float *x,
                          cudaStream_t stream)
 {
-    /* elements per thread: neighbouring threads must write neighbouring addresses */
+    /* number of elements per thread; neighbouring threads must write neighbouring addresses */
     enum { N = 4 };
     if (width % N == 0 && aligned16(table) && aligned16(positions) && aligned16(x))
         embed_kernel<T, N><<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, scale, id, positions,
@@ -280,7 +283,7 @@ extern "C" cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, con
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /* Nothing is added, so x is not written. */
+    /* The cast is safe: this call adds nothing, so x is not written. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

@@ -59,8 +59,8 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
 /*
- * The input of kvd_gpu_qkv_finish: Q, K and V as they come out of one product, one row per token:
- * n_heads * d_head numbers, then twice n_kv_heads * d_head.
+ * Input of kvd_gpu_qkv_finish: Q, K and V as one product gives them. A row per token has n_heads *
+ * d_head numbers of Q, then n_kv_heads * d_head each of K and V.
  */
 typedef struct {
     kvd_dtype type;
@@ -69,8 +69,8 @@ typedef struct {
     const float *gain_q, *gain_k; /* [d_head] RMS norm of every head, or NULL */
     double eps;                   /* epsilon of the norms of Q and K */
     /*
-     * [n][2] scratch, or NULL. If it is set, a norm is over all heads of Q or of K together, and
-     * gain_q and gain_k have a value for each of their dimensions.
+     * scratch [n][2], or NULL. If it is set, one norm runs over all heads of Q (and of K) together,
+     * and gain_q and gain_k have a value for each dimension of all heads.
      */
     float *factor;
     const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
@@ -84,8 +84,9 @@ cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, k
                                cudaStream_t stream);
 
 /*
- * The input of kvd_gpu_latent_rows: what the products of latent attention give
- * (model/pass/latent.h). A head of q_raw is d_nope dimensions, then the rope_dims that are rotated.
+ * Input of kvd_gpu_latent_rows: the products of latent attention's projections
+ * (model/pass/latent.h). A head of q_raw has d_nope dimensions, then the rope_dims that are
+ * rotated.
  */
 typedef struct {
     kvd_dtype type;
@@ -97,8 +98,8 @@ typedef struct {
     void *qkv;         /* out: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
 /*
- * Writes K and V of n tokens, and the leading rope_dims dimensions of every head of Q; the other
- * dimensions of Q are left as they are.
+ * Writes the queries, keys and values of latent attention for n tokens. Of Q it writes only the
+ * leading rope_dims dimensions of every head.
  */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
@@ -109,7 +110,10 @@ cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
 
-/* Scores of a block of attention (kvd_scores), with the sinks of its units. */
+/*
+ * Parameters of the scores of a block of attention: scale and cap (kvd_scores), and the sinks of
+ * its units (a unit is one head of one sequence).
+ */
 typedef struct {
     float scale, softcap;  /* softcap 0: none */
     const float *sinks;    /* [n_heads], or NULL */
@@ -156,7 +160,7 @@ typedef struct {
 } kvd_gpu_routes;
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
-/* Copies y [n][d] = rows row [n] of x. */
+/* Copies the rows with indices row [n] of x to y [n][d]. */
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
@@ -167,7 +171,7 @@ cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, s
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 
-/* Computes factor [n] = sigmoid(x [n][d] . w [d]). */
+/* Computes factor [n] = sigmoid(x [n][d] . w [d]), the factor of the shared expert's output. */
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
@@ -183,7 +187,7 @@ cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *
 cudaError_t kvd_gpu_convert(kvd_dtype from_type, const void *from, kvd_dtype to_type, void *to,
                             size_t n, cudaStream_t stream);
 
-/* Records the first row of x [n][d] float32 that is not finite in *bad with `stage`. */
+/* Checks x [n][d] float32: records the first row that is not finite in *bad with `stage`. */
 cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage, kvd_gpu_bad *bad,
                           cudaStream_t stream);
 

@@ -17,7 +17,7 @@ namespace
 
 enum { THREADS = 256, ROWS_MAX = 65535 /* largest grid dimension */ };
 
-/* ---- norm ------------------------------------------------------------------------------------ */
+/* ---- gradient of a norm ---------------------------------------------------------------------- */
 
 struct norm_args {
     const float *x, *gain, *dy;
@@ -28,6 +28,8 @@ struct norm_args {
 };
 
 /*
+ * Computes the gradient dx of a norm y of x, with gain g, from dy.
+ *
  * RMS norm:   y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *
  * Layer norm: y = z g + b with z = (x - mean(x)) s, dx = s (g dy - mean(g dy) - z mean(g dy z)).
@@ -61,7 +63,7 @@ template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kerne
     }
 }
 
-/* ---- activation ------------------------------------------------------------------------------ */
+/* ---- gradient of an activation --------------------------------------------------------------- */
 
 template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
 {
@@ -144,9 +146,11 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/* ---- Q, K and V ------------------------------------------------------------------------------ */
+/* ---- from Q, K and V after RoPE to their product --------------------------------------------- */
 
-/* The two elements that RoPE rotates together; the last element of an odd number has no partner. */
+/*
+ * A pair of elements that RoPE rotates together; if their number is odd, the last has no partner.
+ */
 struct couple {
     int i, j;
     bool pair;

@@ -30,9 +30,9 @@ cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
 /*
- * The input of kvd_gpu_qkv_back, the gradient of kvd_gpu_qkv_finish: from Q and K after RoPE and V
- * back to the output of their product. Rows hold n_heads * d_head numbers, then twice n_kv_heads *
- * d_head.
+ * Input of kvd_gpu_qkv_back, which computes the gradient of kvd_gpu_qkv_finish: from Q and K after
+ * RoPE and V back to the output of their product. A row has n_heads * d_head numbers of Q, then
+ * n_kv_heads * d_head each of K and V.
  */
 typedef struct {
     kvd_dtype type;

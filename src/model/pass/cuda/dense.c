@@ -1,6 +1,6 @@
 /*
- * Dense attention of the pass: the kernels at full width (paged.h), or cuBLAS products where the
- * kernels do not apply.
+ * Dense (exact) attention of the forward pass on the device: by the attention kernels at full head
+ * width (paged.h), or by cuBLAS products for models that the kernels do not support.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct kvd_gpu_dense {
     void *scratch;        /* NULL until the first use of the products */
 };
 
-/* Returns 1 if some layer has a window that hides keys. */
+/* Returns 1 if some layer has a sliding window shorter than max_len, so that it hides keys. */
 static int windows_cut(const kvd_config *c, size_t max_len)
 {
     for (int l = 0; l < c->n_layers; l++) {

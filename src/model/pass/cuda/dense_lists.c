@@ -57,7 +57,10 @@ static size_t pages_of(size_t tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Fills entry i with the sequence of `len` tokens that starts at row `at` of the batch. */
+/*
+ * Fills entry i of the lists with the sequence of `len` tokens that starts at row `at` of the
+ * batch.
+ */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {
     if (i % l->run_sequences == 0) {
@@ -78,7 +81,7 @@ static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *nex
     r->max_pages = pages > r->max_pages ? pages : r->max_pages;
 }
 
-/* Stores the offsets of the batch, so that the next batch can be compared with it. */
+/* Stores the sequence offsets of the batch, so that the next batch can be compared with it. */
 static int remember(kvd_dense_lists *l, const size_t *offset, size_t n, kvd_err *err)
 {
     size_t *const copy = realloc(l->offset, (n + 1) * sizeof *copy);

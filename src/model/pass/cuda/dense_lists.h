@@ -1,7 +1,7 @@
 /*
- * The lengths and positions of a batch's sequences for the attention kernels, on the device. They
- * are copied from pinned memory if the lengths differ from those of the last batch, once for all
- * layers.
+ * Lists of the lengths and positions of a batch's sequences for the attention kernels, on the
+ * device. If the lengths differ from those of the last batch, the lists are copied from pinned
+ * memory, once for all layers.
  */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
@@ -12,7 +12,10 @@
 
 #include "common/err.h"
 
-/* The lists, with one entry per sequence; empty sequences are left out. */
+/*
+ * Lengths and positions of the sequences of a batch, one entry per sequence; empty sequences are
+ * left out.
+ */
 typedef struct {
     int32_t *start;      /* first token, counted from the first token of the run */
     int32_t *len;        /* number of tokens */
@@ -20,13 +23,16 @@ typedef struct {
     int32_t *first_page; /* first page; the sequence's other pages follow it */
 } kvd_dense_columns;
 
-/* Consecutive sequences that one launch takes. */
+/* A run: consecutive sequences that one launch of the attention kernel processes. */
 typedef struct {
     size_t first, n;      /* entries of the columns: first entry and number */
     size_t row, n_tokens; /* first row of the run in the batch, and its number of tokens */
     size_t n_q8;          /* rows of blocked Q */
     size_t max_pages;     /* most pages of a sequence */
-    /* 1 if rows of blocked O equal the tokens' rows: all lengths but the last are multiples of 8 */
+    /*
+     * 1 if the blocked layout of O has no padding between sequences: all lengths but the last are
+     * multiples of 8
+     */
     int no_gaps;
 } kvd_dense_run;
 
@@ -42,7 +48,7 @@ typedef struct {
     cudaEvent_t copied;
 } kvd_dense_lists;
 
-/* Returns the bytes of device memory that the lists take. */
+/* Returns the bytes of device memory that kvd_dense_lists_init allocates. */
 size_t kvd_dense_lists_bytes(size_t max_sequences);
 
 /*

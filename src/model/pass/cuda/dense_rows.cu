@@ -1,6 +1,6 @@
 /*
- * The kernels of dense_rows.h. Rows: a warp copies one row, bound by memory. Page table: a thread
- * writes one entry.
+ * Kernels that fill page tables and move rows (dense_rows.h). To move rows, a warp copies one row,
+ * bound by memory. To fill a page table, a thread writes one entry.
  */
 #include "model/pass/cuda/dense_rows.h"
 

@@ -1,8 +1,8 @@
 /*
  * Two small kernels of dense attention. One fills the page table of requests whose pages follow one
  * another. The other moves rows of O from the layout of the attention kernels (kernels/layout.h:
- * every request starts at a multiple of 8 rows) to rows without gaps. Launchers as in
- * model/pass/cuda/blocks.h.
+ * every request starts at a multiple of 8 rows) to rows without gaps. The functions are launchers,
+ * by the rules of model/pass/cuda/blocks.h.
  */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_ROWS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_ROWS_H

@@ -22,8 +22,8 @@ __device__ __forceinline__ float silu(float x)
 }
 
 /*
- * Returns x Phi(x), or its approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), or max(x, 0).
- * NaN stays NaN, so that later checks find it.
+ * Returns the activation KIND of x: GELU x Phi(x), its approximation x sigmoid(2 sqrt(2/pi) (x +
+ * 0.044715 x^3)), or ReLU max(x, 0). NaN stays NaN, so that later checks find it.
  */
 template <kvd_activation KIND> __device__ __forceinline__ float activation(float x)
 {
@@ -111,7 +111,7 @@ cudaError_t choose_activation(kvd_activation kind, const void *in, const float *
     }
 }
 
-/* ---- softcap --------------------------------------------------------------------------------- */
+/* ---- softcap of logits ----------------------------------------------------------------------- */
 
 __global__ void __launch_bounds__(THREADS) softcap_kernel(float *x, size_t n, float softcap)
 {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(THREADS) softcap_kernel(float *x, size_t n, fl
     x[at] = any_not_finite(v) ? NAN : softcap * tanhf(v[0] / softcap);
 }
 
-/* ---- conversion ------------------------------------------------------------------------------ */
+/* ---- conversion between types ---------------------------------------------------------------- */
 
 template <class From, class To, int N>
 __global__ void __launch_bounds__(THREADS) convert_kernel(const void *from, void *to, size_t n)

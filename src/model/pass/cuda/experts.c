@@ -1,8 +1,9 @@
 /*
- * Routed experts of a layer on the device. The experts run one after another in rising order, as on
- * the CPU: each one's tokens are gathered, go through three products, and are added to the residual
- * with their factors. No two additions meet, so equal batches give bitwise equal results. The
- * router works in float32 in a bf16 pass too, because rounding could change the choice of experts.
+ * Computes the routed experts of a layer on the device. The experts run one after another in rising
+ * order, as on the CPU: the tokens of an expert are gathered, go through three products, and are
+ * added to the residual with their factors. No two additions meet, so equal batches give bitwise
+ * equal results. The router works in float32 in a bf16 pass too, because rounding could change the
+ * choice of experts.
  */
 #include "model/pass/cuda/layer.h"
 
@@ -25,7 +26,10 @@ static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *e
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);
 }
 
-/* Computes the output of an expert of `width` columns for n rows of `in` into w->experts.out. */
+/*
+ * Computes the output of expert x, which has `width` columns, for n rows of `in`, and writes it to
+ * w->experts.out.
+ */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
 {
@@ -66,7 +70,7 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /* The first GPU adds the bias of down; the sum over the GPUs spreads it. */
+        /* Only the first GPU adds the bias of down, because the outputs of all GPUs are summed. */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -84,7 +88,7 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
     return 0;
 }
 
-/* Adds the output of the expert that every token uses. */
+/* Adds the output of the shared expert, which every token uses, to the residual. */
 static int add_shared(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
@@ -111,7 +115,10 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
                                        w->stream),
                        "routed experts", err))
         return -1;
-    /* The residual of the other GPUs is 0, so that the sum has it once. */
+    /*
+     * The other GPUs set their residual to 0, so that the sum over the GPUs contains the residual
+     * once.
+     */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))

@@ -17,7 +17,7 @@ namespace
 
 enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
 
-/* ---- routing --------------------------------------------------------------------------------- */
+/* ---- choice of experts ----------------------------------------------------------------------- */
 
 __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_routes r)
 {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If too few logits are numbers, the factors are NaN. */
+        /* If fewer logits than needed are numbers (not NaN), the factors are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -49,13 +49,16 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
             (float)(exp((double)logit[expert[j]] - (double)top) / (r.add_up ? of_chosen : sum));
 }
 
-/* An expert and the value that it is chosen by; none if `expert` is n_experts. */
+/* An expert and the value that it is ranked by; `expert` is n_experts if there is no candidate. */
 struct candidate {
     float value;
     uint32_t expert;
 };
 
-/* Returns the better candidate: the larger value, of equal values the lower number. */
+/*
+ * Returns the better of two candidates: the one with the larger value, or of equal values the one
+ * with the lower expert number.
+ */
 __device__ __forceinline__ candidate better(candidate a, candidate b, uint32_t experts)
 {
     const bool second = b.expert < experts && (a.expert == experts || b.value > a.value ||
@@ -74,7 +77,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Turns the logits of a token into scores. */
+/* Turns the router's logits of a token into scores: softmax probabilities or sigmoids. */
 __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *score, uint32_t lane)
 {
     const uint32_t experts = (uint32_t)r.n_experts;
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* The CPU adds 1e-20 too, so that a sum of zeros gives factors of 0. */
+    /* The CPU version adds 1e-20 to the sum too, so that a sum of zeros gives factors of 0. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const kvd_gpu_routes
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- copying and adding rows ----------------------------------------------------------------- */
 
 /* Copies rows of `pieces` values of type V. */
 template <class V>
@@ -220,7 +223,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         x[to + j] += p * (bias ? y[from + j] + bias[j] : y[from + j]);
 }
 
-/* A warp computes the factor of a row. */
+/* Computes sigmoid(x . w), the factor of the shared expert's output; a warp handles a row. */
 __global__ void __launch_bounds__(ROW_THREADS)
     gate_kernel(const float *x, const float *w, size_t n, size_t d, float *factor)
 {

@@ -17,7 +17,7 @@ struct kvd_gpu_forward {
     char engine[512];
 };
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and freeing -------------------------------------------------------------------- */
 
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s)
 {
@@ -48,8 +48,8 @@ static int check_spec(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s, kv
 }
 
 /*
- * Writes the name of attention's engine: "sm_90a kernel", or "cuBLAS products, other layers: sm_90a
- * kernel" if some layers have a window.
+ * Writes the description of the attention engine: "sm_90a kernel", or "cuBLAS products, other
+ * layers: sm_90a kernel" if some layers have a sliding window.
  */
 static void name_attention(const kvd_gpu_forward *f, char *to, size_t size)
 {
@@ -88,7 +88,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* in descending order, so that the first GPU is current at the end */
+    /* visits GPUs in descending order, so that the first GPU is the current device at the end */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -183,9 +183,12 @@ void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx)
     f->worker[0].queued_ctx = ctx;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- running a batch ------------------------------------------------------------------------- */
 
-/* A run of layers first .. last of a batch, from the embedding or from a given residual stream. */
+/*
+ * A job: layers first .. last of a batch, starting from the embedding or from a given residual
+ * stream.
+ */
 typedef struct {
     kvd_gpu_forward *f;
     const kvd_batch *b;

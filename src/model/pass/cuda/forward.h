@@ -49,14 +49,15 @@ kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forw
                                      kvd_err *err);
 void kvd_gpu_forward_free(kvd_gpu_forward *f);
 
-/* Return the weights and the stream of a GPU, 0 .. n_gpus - 1. */
+/* Return the weights and the stream of GPU number `gpu`, 0 .. n_gpus - 1. */
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
 /* Returns the dense attention hook of a GPU, which was created with the pass. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
- * Returns the engine, for provenance: "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9,
- * attention: sm_90a kernel". Ends with ", experts streamed" if they are.
+ * Returns the description of the engine that result files record, such as "2 x NVIDIA H200, bf16,
+ * cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel". Ends with ", experts streamed" if they
+ * are.
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 

@@ -8,7 +8,7 @@
 #include "model/pass/attention.h"
 #include "model/pass/cuda/attention.h"
 
-/* The adapter. Only the first member, the hook, is public. */
+/* Adapter for a CPU hook. Only the first member, the hook for the device pass, is public. */
 typedef struct {
     kvd_gpu_attention hook;
     /* private members */

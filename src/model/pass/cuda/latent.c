@@ -1,7 +1,7 @@
 /*
- * Latent attention on the device: the projections before attention in the absorbed form, and the
- * values after it (model/pass/latent.h has the formulas). Sums are float32; in a bf16 pass the
- * queries are rounded once before and once after the product with W_UK.
+ * Computes latent attention on the device: the projections before attention in the absorbed form,
+ * and the values after it (model/pass/latent.h has the formulas). Sums are float32; in a bf16 pass
+ * the queries are rounded once before and once after the product with W_UK.
  */
 #include "model/pass/latent.h"
 
@@ -24,8 +24,8 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
 }
 
 /*
- * A product of every head in cuBLAS's column-major terms: c [m][n] = op(a) [m][k] b [k][n]. The
- * matrices of a head follow those of the head before by a stride, in elements.
+ * Description of a matrix product per head in cuBLAS's column-major terms: c [m][n] = op(a) [m][k]
+ * b [k][n]. The matrices of successive heads are a stride apart, in elements.
  */
 typedef struct {
     cublasOperation_t op;
@@ -35,7 +35,7 @@ typedef struct {
     size_t lda, ldb, ldc, stride_a, stride_b, stride_c;
 } per_head;
 
-/* Returns true if all matrices start at multiples of 16 bytes and so do their columns. */
+/* Returns true if all matrices and all their columns start at multiples of 16 bytes. */
 static bool aligned(const per_head *p, size_t bytes)
 {
     const size_t at = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c,
@@ -43,7 +43,7 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* Computes the product of all heads, in one call if the addresses are aligned. */
+/* Computes the matrix product of every head, in one call if the addresses are aligned. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -64,7 +64,10 @@ static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase ph
     return kvd_gpu_launched(w, cudaSuccess, phase, err);
 }
 
-/* Computes the queries of all heads before the product with W_UK, at w->narrow. */
+/*
+ * Computes the queries of all heads before their product with W_UK, the key part of the latent's
+ * up-projection, into w->narrow.
+ */
 static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, unsigned stage,
                        kvd_err *err)
 {
@@ -89,7 +92,10 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                : 0;
 }
 
-/* Computes the last `latent` dimensions of every query: its other dimensions times W_UK. */
+/*
+ * Computes the last `latent` dimensions of every query: the query's unrotated dimensions times
+ * W_UK, the key part of the up-projection.
+ */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

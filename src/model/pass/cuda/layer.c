@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* ---- stages of the checks -------------------------------------------------------------------- */
+/* ---- numbering of the checks for values that are not finite ---------------------------------- */
 
 /*
  * Stages are in the order in which the CPU's pass finds a bad row: embedding; for each layer Q, K
@@ -36,7 +36,7 @@ void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t si
         (void)snprintf(to, size, "layer %u", (stage - 1) / 2);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- launches and sums over GPUs ------------------------------------------------------------- */
 
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err)
 {
@@ -62,11 +62,11 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                : kvd_gpu_launched(w, cudaSuccess, p, err);
 }
 
-/* ---- rows, and halves of them ---------------------------------------------------------------- */
+/* ---- ranges of rows -------------------------------------------------------------------------- */
 
 /*
- * A range of rows of all arrays that have a row per token. half: 0 or 1 for a half; -1 for all
- * rows.
+ * Range of rows of all arrays that have a row per token. half: 0 or 1 if the range is a half of the
+ * rows, -1 if it is all rows.
  */
 typedef struct {
     size_t first, n;
@@ -99,7 +99,10 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
     return 2;
 }
 
-/* Makes the stream wait for the sums on the second stream: of one half, or of all rows. */
+/*
+ * Makes the main stream wait for the sums over GPUs on the second stream: of one half, or of all
+ * rows.
+ */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
     const unsigned which = w->under_way & (half < 0 ? 3U : 1U << half);
@@ -117,7 +120,7 @@ int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err)
     return join(w, -1, err);
 }
 
-/* Queues the sum of a half on the second stream. */
+/* Queues the sum over GPUs of one half of the rows on the second stream. */
 static int sum_beside(kvd_gpu_worker *w, rows r, kvd_err *err)
 {
     const size_t d = (size_t)w->config.d_model;
@@ -146,13 +149,16 @@ static int residual_sum(kvd_gpu_worker *w, rows r, kvd_err *err)
     return r.half < 0 ? kvd_gpu_residual_sum(w, r.n, err) : sum_beside(w, r, err);
 }
 
-/* Returns the address of row `first` of an array of `type` with rows of `width`. */
+/* Returns the address of row `first` of an array whose rows have `width` elements of `type`. */
 static void *row_at(const void *array, size_t first, size_t width, kvd_dtype type)
 {
     return (char *)array + first * width * kvd_dtype_bytes(type);
 }
 
-/* Computes to [n][out] = from [n][in] W^T for a range of rows, or adds it if `add` is set. */
+/*
+ * Computes a matrix product for a range of rows: to [n][out] = from [n][in] W^T, or adds it if
+ * `add` is set.
+ */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
 {
@@ -162,9 +168,9 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 }
 
 /*
- * Queues a share's product into the residual. The first GPU adds it to the residual, and every GPU
- * adds it after an earlier product. Otherwise the other GPUs overwrite their residual; the sum over
- * the GPUs restores it.
+ * Queues the product of one GPU's share into its residual. The first GPU adds the product to the
+ * residual; the others add it only after an earlier product, and otherwise overwrite. The sum over
+ * the GPUs then is the new residual.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -174,8 +180,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Computes y = the norm of the residual, after adding the pending bias or branch; without a gain y
- * is the residual itself.
+ * Computes y, the norm of the residual, after adding the pending bias or branch output to the
+ * residual; without a gain y is the residual itself.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -197,11 +203,11 @@ static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows
     return norm(w, l->norm[which], l->norm_bias[which], r, y, type, err);
 }
 
-/* ---- to the first layer ---------------------------------------------------------------------- */
+/* ---- from the token ids to the first layer --------------------------------------------------- */
 
 /*
- * Embedding with an input projection: the table's rows are written to `wide`, converted to the
- * pass's type in `narrow`, and projected into the residual.
+ * Computes embeddings for models with an input projection: the table's rows are written to `wide`,
+ * converted to the pass's type in `narrow`, and projected into the residual.
  */
 static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
@@ -247,7 +253,7 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
     return w->sum ? kvd_gpu_sum_spread(w->sum, index, w->x, size, w->stream, err) : 0;
 }
 
-/* ---- a layer --------------------------------------------------------------------------------- */
+/* ---- steps of a layer ------------------------------------------------------------------------ */
 
 static int rotates(const kvd_gpu_worker *w)
 {
@@ -255,8 +261,8 @@ static int rotates(const kvd_gpu_worker *w)
 }
 
 /*
- * Computes the inputs of the products: `normed`, and `second` if the feed-forward block has its own
- * norm next to attention's.
+ * Computes the normed inputs of the products: `normed`, and `second` if the feed-forward block has
+ * a separate norm of the layer's input.
  */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
@@ -347,7 +353,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
-/* Checks the attention output if no later product reads it. */
+/* Checks the attention output for values that are not finite, if no later product reads it. */
 static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;
@@ -360,7 +366,7 @@ static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
     return kvd_cuda_check(e, kvd_gpu_phase_name(KVD_GPU_ATTENTION), err);
 }
 
-/* Computes gate and up of `in`, and their activation into `narrow`. */
+/* Computes the gate and up products of `in`, and writes their activation to `narrow`. */
 static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                        kvd_err *err)
 {
@@ -380,8 +386,8 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
 }
 
 /*
- * Computes gate and up of `in` and their activation, and adds its product with down to the
- * residual. The bias of down becomes the pending bias.
+ * Computes the feed-forward block of `in` and adds its output to the residual. The bias of the down
+ * matrix becomes the pending bias, which the next norm adds.
  */
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
@@ -394,7 +400,7 @@ static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *i
                : 0;
 }
 
-/* Adds O of the attention output to the residual. */
+/* Adds the output projection of attention to the residual. */
 static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const bool latent = w->config.latent > 0;
@@ -405,8 +411,8 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
 }
 
 /*
- * Runs attention's output projection and the feed-forward block from the same residual: one sum
- * over the GPUs serves both.
+ * Runs attention's output projection and the feed-forward block in parallel, from the same
+ * residual: one sum over the GPUs serves both.
  */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -422,9 +428,9 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
 }
 
 /*
- * Runs the part after attention. With halves, the sum of the first half runs during the second
- * half's product of O, the sum of the second half during the first half's feed-forward block, and
- * so on into the next layer.
+ * Runs the part of a layer after attention. With two halves of rows, the sum over GPUs of the first
+ * half runs during the second half's output projection, that of the second half during the first
+ * half's feed-forward block, and so on into the next layer.
  */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -457,8 +463,8 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
 }
 
 /*
- * Computes the output of branch `which` (0: attention's, 1: the feed-forward branch) in w->branch:
- * the norm of narrow [n][in] times `matrix`, plus `bias`. The next norm of the residual adds it.
+ * Computes the output of a branch, 0 (attention) or 1 (feed-forward), in w->branch: the norm of
+ * narrow [n][in] times `matrix`, plus `bias`. The next norm of the residual adds it.
  */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
@@ -480,7 +486,7 @@ static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size
                             KVD_GPU_NORM, err);
 }
 
-/* Runs the part after attention in the orders that have a norm after each branch. */
+/* Runs the part of a layer after attention, for models with a norm after each branch. */
 static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -495,7 +501,7 @@ static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                : 0;
 }
 
-/* Runs the part after attention of a layer with routed experts. */
+/* Runs the part of a layer after attention, for layers with routed experts. */
 static int behind_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -537,14 +543,17 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
         return -1;
     if (layer < w->config.n_layers - 1)
         return 0;
-    /* A caller may gather rows of the residual, so the last branch is added to it here. */
+    /*
+     * The output of the last branch is added to the residual here, because the caller may read rows
+     * of it.
+     */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)
                ? -1
                : 0;
 }
 
-/* ---- after the last layer -------------------------------------------------------------------- */
+/* ---- from the last layer to the output ------------------------------------------------------- */
 
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err)
 {

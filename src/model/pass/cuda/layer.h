@@ -38,7 +38,7 @@ typedef struct {
     kvd_gpu_sum *sum;     /* sum over the GPUs, borrowed; NULL on one GPU */
     cudaStream_t stream;
     cudaStream_t sums; /* stream for the sums of halves */
-    /* events of each half of the residual: before and after its sum */
+    /* events for each half of the residual's rows: recorded before and after its sum over GPUs */
     cudaEvent_t written[2], summed[2];
     const kvd_cublas *lib;
     cublasHandle_t blas;
@@ -50,36 +50,45 @@ typedef struct {
     float *x;     /* [max_tokens][d_model] float32, the residual stream */
     void *normed; /* [max_tokens][d_model], input of the products */
     /*
-     * [max_tokens][d_model], output of the second norm if the model has one next to attention's;
-     * else NULL
+     * [max_tokens][d_model], normed input of the feed-forward block if it is another norm of the
+     * layer's input than attention's (parallel blocks); else NULL
      */
     void *second;
-    /* [max_tokens][d_model] float32, output of a branch that has a norm; else NULL */
+    /*
+     * [max_tokens][d_model] float32, output of a branch with a norm after it; NULL in models
+     * without such norms
+     */
     float *branch;
     float *factor; /* [max_tokens][2] of norms over all heads of Q and K (kvd_gpu_qkv); else NULL */
     kvd_gpu_expert_buffers experts;
     void *qkv; /* [max_tokens][(n_heads + 2 n_kv_heads) * d_head] of the share */
-    /* gate and up; earlier in a layer Q and K before RoPE, or the embedding after a projection */
+    /*
+     * buffer for gate and up; earlier in a layer for Q and K before RoPE, or for the projected
+     * embedding
+     */
     void *wide;
     void *narrow; /* output of the activation; earlier in a layer the attention output */
     uint32_t *id, *position, *rope_row; /* [max_tokens] each, in one array */
     float *cosine, *sine;
     kvd_gpu_bad *bad; /* position of the first row that is not finite */
 
-    /* state of the running batch */
+    /* state of the batch that is being computed */
     /*
-     * bias that must still be added to every row of the residual, or `branch`, whose rows must
-     * still be added; or NULL
+     * addition to the residual that the next norm makes: a bias, added to every row, or `branch`,
+     * whose rows are added; NULL: none
      */
     const float *pending;
     unsigned stage; /* stage recorded for a row of the residual that is not finite now */
-    /* bit i is set until `stream` has waited for the sum of half i of the rows */
+    /*
+     * bit set over the halves of the rows: bit i is 1 until `stream` has waited for the sum of half
+     * i
+     */
     unsigned under_way;
 } kvd_gpu_worker;
 
 /*
- * Returns the bytes of device memory that a worker takes with all weights resident, or with its
- * experts streamed.
+ * Returns the bytes of device memory that kvd_gpu_worker_open allocates, with all weights resident
+ * or with streamed experts.
  */
 size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
                             const kvd_gpu_share *share, bool dense, bool streamed);
@@ -108,7 +117,7 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
 
 /*
  * Runs one layer; with `stop` only up to its attention output. After any layer but the last, sums
- * of halves may still be running.
+ * over GPUs of halves of the rows may still be running.
  */
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,
                       int stop, kvd_err *err);
@@ -120,7 +129,7 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
 /*
- * Checks the result of a launch of phase p, and reports the phase to w->queued.
+ * Checks the result of a kernel launch of phase p, and reports the phase to the callback w->queued.
  */
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
 
@@ -138,7 +147,10 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
  * kvd_gpu_latent_values computes [n][n_heads][d_value] in w->wide from the attention output in
  * w->narrow.
  */
-/* Bytes per token that these functions need in w->wide and w->narrow; 0 without latents. */
+/*
+ * Numbers of bytes per token that latent attention needs in w->wide and w->narrow; 0 for models
+ * without it.
+ */
 typedef struct {
     size_t wide, narrow;
 } kvd_gpu_latent_sizes;
@@ -147,29 +159,34 @@ int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                            kvd_err *err);
 int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
-/* Makes the stream wait for sums that run on the second stream. */
+/* Makes the main stream wait for the sums over GPUs that run on the second stream. */
 int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 
 /* Queues the sum over the GPUs of the n rows in the residual buffers. Does nothing on one GPU. */
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);
 
-/* Copy the residual, or the output of the final norm, to [n][d_model] on this GPU. */
+/* Copy the residual, or the output of the final norm, to an array [n][d_model] on this GPU. */
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err);
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err);
 
-/* Computes logits [n][vocab_size] of n <= max_tokens rows of hidden. */
+/* Computes the output head: logits [n][vocab_size] of n <= max_tokens rows of hidden. */
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err);
 /* Computes the logits as kvd_gpu_head does, from rows of the pass's type. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
-/* Waits for the device and copies w->bad to *bad. */
+/*
+ * Waits for the device and copies w->bad, the record of the first row that is not finite, to *bad.
+ */
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/* Returns the stage of the residual that enters a layer; layer n_layers means the final norm. */
+/*
+ * Returns the check number (stage) of the residual that enters a layer; layer n_layers means the
+ * final norm.
+ */
 unsigned kvd_gpu_stage_before(int layer);
-/* Returns the stage of the output of the final norm. */
+/* Returns the check number (stage) of the output of the final norm. */
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes the name of a stage: "embedding", "layer 3" or "final norm". */
+/* Writes the name that a check (stage) has in messages: "embedding", "layer 3" or "final norm". */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

@@ -11,7 +11,7 @@ int kvd_back_check(const kvd_gpu_backward *w, const float *x, size_t n, size_t w
     return kvd_cuda_check(kvd_gpu_check(x, n, width, stage, w->w.bad, w->w.stream), what, err);
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- matrix products and conversions --------------------------------------------------------- */
 
 static cudaDataType cuda_type(kvd_dtype type)
 {
@@ -19,8 +19,8 @@ static cudaDataType cuda_type(kvd_dtype type)
 }
 
 /*
- * Computes to [n][out] = from [n][in] W^T, or adds it; W [out][in] and from have the type of the
- * pass.
+ * Computes a product of the forward pass: to [n][out] = from [n][in] W^T, or adds it; W [out][in]
+ * and from have the type of the pass.
  */
 static int forward_product(const kvd_gpu_backward *w, const void *from, const void *matrix,
                            size_t n, size_t in, size_t out, void *to, kvd_dtype to_type, int add,
@@ -36,7 +36,10 @@ static int forward_product(const kvd_gpu_backward *w, const void *from, const vo
                             what, err);
 }
 
-/* Computes dx [n][in] = dy [n][out] W, or adds it; dy has the type of the pass. */
+/*
+ * Computes the gradient of a matrix product: dx [n][in] = dy [n][out] W, or adds it; dy has the
+ * type of the pass.
+ */
 int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matrix, size_t n,
                      size_t in, size_t out, float *dx, int add, kvd_err *err)
 {
@@ -65,11 +68,11 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/* ---- norms and additions --------------------------------------------------------------------- */
+/* ---- norms, and additions before them -------------------------------------------------------- */
 
 /*
- * Adds `bias` to x if it is not NULL. If y is not NULL, it receives the norm of x in `type`, or x
- * itself if gain is NULL.
+ * Adds `bias` to x if it is not NULL. If y is not NULL, it receives the norm of x in the type
+ * `type`, or x unchanged if gain is NULL.
  */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
@@ -91,14 +94,14 @@ int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, 
         err);
 }
 
-/* ---- after attention ------------------------------------------------------------------------- */
+/* ---- the part of a layer after attention ----------------------------------------------------- */
 
 static size_t width_gate_up(const kvd_gpu_backward *w)
 {
     return w->w.config.activation == KVD_SWIGLU ? 2 * w->ffn : w->ffn;
 }
 
-/* Computes gate and up of `in` into the worker's wide. */
+/* Computes the gate and up products of `in` again, into the worker's buffer `wide`. */
 static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void *in, size_t n,
                    kvd_err *err)
 {
@@ -128,8 +131,8 @@ static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, 
 }
 
 /*
- * Computes d_o, the gradient with respect to the output of attention, from dx, the gradient with
- * respect to its product with W_O.
+ * Computes d_o, the gradient with respect to the attention output, from dx, the gradient with
+ * respect to its output projection.
  */
 static int output_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -139,13 +142,19 @@ static int output_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t
                : 0;
 }
 
-/* Adds O(o) to the worker's x. Its bias is added by the next step. */
+/*
+ * Adds the output projection of attention to the worker's x. The next step adds the bias of the
+ * projection.
+ */
 static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* Gradient of KVD_ORDER_BEFORE: out = x1 + F(norm'(x1)), x1 = x + O(o). */
+/*
+ * Computes the gradient of a layer with norms before its blocks (KVD_ORDER_BEFORE): out = x1 +
+ * F(norm'(x1)), x1 = x + O(o), with feed-forward block F and output projection O.
+ */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return add_attention(w, l, n, err) ||
@@ -158,7 +167,10 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
                : 0;
 }
 
-/* Gradient of KVD_ORDER_PARALLEL: out = x + O(o) + F(norm'(x)). */
+/*
+ * Computes the gradient of a layer with parallel blocks (KVD_ORDER_PARALLEL): out = x + O(o) +
+ * F(norm'(x)), with feed-forward block F and output projection O.
+ */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -171,7 +183,10 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/* Gradient of KVD_ORDER_AFTER: y = norm(x1), x1 = x + O(o); out = norm'(s), s = y + F(y). */
+/*
+ * Computes the gradient of a layer with norms after its sums (KVD_ORDER_AFTER): y = norm(x1), x1 =
+ * x + O(o); out = norm'(s), s = y + F(y).
+ */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;
@@ -205,7 +220,7 @@ int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
     }
 }
 
-/* ---- attention and the part before it -------------------------------------------------------- */
+/* ---- attention and the part of a layer before it --------------------------------------------- */
 
 /* Computes d_qkv, the gradients with respect to Q and K after RoPE and to V, from d_o. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err)
@@ -244,8 +259,8 @@ int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int la
 }
 
 /*
- * Computes the gradient of the output of the QKV product and, unless `last` is set, adds the part
- * through attention to dx.
+ * Computes the gradient of the output of the QKV product and, unless `last` is set, adds the
+ * gradient that comes through attention to dx.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err)

@@ -15,8 +15,8 @@
 
 struct kvd_gpu_backward {
     /*
-     * worker of the forward pass; its x, normed, second, qkv, wide and narrow are used as it leaves
-     * them
+     * worker of the forward pass, which recomputes a layer; its x, normed, second, qkv, wide and
+     * narrow are used as the worker leaves them
      */
     kvd_gpu_worker w;
     size_t d, d_embed, vocab, width_q, width_k, width, ffn, piece;
@@ -27,7 +27,10 @@ struct kvd_gpu_backward {
      */
     float *x;
     float *dx, *dy; /* [max_tokens][d_model] */
-    /* [max_tokens][d_model], input of the feed-forward block with KVD_ORDER_AFTER; else NULL */
+    /*
+     * [max_tokens][d_model], input of the feed-forward block in layers with norms after the sums
+     * (KVD_ORDER_AFTER); else NULL
+     */
     float *between;
     /* [max_tokens][d_model], input of the feed-forward block in the type of the pass */
     void *y;
@@ -35,7 +38,10 @@ struct kvd_gpu_backward {
     float *d_o;           /* [max_tokens][width_q] */
     float *d_qkv, *d_raw; /* [max_tokens][width_q + 2 width_k] */
     float *d_pre;         /* [max_tokens][width_q + width_k] */
-    /* [max_tokens][width_q + 2 width_k] before the norms of Q and K, or NULL */
+    /*
+     * [max_tokens][width_q + 2 width_k], the QKV product before the norms of Q and K, or NULL in a
+     * model without such norms
+     */
     void *product;
     /* gradient converted to the type of the pass, as input of a product; NULL in float32 */
     void *narrowed;
@@ -46,7 +52,7 @@ struct kvd_gpu_backward {
     float *d_embedded; /* [piece][d_embed] */
     uint32_t *target;  /* [max_tokens] */
     double *u, *loss;  /* [max_tokens] for each row: uniform number in [0, 1), for draws; loss */
-    /* pinned memory */
+    /* arrays in pinned host memory */
     uint32_t *rows;  /* ids, positions, rope rows, targets: max_tokens each */
     double *numbers; /* u and loss, max_tokens each */
     kvd_gpu_bad *bad;
@@ -64,9 +70,9 @@ int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
 /* Computes d_qkv, the gradient with respect to Q and K after RoPE and to V, from d_o. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
 /*
- * Computes d_pre and d_raw from d_qkv. Unless `last` is set, adds the part of the gradient through
- * attention to dx. Rows that are not finite are recorded in the worker's bad: rows of d_qkv as
- * `stage`, rows of dx as stage + 1.
+ * Computes d_pre (gradient before RoPE) and d_raw (gradient before the norms of Q and K) from
+ * d_qkv. Unless `last` is set, adds the gradient that comes through attention to dx. Rows that are
+ * not finite are recorded in the worker's `bad`: rows of d_qkv as `stage`, rows of dx as stage + 1.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
@@ -85,10 +91,13 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
  */
 int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matrix, size_t n,
                      size_t in, size_t out, float *dx, int add, kvd_err *err);
-/* Queues kvd_gpu_norm_back with the model's kind of norm. */
+/* Queues kvd_gpu_norm_back, the gradient of a norm, with the model's kind of norm. */
 int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, size_t n,
                   const float *dy, float *dx, int add, kvd_err *err);
-/* Records the first row of x [n][width] that is not finite in the worker's bad with `stage`. */
+/*
+ * Checks x [n][width]: records the first row that is not finite, with `stage`, in the worker's
+ * `bad`.
+ */
 int kvd_back_check(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                    unsigned stage, kvd_err *err);
 

@@ -24,7 +24,10 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* Q written by the second append and not used; NULL if there is only one append */
+    /*
+     * output buffer for Q in the second append launch, which is not used; NULL if there is only one
+     * launch
+     */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
@@ -33,7 +36,7 @@ struct kvd_gpu_paged {
     kvd_prefill_args args;
 };
 
-/* ---- sizes ----------------------------------------------------------------------------------- */
+/* ---- sizes of the buffers -------------------------------------------------------------------- */
 
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map)
@@ -55,7 +58,7 @@ int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int
     return 0;
 }
 
-/* Bytes of the kernels' arrays. */
+/* Sizes in bytes of the arrays that the attention kernels use. */
 typedef struct {
     size_t run_sequences, q, pool, o, table, tile, plan, lists;
 } sizes;
@@ -65,7 +68,7 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns the sizes for a map at full width. */
+/* Returns the buffer sizes for attention on heads of full width (d_head). */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -93,7 +96,7 @@ size_t kvd_gpu_paged_bytes(const kvd_config *c, const kvd_gpu_share *share, size
     return s.q + s.pool + s.o + s.table + s.tile + s.plan + s.lists + sizeof(int32_t);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static int ask_device(kvd_gpu_paged *p, kvd_err *err)
 {
@@ -162,7 +165,7 @@ const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p)
     return p->hopper ? "sm_90a kernel" : "mma.sync kernel";
 }
 
-/* ---- a layer --------------------------------------------------------------------------------- */
+/* ---- attention of a layer -------------------------------------------------------------------- */
 
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 {
@@ -209,8 +212,9 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 }
 
 /*
- * Appends rows. kvd_append has one matrix for Q and K. If there are two, the first launch stores K
- * cut by a_q, and the second launch overwrites it with the correct K.
+ * Appends the rows of Q, K and V to the pages. kvd_append has one matrix for Q and K. If Q and K
+ * have different matrices, the first launch stores K multiplied by a_q, and the second launch
+ * overwrites it with the correct K.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

@@ -27,7 +27,7 @@ struct geometry {
     int heads;         /* number of heads of Q, K and V together */
 };
 
-/* Returns the gains of a head of Q or K, or NULL for a head without a norm. */
+/* Returns the gains of the norm of a head of Q or K, or NULL for a head without a norm. */
 __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
 {
     const bool of_q = head < a.n_heads;
@@ -36,7 +36,7 @@ __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
                             : gain;
 }
 
-/* Returns the factor of a norm over all heads of Q or K. */
+/* Returns the scale factor of a norm that runs over all heads of Q or K of a token together. */
 __device__ __forceinline__ float whole_factor(const kvd_gpu_qkv &a, size_t token, int head)
 {
     return a.factor[2 * token + (head < a.n_heads ? 0 : 1)];
@@ -181,7 +181,9 @@ __global__ void __launch_bounds__(THREADS)
         report_bad(bad, stage, token);
 }
 
-/* Returns one element of a head before RoPE. */
+/*
+ * Returns one element of a head as the QKV product gives it, plus the bias, before norm and RoPE.
+ */
 template <class T>
 __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size_t before, int i)
 {
@@ -191,8 +193,8 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
 }
 
 /*
- * Computes the factors of norms over all heads: block (t, 0) that of Q of token t, block (t, 1)
- * that of K.
+ * Computes the scale factors of norms that run over all heads. Block (t, 0) computes the factor of
+ * Q of token t, block (t, 1) that of K.
  */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
@@ -241,7 +243,10 @@ __global__ void __launch_bounds__(THREADS)
         __syncwarp();
     }
     bool wrong = false;
-    /* Dimensions that are not rotated are neighbours; the last of an odd number has no partner. */
+    /*
+     * Dimensions beyond the rotated ones are handled in neighbouring pairs; with an odd number the
+     * last has no partner.
+     */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
         const int i = pair && a.layout == KVD_ROPE_HALF ? p : 2 * p;
@@ -288,7 +293,10 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
 {
     enum { N = 16 / sizeof(typename T::raw) };
     const int pieces = a.d_head / 2 / N;
-    /* Interleaved pairs beyond the rotated ones have cosine 1 and sine 0 in the tables. */
+    /*
+     * In the interleaved layout, pairs beyond the rotated ones have cosine 1 and sine 0 in the
+     * tables, so they need no special case.
+     */
     const bool usual = dims_rotated(a) == a.d_head || a.layout == KVD_ROPE_INTERLEAVED;
     if (usual && a.d_head % (2 * N) == 0 && pieces <= 32 && aligned16(a.qkv) && aligned16(a.pre) &&
         aligned16(a.bias) && aligned16(a.gain_q) && aligned16(a.gain_k) && aligned16(a.cosine) &&

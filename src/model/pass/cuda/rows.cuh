@@ -51,8 +51,8 @@ struct bf16 {
 };
 
 /*
- * N elements at an address that is a multiple of their size (of 16 bytes, if they are larger), for
- * loads and stores of up to 16 bytes.
+ * N elements for one load or store of up to 16 bytes. The address must be a multiple of their size
+ * in bytes (of 16, if they are larger).
  */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
@@ -85,7 +85,7 @@ template <class T> __device__ __forceinline__ float rounded(float x)
     return T::widen(T::narrow(x));
 }
 
-/* NaN and infinity have all exponent bits set. */
+/* Returns true if any of N values is NaN or infinite: such a value has all exponent bits set. */
 template <int N> __device__ __forceinline__ bool any_not_finite(const float (&x)[N])
 {
     bool found = false;
@@ -95,7 +95,7 @@ template <int N> __device__ __forceinline__ bool any_not_finite(const float (&x)
     return found;
 }
 
-/* Records a bad row, with the value of kvd_gpu_bad_at, which is a host function. */
+/* Records a row that is not finite in *bad, encoded as kvd_gpu_bad_at (a host function) does. */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);

@@ -18,7 +18,7 @@ namespace
 
 enum { THREADS = 256, WARP_KEYS = 1024, SEGMENTS = 1024 };
 
-/* ---- scores ---------------------------------------------------------------------------------- */
+/* ---- gradient of attention's softmax --------------------------------------------------------- */
 
 struct scores_args {
     const float *prob, *d_prob;
@@ -55,7 +55,7 @@ template <class T> cudaError_t launch_scores(const scores_args &a, cudaStream_t 
     return cudaGetLastError();
 }
 
-/* ---- logits ---------------------------------------------------------------------------------- */
+/* ---- loss, and its gradient with respect to the logits --------------------------------------- */
 
 struct logits_args {
     const float *logits;
@@ -79,7 +79,10 @@ __device__ __forceinline__ float block_max(float x, float *part)
     return x;
 }
 
-/* Returns the first token at which the sum of exponentials exceeds `goal`. Runs on one thread. */
+/*
+ * Samples a token: returns the first token at which the sum of exponentials exceeds `goal`. Runs on
+ * one thread.
+ */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)
 {

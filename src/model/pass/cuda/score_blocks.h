@@ -14,8 +14,8 @@
 enum { KVD_SCORE_UNITS = 4096 /* most units in one batched product */ };
 
 /*
- * A block: query rows first .. first + rows - 1 of a sequence, and the `keys` keys from `from` on
- * that they see; rows of scores are ld apart.
+ * A block of attention scores: query rows first .. first + rows - 1 of a sequence, and the `keys`
+ * keys from `from` on that they see; rows of scores are ld apart.
  */
 typedef struct {
     size_t first, rows, from, keys, ld;
@@ -35,7 +35,10 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
  */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
-/* Returns the number of units whose scores of the block fit into `room` together, at least 1. */
+/*
+ * Returns how many units (a unit is one head of one sequence) have scores that fit into `room`
+ * together; at least 1.
+ */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 
 #endif

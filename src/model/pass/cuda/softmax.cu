@@ -35,7 +35,10 @@ struct softmax_args {
     uint32_t first_head, n_heads;
 };
 
-/* The row of a thread's team, and the keys from .. to - 1 that the row sees. */
+/*
+ * Row of scores that a thread's team (a warp or a block) handles, and the keys from .. to - 1 that
+ * the row sees.
+ */
 struct row_place {
     size_t at; /* offset of the first element */
     uint32_t from, to;
@@ -61,7 +64,7 @@ __device__ __forceinline__ float exponential(const softmax_args &a, float x, flo
     return y;
 }
 
-/* Returns true if the row sees all N columns from j on. */
+/* Returns true if the row sees all N keys from column j on. */
 template <int N> __device__ __forceinline__ bool inside(const row_place &r, uint32_t j)
 {
     return j >= r.from && j + N <= r.to;
@@ -86,7 +89,10 @@ __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place
     }
 }
 
-/* Returns what the sink of a row's head adds to the sum of exponentials relative to `top`. */
+/*
+ * Returns the term of the attention sink of a row's head in the sum of exponentials relative to
+ * `top`.
+ */
 __device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, float top)
 {
     return a.sinks ? expf(a.sinks[(a.first_head + row / a.rows) % a.n_heads] - top * a.scale)
@@ -110,7 +116,10 @@ __device__ __forceinline__ void put(const softmax_args &a, const row_place &r, u
     if (!inside<N>(r, j))
 #pragma unroll
         for (int i = 0; i < N; i++)
-            /* Hidden columns are NaN if the row's sum is not finite. */
+            /*
+             * Hidden columns are set to 0 here, because p is NaN there if the row's sum is not
+             * finite.
+             */
             p[i] = seen(r, j + i) ? p[i] : 0.0f;
     if (j + N <= a.n_keys) {
         store<T, N>(a.prob, r.at + j, p);
@@ -149,7 +158,10 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
     return THREADS == 32 ? warp_sum(x) : block_sum(x, part);
 }
 
-/* Handles rows of up to 4 PIECES THREADS keys; with THREADS = 32 a warp handles a row. */
+/*
+ * Computes the softmax of rows of up to 4 PIECES THREADS keys in registers; with THREADS = 32 a
+ * warp handles a row.
+ */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 {
@@ -194,7 +206,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges the maximum and the sum of another part into top and sum. */
+/* Merges the maximum and the sum of exponentials of another part of the row into top and sum. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {
@@ -203,7 +215,7 @@ __device__ __forceinline__ void join(float &top, float &sum, float other_top, fl
     top = t;
 }
 
-/* Handles rows of any length and alignment; a block handles a row. */
+/* Computes the softmax of rows of any length and alignment; a block handles a row. */
 template <class T, bool CAPPED, int N>
 __global__ void __launch_bounds__(TEAM) softmax_long(const softmax_args a)
 {

@@ -91,7 +91,10 @@ kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err)
     return s;
 }
 
-/* Returns 1 if no error has ended the device's context; after such an error every call fails. */
+/*
+ * Returns 1 if the CUDA context of the device still works. After a fatal error every CUDA call
+ * fails.
+ */
 static int lives(int device)
 {
     const cudaError_t e = cudaSetDevice(device);
@@ -100,7 +103,7 @@ static int lives(int device)
 }
 
 /*
- * Ends the queued sums of this GPU. In NCCL the last GPU to make this call cleans up for all GPUs,
+ * Ends the queued sums of one GPU. In NCCL the last GPU to make this call cleans up for all GPUs,
  * and waits for their graphs. A GPU whose context is lost would wait forever, so it must not make
  * the call.
  */
@@ -168,8 +171,8 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
 }
 
 /*
- * All pieces form one NCCL group, so that in any order of the GPUs none waits for a piece that is
- * queued later.
+ * The exchange of all pieces forms one NCCL group. Then no GPU waits for a piece that another
+ * queues later, in whatever order they run.
  */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
@@ -187,8 +190,8 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 }
 
 /*
- * Polls without sleeping for one or two decoding steps, as cudaStreamSynchronize does all the time;
- * then sleeps between polls.
+ * The wait polls without sleeping for the time of one or two decode steps, as cudaStreamSynchronize
+ * does all the time; then it sleeps between polls.
  */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {

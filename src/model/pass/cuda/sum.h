@@ -19,18 +19,19 @@
 
 typedef struct kvd_gpu_sum kvd_gpu_sum;
 
-/* Returns new sums for GPUs first_gpu .. first_gpu + n - 1. */
+/* Returns a new object for sums over the GPUs first_gpu .. first_gpu + n - 1. */
 kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err);
 void kvd_gpu_sum_free(kvd_gpu_sum *s);
-/* Returns the name and version of the library: "NCCL 2.28.7". */
+/* Returns the name and version of the library that computes the sums, such as "NCCL 2.28.7". */
 const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s);
 
 /*
- * Queues the sum on GPU `index`: x [n] there becomes the sum over the GPUs, bitwise equal on each.
+ * Queues a sum on GPU `index`: its array x [n] becomes the sum of the arrays of all GPUs, bitwise
+ * equal on each.
  */
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                     kvd_err *err);
-/* Queues a broadcast: x [n] becomes the x of GPU 0. */
+/* Queues a broadcast: the array x [n] of every GPU becomes a copy of that of GPU 0. */
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
@@ -47,7 +48,7 @@ typedef struct {
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err);
 
-/* Waits for the stream of GPU `index`; an error there counts as a failure of that GPU. */
+/* Waits for the stream of GPU `index`; an error on this stream counts as a failure of that GPU. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /*
  * Registers CUDA graphs into which sums of GPU `index` were captured. NCCL can end only after they

@@ -3,12 +3,15 @@
 
 #include "model/pass/cuda/layer.h"
 
-/* Bytes of cuBLAS's workspace. The default one is allocated implicitly and is half as large. */
+/*
+ * Size of cuBLAS's workspace in bytes. cuBLAS would otherwise allocate its default workspace
+ * implicitly, which is half as large.
+ */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
-/* ---- buffers --------------------------------------------------------------------------------- */
+/* ---- sizes and allocation of buffers --------------------------------------------------------- */
 
-/* An allocator; with memory NULL it only counts bytes. */
+/* Allocator of parts of one device allocation; with memory NULL it only counts bytes. */
 typedef struct {
     kvd_device_memory *memory;
     size_t bytes;
@@ -75,8 +78,8 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
     const bool two_norms = c->order == KVD_ORDER_PARALLEL && !c->shared_norm;
     const bool projected = d_embed != d;
     /*
-     * In addition to gate and up, wide holds Q and K before RoPE, a projected embedding, the
-     * attention output in float32, or products and values of latent attention.
+     * The buffer `wide` holds gate and up, and at other times Q and K before RoPE, a projected
+     * embedding, the attention output in float32, or products and values of latent attention.
      */
     const kvd_gpu_latent_sizes latent = kvd_gpu_latent_sizes_of(c, s->type);
     const size_t wide = larger(
@@ -122,7 +125,7 @@ size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
            (dense ? kvd_gpu_dense_bytes(c, share, s->type, s->max_tokens, s->max_len) : 0);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
 {
@@ -140,7 +143,7 @@ static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Opens cuBLAS with float32 sums in all products, even if cuBLAS splits them. */
+/* Opens cuBLAS and makes all products use float32 sums, even if cuBLAS splits them. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -154,8 +157,8 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 }
 
 /*
- * Opens the stream for sums. It has priority over the products: products fill the device, while
- * every GPU waits for a sum.
+ * Opens the stream for sums over GPUs. It has priority over the stream of products: products fill
+ * the device, while every GPU waits for a sum.
  */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
@@ -174,8 +177,8 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 }
 
 /*
- * Sets *streamed if the routed experts do not fit. Fails if the rest does not fit either, naming
- * the needed and the free bytes.
+ * Sets *streamed if the routed experts do not fit into device memory. Fails if the other weights
+ * and buffers do not fit either, naming the needed and the free bytes.
  */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
@@ -206,7 +209,7 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                      limited ? " for the pass" : "");
 }
 
-/* Loads the weights, or borrows those of the spec. */
+/* Loads the weights, or borrows those that the caller's specification has. */
 static int take_weights(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool streamed, kvd_err *err)
 {
@@ -269,7 +272,7 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w)
         (void)cudaStreamDestroy(w->stream);
 }
 
-/* ---- a batch --------------------------------------------------------------------------------- */
+/* ---- running a batch ------------------------------------------------------------------------- */
 
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err)
 {

@@ -27,7 +27,9 @@ static int entry_by_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Returns the slot of a piece, or the free slot in which it would be stored. */
+/*
+ * Returns the hash table's slot that holds a piece, or the free slot in which it would be stored.
+ */
 static uint32_t *find_slot(const kvd_vocab *v, const char *piece, size_t len)
 {
     size_t i = (size_t)XXH3_64bits(piece, len) & (v->n_slots - 1);
@@ -102,7 +104,7 @@ size_t kvd_vocab_end(const kvd_vocab *v)
     return v->n ? (size_t)v->entry[v->n - 1].id + 1 : 0;
 }
 
-/* Longest token in bytes: matching takes up to this number of steps per byte of text. */
+/* Longest added token in bytes: matching takes up to this number of steps per byte of text. */
 #define LONGEST 4096
 
 typedef struct {
@@ -117,7 +119,7 @@ typedef struct {
     char byte;
 } node;
 
-/* Prefix tree of tokens that are searched together. Node 0 is the root. */
+/* Prefix tree of added tokens that are searched together. Node 0 is the root. */
 typedef struct {
     node *node;
     size_t n, capacity;
@@ -128,7 +130,10 @@ typedef struct {
 struct kvd_added_tokens {
     token *token; /* sorted by id once parsed */
     size_t n, capacity;
-    /* [normalized]: the trees of tokens matched before [0] and after [1] the normalizer */
+    /*
+     * prefix trees of the added tokens: tree[0] of those that are matched before the normalizer,
+     * tree[1] of those after it
+     */
     tree tree[2];
     kvd_regex *word; /* matches one character of a word */
 };
@@ -144,7 +149,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
         return -1;
     if (!json_object_get(spec, "id"))
         return kvd_fail(err, "%s '%.100s': field 'id' is missing", what, content);
-    /* the format has no defaults for these */
+    /* these fields are required, because the format has no defaults for them */
     static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
     bool *values[] = {&t->single_word, &t->lstrip, &t->rstrip, &t->normalized, special};
     for (size_t i = 0; i < 5; i++) {
@@ -162,7 +167,10 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                : 0;
 }
 
-/* Fails unless the id in the file is the one that Hugging Face tokenizers would assign. */
+/*
+ * Fails unless the added token's id in the file is the one that Hugging Face tokenizers would
+ * assign.
+ */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;
@@ -311,8 +319,8 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
 }
 
 /*
- * Returns the longest token at the beginning of s, or NULL. Sets *cut if s ends where a longer
- * token may continue.
+ * Returns the longest added token at the beginning of s, or NULL. Sets *cut if s ends where a
+ * longer token may continue.
  */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
@@ -326,7 +334,9 @@ static const token *match_at(const kvd_added_tokens *a, const tree *t, const cha
     return best;
 }
 
-/* Returns 1 if the character at s belongs to a word, 0 if not, or -1 on failure. */
+/*
+ * Returns 1 if the character at s can be part of a word (matches \w), 0 if not, or -1 on failure.
+ */
 static int is_word(kvd_scan *scan, const char *s, kvd_err *err)
 {
     size_t begin, end;

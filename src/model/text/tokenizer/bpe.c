@@ -15,7 +15,10 @@ typedef struct {
 } rule_slot;
 #define EMPTY UINT64_MAX /* not a pair, because ids are at most 2^31 - 1 */
 
-/* Initial symbols of one character. */
+/*
+ * Kind of the symbols that one character becomes at first: a known piece, its bytes, or the unknown
+ * token.
+ */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -97,7 +100,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* Files that are older than the field "type" hold BPE if they have merges. */
+    /* Files older than the field "type" contain a BPE model if they have merges. */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
@@ -152,7 +155,7 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
     return kvd_vocab_build(&m->vocab, err) ? kvd_in(err, "model vocabulary") : 0;
 }
 
-/* Reads one merge: "a b", or ["a", "b"], whose pieces may contain spaces. */
+/* Reads one merge rule: "a b", or ["a", "b"], whose pieces may contain spaces. */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
 {
@@ -340,7 +343,7 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
     return 0;
 }
 
-/* Joins the symbols of the word and appends their ids. */
+/* Merges the symbols of the word by byte-pair encoding and appends their ids. */
 static int merge_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                       kvd_ids *ids, kvd_err *err)
 {
@@ -366,7 +369,7 @@ static int merge_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_
     return kvd_merge_end(&w->merge, open, err);
 }
 
-/* Sets *found and *id if the whole word is one piece. */
+/* Sets *found and *id if the whole word is a piece of the vocabulary. */
 static int whole_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, uint32_t *id,
                       bool *found, kvd_err *err)
 {

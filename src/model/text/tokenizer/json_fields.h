@@ -12,17 +12,18 @@
 
 #include "common/err.h"
 
-/* Fails unless o is an object whose fields are all in `known`, names separated by spaces. */
+/* Fails unless o is an object whose fields are all listed in `known`, names separated by spaces. */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
 /*
- * Read an optional field. If it is absent, *value keeps the default that the caller has put there.
+ * Read an optional field of a JSON object. If it is absent, *value keeps the default that the
+ * caller has put there.
  */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);
 
-/* Return a required field, which o owns. */
+/* Return a required field of a JSON object; the object owns the value. */
 const char *kvd_json_text(const json_t *o, const char *what, const char *field, size_t *len,
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
@@ -30,7 +31,7 @@ json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd
 /* Returns the string of the field "type". */
 const char *kvd_json_type(const json_t *o, const char *what, kvd_err *err);
 
-/* Reads an id, an integer from 0 to 2^31 - 1. */
+/* Reads a token id, a JSON integer from 0 to 2^31 - 1. */
 int kvd_json_id(const json_t *v, const char *what, uint32_t *id, kvd_err *err);
 
 #endif

@@ -8,13 +8,13 @@
 
 #define NONE UINT32_MAX
 
-/* Smallest number of symbols of a part of a long word. */
+/* Smallest number of symbols of a part of a long word; parts are joined one at a time. */
 #define PART 4096
 
 /* Number of steps between two checks for a request to stop: a few milliseconds. */
 #define STEPS 16384
 
-/* ---- pairs of characters ---------------------------------------------- */
+/* ---- set of pairs of neighbouring characters -------------------------- */
 
 #define PAIR_BITS    ((size_t)1 << 21)
 #define LONGEST_PAIR 16
@@ -42,8 +42,8 @@ static bool continues(char c)
 }
 
 /*
- * Returns the bytes of the character at the start of s: one byte, and the continuation bytes that
- * follow it. Pieces of a file need not be UTF-8, so there may be any number of them.
+ * Returns the number of bytes of the character at the start of s: one byte, and the continuation
+ * bytes that follow it. Pieces of a file need not be UTF-8, so there may be any number of them.
  */
 static size_t character(const char *s, size_t len)
 {
@@ -71,8 +71,10 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
     }
 }
 
-/* Returns true if no product holds the last character of `left` followed by the first one of
- * `right`. */
+/*
+ * Returns true if no merge can join `left` and `right`, because no merged piece has the last
+ * character of `left` followed by the first one of `right`.
+ */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
     size_t n_left, n_right;
@@ -94,7 +96,7 @@ static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
     return !(m->pairs->bit[slot / 64] >> slot % 64 & 1);
 }
 
-/* ---- joining ----------------------------------------------------------- */
+/* ---- joining symbols --------------------------------------------------- */
 
 /*
  * Restores the heap order below node i. With four children per node the heap is flatter, and the
@@ -152,7 +154,10 @@ static void pop(kvd_merge_work *w)
         sift_down(w, 0);
 }
 
-/* Joins the first n symbols, appends their ids, and removes them from the list. */
+/*
+ * Joins the first n symbols of the word by merges, appends their ids, and removes them from the
+ * list.
+ */
 static int join(kvd_merge_work *w, size_t n, kvd_err *err)
 {
     const kvd_merge_rule rule = w->model->rule;
@@ -183,8 +188,8 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
         /*
-         * A candidate is stale if its pair has changed. If the pair has changed into another one
-         * with the same product, it is still valid, as in Hugging Face tokenizers.
+         * A candidate is stale if its pair of symbols has changed. If the pair has changed into
+         * another one with the same merged piece, it is still valid, as in Hugging Face tokenizers.
          */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
@@ -221,11 +226,11 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/* ---- words ------------------------------------------------------------- */
+/* ---- words, joined part by part ---------------------------------------- */
 
 /*
- * Returns the number of symbols before the last boundary that no merge crosses, or 0 if there is
- * none.
+ * Returns the number of symbols before the last position that no merge can cross, or 0 if there is
+ * no such position.
  */
 static size_t last_boundary(const kvd_merge_work *w)
 {
@@ -249,8 +254,10 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Without a boundary the list doubles before the next search, so all searches together are
-         * linear. */
+        /*
+         * If there is no such position, the list doubles before the next search, so that all
+         * searches together take linear time.
+         */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

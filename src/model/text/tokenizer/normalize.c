@@ -36,7 +36,9 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/* Characters since the last one that no later character can change. */
+/*
+ * Characters since the last position from which on no later character can change the normal form.
+ */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -63,7 +65,10 @@ static int by_class(const void *a, const void *b)
     return x->combining - y->combining;
 }
 
-/* Sorts the marks after each starter by class; marks of equal class keep their order. */
+/*
+ * Sorts the combining marks after each base character by combining class; marks of equal class keep
+ * their order.
+ */
 static int order(run *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n;) {
@@ -83,7 +88,9 @@ static int order(run *r, kvd_err *err)
                     r->c[m - 1] = t;
                 }
         } else if (!sorted) {
-            /* counting sort, because hostile texts may have thousands of marks in a row */
+            /*
+             * counting sort, because hostile texts may have thousands of marks after one character
+             */
             mark *copy = malloc((j - i) * sizeof *copy);
             if (!copy)
                 return kvd_no_memory(err, "combining marks", (j - i) * sizeof *copy);
@@ -102,7 +109,7 @@ static int order(run *r, kvd_err *err)
     return 0;
 }
 
-/* Appends the characters of the run, composed if `compose`, and empties it. */
+/* Appends the characters of the run to *out, composed if `compose`, and empties the run. */
 static int flush(run *r, bool compose, kvd_buffer *out, kvd_err *err)
 {
     if (!r->n)
@@ -184,7 +191,7 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /* the character before may compose with this one */
+        /* the character before this one may compose with it */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -223,7 +230,7 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /* No composition has a second character below U+0300, or a Chinese one. */
+        /* No composition has a second character below U+0300 or among the Chinese characters. */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -232,8 +239,10 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
 
 #define NESTING_MAX 32
 
-/* Limit of growth: a text of n bytes may become GROWTH n + GROWTH_BASE bytes. Published normalizers
- * at most triple it. */
+/*
+ * Limit of growth: a text of n bytes may become GROWTH n + GROWTH_BASE bytes. Published normalizers
+ * at most triple it.
+ */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
 
@@ -362,7 +371,7 @@ void kvd_normalizer_free(kvd_normalizer *n)
     free(n);
 }
 
-/* Returns the largest length that a text of `before` bytes may grow to. */
+/* Returns the largest number of bytes to which a text of `before` bytes may grow. */
 static size_t growth_limit(size_t before)
 {
     return before > (SIZE_MAX - GROWTH_BASE) / GROWTH ? SIZE_MAX : GROWTH * before + GROWTH_BASE;
@@ -377,7 +386,10 @@ static int too_long(const step *s, size_t before, kvd_err *err)
         kind_names[s->kind], before, growth_limit(before), GROWTH, GROWTH_BASE >> 10);
 }
 
-/* Applies a Replace step. `before` is the number of bytes of the text before the first step. */
+/*
+ * Applies a Replace step of the normalizer. `before` is the number of bytes of the text before the
+ * first step.
+ */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
 {
@@ -389,7 +401,10 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
     kvd_scan_text(&scan, text, len, open);
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
         if (begin == end) {
-            /* Hugging Face tokenizers loses track of positions here, and may crash */
+            /*
+             * Hugging Face tokenizers loses track of positions if a pattern matches the empty text,
+             * and may crash
+             */
             rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu",
                           begin);
             break;
@@ -403,7 +418,10 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             rc = too_long(s, before, err);
             break;
         }
-        /* the new text belongs to the byte before the end of the text that it replaces */
+        /*
+         * the replacement belongs to the first character if the text that it replaces ends within
+         * that character
+         */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
             new_first += s->content.n;
@@ -435,7 +453,7 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/* Maps every character by itself, so a final sigma is as any other one. */
+/* Lowercases every character by itself, so a Greek final sigma is treated as any other sigma. */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;
@@ -461,8 +479,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 }
 
 /*
- * Brings text into a normal form. On entry *first is the length of the first character. It is set
- * to the number of leading bytes of the result that this character gives.
+ * Brings text into a Unicode normal form. On entry *first is the length of the first character. On
+ * return it is the number of leading bytes of the result that come from this character.
  */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)

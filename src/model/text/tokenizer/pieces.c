@@ -26,7 +26,7 @@ int kvd_buffer_add(kvd_buffer *b, const char *s, size_t n, kvd_err *err)
     if (n > SIZE_MAX - b->n)
         return kvd_no_memory(err, "text", (unsigned long long)n);
     void *array = b->s;
-    /* s may point into the buffer, which moves when it grows */
+    /* s may point into the buffer itself, which moves when it grows */
     const bool inside = b->s && s >= b->s && s < b->s + b->n;
     const size_t at = inside ? (size_t)(s - b->s) : 0;
     if (kvd_grow(&array, &b->capacity, b->n + n, 1, err))
@@ -112,7 +112,7 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
     s->behavior = behavior;
 }
 
-/* Returns true if the next stretch is joined to the waiting one. */
+/* Returns true if the next stretch of the text is joined to the one that waits to be emitted. */
 static bool glued(const kvd_splitter *s, bool is_match)
 {
     switch (s->behavior) {

@@ -11,7 +11,10 @@
 
 #include "common/err.h"
 
-/* Makes room for `need` elements of `size` bytes in *array, whose capacity is *capacity. */
+/*
+ * Grows *array, whose capacity is *capacity elements, to room for at least `need` elements of
+ * `size` bytes.
+ */
 int kvd_grow(void **array, size_t *capacity, size_t need, size_t size, kvd_err *err);
 
 typedef struct {
@@ -25,8 +28,9 @@ void kvd_buffer_release(kvd_buffer *b);
 typedef struct {
     size_t begin, len; /* range in the store; unused if is_id */
     /*
-     * Number of leading bytes that come from the first character of the document, including bytes
-     * inserted before that character. Metaspace with "first" reads it.
+     * Number of leading bytes of the piece that come from the first character of the document,
+     * including bytes inserted before that character. Used by Metaspace with prepend_scheme
+     * "first".
      */
     size_t first;
     uint32_t id;
@@ -51,15 +55,17 @@ typedef struct {
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece to the next list; an empty piece is left out. */
+/* Appends a piece to the next list of pieces; an empty piece is left out. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
-/* Appends bytes [begin, end) of a piece, counted from its start. The part is open if the piece is
- * open and ends at `end`. */
+/*
+ * Appends bytes [begin, end) of a piece, counted from its start, to the next list of pieces. The
+ * part is open if the piece is open and ends at `end`.
+ */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
-/* Makes the next list the current list. */
+/* Makes the next list of pieces the current list. */
 void kvd_pieces_step(kvd_pieces *p);
 
 /* Treatment of the matches of a pattern when a text is cut at them. */
@@ -72,14 +78,14 @@ typedef enum {
 } kvd_split_behavior;
 
 /*
- * State of cutting one piece. It receives the stretches of the piece in order, both matches and the
- * text between matches, and emits the pieces that the behavior makes of them.
+ * State of cutting one piece at the matches of a pattern. It receives the stretches of the piece in
+ * order, both matches and the text between matches, and emits pieces according to `behavior`.
  */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* waiting: [begin, end) is kept until the next stretch is known */
+    /* waiting: the stretch [begin, end) is kept until the next stretch is known */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;
@@ -92,12 +98,12 @@ int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 /* Alphabet of byte-level BPE (GPT-2), which writes each byte as one printable character. */
 
 /*
- * Returns the character of a byte. A printable byte is its own character; the others are numbered
- * from U+0100 on, in order.
+ * Returns the character that represents a byte. A printable byte is its own character; the others
+ * are numbered from U+0100 on, in order.
  */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
-/* Returns the byte of a character, or -1 if the character is not in the alphabet. */
+/* Returns the byte that a character represents, or -1 if the character is not in the alphabet. */
 int kvd_char_to_byte(uint32_t code_point);
 
 #endif

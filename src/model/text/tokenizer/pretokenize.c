@@ -11,8 +11,8 @@
 #define NESTING_MAX 32
 
 /*
- * ByteLevel's own pattern: contractions; runs of letters, digits or other characters, each with an
- * optional space before it; then white space.
+ * Pattern by which the step ByteLevel splits text: contractions; runs of letters, digits or other
+ * characters, each with an optional space before it; then white space.
  */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -91,7 +91,7 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/* Adds the Punctuation step, which cuts at Unicode's punctuation and at the ASCII symbols. */
+/* Adds the step Punctuation, which cuts at Unicode's punctuation and at the ASCII symbols. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -197,7 +197,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* it would have to read ByteLevel's alphabet instead of the text */
+    /* after ByteLevel the step would have to read ByteLevel's alphabet instead of the text */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -206,7 +206,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* \w there also has the join controls */
+    /* \w of Hugging Face's library also matches the join controls */
     if (!strcmp(type, "Whitespace"))
         return kvd_json_known(spec, type, "type", err) ||
                        add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -327,7 +327,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
 
 /*
  * Adds a space before every piece that does not begin with one. The longer piece is written at the
- * end of the store.
+ * end of the byte store.
  */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {

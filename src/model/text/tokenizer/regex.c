@@ -7,12 +7,13 @@
 
 /* Translates Oniguruma's pattern syntax into PCRE2's. */
 
-/* The property White_Space; PCRE2's own \s has U+180E too. */
+/* Class of the characters with Unicode's property White_Space; PCRE2's \s also has U+180E. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /*
- * Oniguruma's \w (UTS #18 word); PCRE2's own is narrower. Outside a class, Oniguruma looks up
- * characters below U+0100 in a table that also has the superscripts and fractions.
+ * Class of the characters that Oniguruma's \w matches (UTS #18 word), which PCRE2's \w does not all
+ * match. Outside a class, Oniguruma looks up characters below U+0100 in a table that also has the
+ * superscripts and fractions.
  */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -58,9 +59,9 @@ static bool is_letter_or_digit(char c)
 }
 
 /*
- * Translates \p{Name}, \P{Name} and \p{^Name}. General categories have the same names in both
- * libraries. Other names are written as scripts, because for PCRE2 a bare script name means script
- * extensions.
+ * Translates the character properties \p{Name}, \P{Name} and \p{^Name}. General categories have the
+ * same names in both libraries. Other names are written as scripts, because for PCRE2 a bare script
+ * name means script extensions.
  */
 static int property(walk *w)
 {
@@ -112,7 +113,7 @@ static int hex_escape(walk *w, bool u)
     for (size_t k = 0; k < want; k++)
         if (!is_hex(w->p[w->i + 2 + k]))
             return refuse(w, "this hexadecimal escape");
-    /* a byte above 7f is a raw byte to Oniguruma */
+    /* a \x escape above 7f is a raw byte to Oniguruma, not a character */
     if (!u && w->p[w->i + 2] > '7')
         return refuse(w, "a raw byte above 7f");
     if (puts_to(w, "\\x{") || put(w, w->p + w->i + 2, want) || puts_to(w, "}"))
@@ -211,7 +212,10 @@ static int open_group(walk *w)
             w->i += strlen(same[k]);
             return puts_to(w, same[k]);
         }
-    /* elsewhere, Ruby and Perl differ in the scope of the option */
+    /*
+     * the option (?i) is accepted at the start only; elsewhere its scope differs between Ruby and
+     * Perl
+     */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
         w->i = 4;
@@ -219,7 +223,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* back references are refused, so no group needs to be captured */
+    /* groups need not be captured, because back references are refused */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -244,8 +248,8 @@ static int interval(walk *w)
 }
 
 /*
- * Refuses characters that Oniguruma, ignoring case, also matches against several characters (ss and
- * U+00DF).
+ * Fails if the case-insensitive pattern has a character that Oniguruma also matches against several
+ * characters (as U+00DF against ss).
  */
 static int no_multiple_folds(walk *w)
 {
@@ -315,12 +319,12 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* Matches between two checks of the speed and of the request to stop. */
+/* Number of matches between two checks of the search's speed and of a request to stop. */
 #define SEARCHES 1024
 
 /*
- * A search of a text fails if it takes more processor time than SLOW_S seconds plus one second per
- * SLOW_BYTES bytes. Patterns of published tokenizers search more than 10 MB per second.
+ * Limit of the processor time of a search: SLOW_S seconds plus one second per SLOW_BYTES bytes of
+ * text. Patterns of published tokenizers search more than 10 MB per second.
  */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
@@ -343,7 +347,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
     }
     if (kvd_onig_to_pcre2(pattern, len, &text, err))
         goto done;
-    /* Ruby's ^ and $ match at every line; its lines end at a line feed only */
+    /* in Ruby, ^ and $ match at every line, and only a line feed ends a line */
     int number;
     size_t at;
     if (pcre2_set_newline(ctx, PCRE2_NEWLINE_LF)) {
@@ -363,7 +367,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
                  text.s ? text.s : "");
         goto done;
     }
-    /* without the JIT, pcre2_match interprets the pattern: slower, with the same matches */
+    /* if the JIT fails, pcre2_match interprets the pattern: slower, with the same matches */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
 done:
     pcre2_compile_context_free(ctx);
@@ -458,7 +462,10 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const size_t left = s->len - s->at;
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
-        /* The last bytes may be the start of the literal. */
+        /*
+         * The last bytes of an open text may be the start of the literal, so they are not yet
+         * searched.
+         */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
                ((unsigned char)s->text[s->known] & 0xc0) == 0x80)

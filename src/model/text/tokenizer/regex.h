@@ -17,13 +17,19 @@
 
 typedef struct kvd_regex kvd_regex;
 
-/* Compiles a pattern; if `literal`, it matches its own bytes. Returns NULL with *err on failure. */
+/*
+ * Compiles a pattern; if `literal`, the pattern is a text that matches only itself. Returns NULL
+ * with *err on failure.
+ */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
-/* Compiles the pattern in {"String": ...} (literal) or {"Regex": ...}. */
+/*
+ * Compiles the pattern in a JSON object {"String": ...} (literal) or {"Regex": ...}. Returns NULL
+ * with *err on failure.
+ */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
 
-/* Iterator over the matches in one text; kvd_scan_text starts the next text. */
+/* Iterator over the matches of a pattern in one text; kvd_scan_text starts the next text. */
 typedef struct {
     const kvd_regex *regex;
     void *match_data, *limits; /* memory of PCRE2 */

@@ -13,8 +13,8 @@
 #include "model/text/tokenizer/pieces.h"
 
 /*
- * Table of pieces and their ids, searched by either. Ids may have gaps; memory is proportional to
- * the number of pieces.
+ * Vocabulary of a tokenizer: table of pieces (strings) and their ids, searched by piece or by id.
+ * Ids may have gaps; memory is proportional to the number of pieces.
  */
 
 typedef struct {
@@ -54,7 +54,10 @@ size_t kvd_vocab_end(const kvd_vocab *v);
 
 typedef struct kvd_normalizer kvd_normalizer;
 
-/* Reads the object `spec`; JSON null means no normalizer. Returns NULL with *err on failure. */
+/*
+ * Reads a normalizer from the JSON object `spec`; JSON null means no normalizer. Returns NULL with
+ * *err on failure.
+ */
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
@@ -98,7 +101,7 @@ int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_piece
 /* Returns the text of an added token in decoded text, or NULL if the id is not an added token. */
 const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len);
 
-/* Returns the largest id + 1, or 0 if there are no added tokens. */
+/* Returns the largest id of an added token + 1, or 0 if there are no added tokens. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /*
@@ -140,7 +143,7 @@ typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and a word cache; one per t
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
-/* Returns the vocabulary, which m owns. */
+/* Returns the vocabulary of the BPE model, which m owns. */
 const kvd_vocab *kvd_bpe_vocab(const kvd_bpe *m);
 
 kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
@@ -172,8 +175,8 @@ typedef struct {
 } kvd_template;
 
 /*
- * Reads the object `spec`; JSON null means the text alone. The caller must release t on failure
- * too.
+ * Reads a post-processor from the JSON object `spec`; JSON null means the text's ids alone. The
+ * caller must release t on failure too.
  */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
@@ -280,28 +283,32 @@ typedef struct {
     uint32_t id;    /* id of the joined pair */
 } kvd_merge_candidate;
 
-/* Returns true if left and right join, and fills *id and *priority (the smallest is joined
- * first). */
+/*
+ * Rule that tells which symbols merge: returns true if left and right do, and fills *id with the
+ * merged symbol and *priority (the smallest is joined first).
+ */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/* Set of pairs of neighbouring characters, as a bit per hash. It may contain pairs that were not
- * added. */
+/*
+ * Set of pairs of neighbouring characters, as one bit per hash value. It may seem to contain pairs
+ * that were not added.
+ */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
 void kvd_pair_set_free(kvd_pair_set *set);
-/* Adds all pairs of neighbouring characters of one product. */
+/* Adds all pairs of neighbouring characters of one merged piece to the set. */
 void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 
-/* Model of merges; it does not change while words are joined. */
+/* Merge rules of a vocabulary; they do not change while words are joined. */
 typedef struct {
     kvd_merge_rule rule;
-    /* First argument of `rule`. */
+    /* First argument of every call of `rule`. */
     const void *context;
     /*
-     * Texts of all symbols. The text of a product is the text of its left part followed by that of
-     * its right part.
+     * texts of all symbols. The text of a merged symbol is the text of its left part followed by
+     * that of its right part
      */
     const kvd_vocab *vocab;
     /* Pairs of neighbouring characters in the texts that `rule` can produce. */
@@ -321,13 +328,13 @@ typedef struct {
 /* Starts a word whose ids are appended to *ids. Memory is kept between words. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol. May append the ids of earlier parts of the word. */
+/* Appends a symbol to the word. May append the ids of earlier parts of the word to the result. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /*
- * Joins until no pair is left: each time the pair of smallest priority, leftmost on ties. Appends
- * the ids. If the word is open, symbols after the last boundary are dropped, because what follows
- * may still be joined with them.
+ * Joins symbols until no pair merges: each time the pair of smallest priority, leftmost on ties.
+ * Appends the ids. If the word is open, symbols after the last position that no merge can cross are
+ * dropped, because the text that follows may still be joined with them.
  */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 

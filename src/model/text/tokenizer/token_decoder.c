@@ -39,7 +39,7 @@ int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err)
     return 0;
 }
 
-/* Ends a string whose bytes are already in the text. */
+/* Ends the last string of the list, whose bytes are already in its text. */
 static int end_string(kvd_strings *l, kvd_err *err)
 {
     return kvd_strings_add(l, NULL, 0, err);
@@ -197,7 +197,10 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/* Appends bytes that need not be UTF-8; ill-formed sequences become U+FFFD. */
+/*
+ * Appends bytes that need not be UTF-8; each ill-formed sequence becomes the replacement character
+ * U+FFFD.
+ */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {
@@ -271,7 +274,7 @@ static int replace(const step *s, kvd_scan *scan, const char *text, size_t len, 
     size_t begin, end, done = 0;
     int rc = 0;
     kvd_scan_text(scan, text, len, false);
-    /* an empty text has no match, not even an empty one */
+    /* in an empty text nothing is replaced, even if the pattern matches the empty text */
     while (len && (rc = kvd_scan_next(scan, &begin, &end, err)) > 0) {
         if (kvd_buffer_add(&out->text, text + done, begin - done, err) ||
             kvd_buffer_add(&out->text, s->content.s, s->content.n, err))
@@ -292,8 +295,8 @@ static int hex(char c)
 }
 
 /*
- * Replaces runs of strings "<0xNN>" by their bytes, or by one U+FFFD each if the bytes are not
- * UTF-8.
+ * Decodes byte fallback: replaces runs of strings "<0xNN>" by their bytes, or by one U+FFFD each if
+ * the bytes are not UTF-8.
  */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {

@@ -16,7 +16,10 @@ struct kvd_llama2c {
     kvd_pair_set *pairs;
 };
 
-/* Returns the bits of a float, reordered so that a higher score gives a smaller number. */
+/*
+ * Returns the merge priority of a score: the bits of the float, reordered so that a higher score
+ * gives a smaller number.
+ */
 static uint32_t priority_of(float score)
 {
     uint32_t bits;
@@ -64,7 +67,10 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
-    /* a piece takes at least nine bytes, so no allocation exceeds the size of the file */
+    /*
+     * a piece takes at least nine bytes of the file; this check keeps allocations below the size of
+     * the file
+     */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
         return NULL;
