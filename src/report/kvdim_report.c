@@ -70,9 +70,12 @@ static const kvd_program description = {
                  "kvdim-report --published results/kvdim-25m -o published"},
     .options = options};
 
-/* ---- the headline --------------------------------------------------------------------------- */
+/* ---- section with the verdicts on the claims ------------------------------------------------ */
 
-/* Fills the table of the claims that these files measure, and counts the others. */
+/*
+ * Adds to `t` one row for every claim that the result files measure, and sets `*n_unmeasured` to
+ * the number of the other claims.
+ */
 static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
 {
     char buf[160];
@@ -153,7 +156,10 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
     return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-/* Appends a line on the files of models with random weights, if there are any. */
+/*
+ * Names the result files of models with random weights, if there are any, and warns that their
+ * spectra and accuracies are not valid.
+ */
 static void say_random(const kvd_results *r, kvd_text *t)
 {
     size_t n = 0, at = 0;
@@ -197,7 +203,7 @@ static int print_plain(const config *cfg, const kvd_results *r, const kvd_ledger
 
 /* ---- main ----------------------------------------------------------------------------------- */
 
-/* Entries of the folder of a report. */
+/* Names of the files and folders that the program writes into the output folder. */
 static const char *const contents[] = {"index.html", "figures/", "tables/", NULL};
 
 static int write_tables(const kvd_report *report, const kvd_output *out, kvd_err *err)
@@ -226,7 +232,9 @@ static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Adds the sections of all results. Without results the page has the published tables alone. */
+/*
+ * Adds one section per kind of result. Without result files the page has only the published tables.
+ */
 static int add_sections(const config *cfg, const char *paper, const kvd_results *r,
                         const kvd_results *other, const kvd_results *counting,
                         const kvd_ledger *ledger, kvd_report *report, size_t *n_outside,

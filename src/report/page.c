@@ -13,9 +13,9 @@
 #include "report/report.h"
 
 /*
- * Style of the page. Colours are variables with a light and a dark value; the black lines of
- * gnuplot take the colour of the text. `.wide` and `.draw` scroll sideways and show a shadow at
- * each end where something is hidden.
+ * CSS of the page. Colours are variables with a light and a dark value; black lines of gnuplot take
+ * the text colour. `.wide` and `.draw` scroll sideways and show a shadow at an end with hidden
+ * content.
  */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
@@ -131,7 +131,7 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/* Returns the length of the first sentence of a caption, up to a colon where there is one. */
+/* Returns the length of a caption's title: its first sentence, or the part before a colon in it. */
 static size_t title_length(const char *caption)
 {
     const char *const colon = strstr(caption, ": ");
@@ -142,7 +142,7 @@ static size_t title_length(const char *caption)
     return n;
 }
 
-/* Largest number of figures of a section that the page shows unfolded. */
+/* Largest number of figures of a section that the page shows without a click. */
 enum { OPEN_FIGURES = 2 };
 
 static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figures,
@@ -281,7 +281,10 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/* Starts gnuplot in `dir` with its output going to two descriptors; no shell is involved. */
+/*
+ * Starts gnuplot in folder `dir` without a shell. The drawing and the messages of gnuplot go to two
+ * file descriptors.
+ */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -304,7 +307,10 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
     return code ? kvd_fail_errno(err, "cannot start gnuplot") : 0;
 }
 
-/* Runs gnuplot; argv holds no text of a result file. On failure *err says why there is no image. */
+/*
+ * Runs gnuplot. `argv` must not contain text from a result file, because gnuplot would execute it.
+ * On failure `*err` says why there is no image.
+ */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
     int pipe_fd[2] = {-1, -1}, said = -1, status = -1, code = 0;
@@ -320,7 +326,7 @@ static int gnuplot(char *const *argv, const char *dir, const char *scripts, imag
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
     status = drain(pipe_fd[0], to, err);
-    close(pipe_fd[0]); /* If the reader has failed, gnuplot must not wait for it. */
+    close(pipe_fd[0]); /* gnuplot must get an error, not wait, if reading its output has failed */
     pipe_fd[0] = -1;
     while (waitpid(pid, &code, 0) < 0)
         if (errno != EINTR) {

@@ -67,7 +67,7 @@ int kvd_section_figure(kvd_section *s, const char *name, const char *script, int
     return 0;
 }
 
-/* ---- points that a figure does not show ----------------------------------------------------- */
+/* ---- points that a figure cannot draw ------------------------------------------------------- */
 
 static void add_formatted(kvd_text *t, const char *fmt, va_list args)
 {
@@ -116,7 +116,7 @@ static double number_of(const kvd_table *t, size_t row, size_t col)
     return t->col[col].kind == KVD_CELL_INT && !isnan(c->real) ? (double)c->number : c->real;
 }
 
-/* Number of points of a panel, and number of points among them that it cannot show. */
+/* Number of points of a panel, and how many of them the panel cannot draw. */
 typedef struct {
     size_t all, not_finite, not_above_0;
 } point_count;
@@ -162,7 +162,7 @@ void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *pan
                               kvd_text_get(&s->figure[s->n_figures - 1].left_out));
 }
 
-/* ---- keys ----------------------------------------------------------------------------------- */
+/* ---- layout of figure legends --------------------------------------------------------------- */
 
 static bool is_drawn(const kvd_table *t, size_t row, size_t drawn)
 {

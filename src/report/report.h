@@ -1,6 +1,6 @@
 /*
- * A report: sections with words, tables and figures. The studies fill it; tables.c and page.c
- * write it.
+ * A report: sections with words, tables and figures. The studies (studies/) fill it from result
+ * files; tables.c and page.c write it.
  */
 #ifndef KVD_REPORT_REPORT_H
 #define KVD_REPORT_REPORT_H
@@ -20,8 +20,8 @@
  */
 
 /*
- * A growing string. If memory runs out, the string remembers it and the caller asks once at the
- * end, so that code that builds a page needs no checks in between.
+ * A string that grows. If memory runs out, the string records the failure and the caller checks
+ * once at the end with kvd_text_check.
  */
 
 typedef struct {
@@ -56,28 +56,33 @@ typedef struct {
     char *name;    /* heading in CSV files */
     char *heading; /* heading with the unit, in Markdown and HTML */
     kvd_cell_kind kind;
-    int digits;      /* significant digits of a real in Markdown and HTML; 0 means no decimals */
-    double shade_lo; /* if shade_lo < shade_hi, HTML cells are shaded from the one to the other */
+    int digits; /* significant digits of a real in Markdown and HTML; 0 means no decimals */
+    /* range of values that the colours of HTML cells span; no shading unless shade_lo < shade_hi */
+    double shade_lo;
     double shade_hi;
-    bool interval; /* shown as "value [from, to]", where the next two columns are from and to */
+    /*
+     * true if the cell is shown as "value [from, to]", with the ends taken from the next two
+     * columns
+     */
+    bool interval;
 } kvd_table_col;
 
 typedef struct {
     char *text;
     int64_t number;
-    double real; /* NaN is an empty cell, also in an int column */
+    double real; /* value of a numeric cell; NaN is an empty cell, also in an int column */
 } kvd_cell;
 
 typedef struct {
-    char name[64]; /* file name without its ending: letters, digits, '-' */
+    char name[64]; /* name of the CSV file without its ending: letters, digits, '-' */
     char *title;
     char *note; /* text below the table; "" for none */
     /* true if the page does not show the table, which holds the data of a figure */
     bool only_files;
-    bool no_markdown; /* too long for Markdown */
+    bool no_markdown; /* true if the table is too long for Markdown */
     kvd_table_col *col;
     size_t n_cols;
-    kvd_cell *cell; /* [n_rows][n_cols] */
+    kvd_cell *cell; /* [n_rows][n_cols] cells */
     size_t n_rows, size, at;
     bool failed;
 } kvd_table;
@@ -85,15 +90,17 @@ typedef struct {
 void kvd_table_init(kvd_table *t, const char *name, const char *title);
 void kvd_table_note(kvd_table *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 /*
- * Adds a column. All columns must be added before the first row. `digits`: significant digits of a
- * real number.
+ * Adds a column. All columns must be added before the first row. `digits` is the number of
+ * significant digits of a real number.
  */
 void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name,
                           const char *heading);
-/* Shades the cells of the column added last. */
+/* Shades the HTML cells of the column added last by their value between `lo` and `hi`. */
 void kvd_table_shade(kvd_table *t, double lo, double hi);
 
-/* Makes the column added last the value of an interval. The next two columns are its ends. */
+/*
+ * Shows the column added last as a value with an interval, whose ends are in the next two columns.
+ */
 void kvd_table_interval(kvd_table *t);
 
 /* Appends the next cell of the row. A row is complete when its last cell was appended. */
@@ -122,30 +129,34 @@ void kvd_table_release(kvd_table *t);
 
 /* A figure is a gnuplot script of plots/ that reads CSV files of tables/. */
 typedef struct {
-    char name[64];      /* figures/NAME.svg, figures/NAME.png */
+    char name[64];      /* name of the files figures/NAME.svg and figures/NAME.png */
     const char *script; /* name of the script, such as "spectra.gp" */
-    /* gnuplot assignments; never text from a result file, which gnuplot would execute */
+    /*
+     * gnuplot assignments; must not contain text from a result file, because gnuplot would execute
+     * it
+     */
     char *settings;
-    char *caption;     /* plain text */
+    char *caption;     /* caption as plain text */
     int width, height; /* size of the SVG in its units; the PNG has twice as many pixels */
-    bool folded;       /* shown on the page after a click on its title */
-    kvd_text left_out; /* sentences on points that it does not show, and why */
-    kvd_text why;      /* the reason why it is not drawn; empty means it is drawn */
+    bool folded;       /* true if the page shows the figure after a click on its title */
+    kvd_text left_out; /* sentences on points that the figure does not show, with the reason */
+    kvd_text why;      /* reason why the figure is not drawn; empty if it is drawn */
 } kvd_figure;
 
-/* One panel of a figure: which columns of the table it draws, by their names in CSV files. */
+/* Columns of a table that one panel of a figure draws, by their names in CSV files. */
 typedef struct {
     const char *title; /* title of the panel */
-    const char *x, *y; /* if x is NULL, every row has a place on the horizontal axis */
-    bool log_x, log_y; /* logarithmic axes */
-    bool sparse;       /* true if empty cells of y are not points */
-    /* draws only rows with the text `is` in column `where`; NULL draws all rows */
+    /* columns of the axes; if x is NULL, every row has its place on the horizontal axis */
+    const char *x, *y;
+    bool log_x, log_y; /* true for a logarithmic axis */
+    bool sparse;       /* true if rows with an empty cell in column y are not points of the panel */
+    /* the panel draws only rows with the text `is` in column `where`; NULL draws all rows */
     const char *where, *is;
 } kvd_panel;
 
 typedef struct {
     const char *id, *title;
-    kvd_text words; /* HTML */
+    kvd_text words; /* paragraphs as HTML */
     kvd_table **table;
     size_t n_tables;
     kvd_figure *figure;
@@ -153,21 +164,21 @@ typedef struct {
 } kvd_section;
 
 typedef struct {
-    kvd_text title; /* plain text */
+    kvd_text title; /* title of the page as plain text */
     kvd_section **section;
     size_t n;
 } kvd_report;
 
 /*
- * Each function returns the section, table or figure that it added, or NULL with *err if memory
- * runs out. The report owns the result.
+ * These functions add a section, table or figure and return it, or NULL with *err if memory runs
+ * out. The report owns the result.
  */
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
 
 /*
- * Adds a figure. `script` and the format of its settings must not contain text from a file. Returns
- * 0 or -1.
+ * Adds a figure to a section. `script` and the format of its settings must not contain text from a
+ * file. Returns 0 or -1.
  */
 int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                        const char *caption, kvd_err *err, const char *settings, ...)
@@ -181,13 +192,15 @@ int kvd_section_figure(kvd_section *s, const char *name, const char *script, int
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 
-/* Folds the figure added last: the page shows its title and opens the figure on a click. */
+/* Shows only the title of the figure added last; a click on the title opens the figure. */
 void kvd_section_fold(kvd_section *s);
 
 /* Adds a sentence on points that the figure added last does not show. */
 void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Says why the figure added last is not drawn; the page shows the reason in its place. */
+/*
+ * Sets the reason why the figure added last is not drawn. The page shows the reason in its place.
+ */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
@@ -202,8 +215,8 @@ int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, 
 void kvd_report_release(kvd_report *r);
 
 /*
- * Writes the report as one HTML page without scripts and without references to other servers. It is
- * light or dark as the reader's browser asks.
+ * Writes the report as one HTML page without scripts and without references to other servers. Its
+ * colours are light or dark as the reader's browser requests.
  */
 
 /*
@@ -212,7 +225,7 @@ void kvd_report_release(kvd_report *r);
  */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
-/* Figures through gnuplot, which runs as a child process with scripts of plots/. */
+/* Draws figures with gnuplot, which runs as a child process with the scripts of plots/. */
 
 /*
  * Writes figures/NAME.svg and NAME.png of every figure into the folder. The folder must hold the

@@ -51,9 +51,9 @@ const char *kvd_fact_get(const kvd_facts *f, const char *name)
     return "";
 }
 
-/* ---- provenance ----------------------------------------------------------------------------- */
+/* ---- provenance of a result file ------------------------------------------------------------ */
 
-/* Adds a fact. The list takes over `value`. */
+/* Appends an attribute to the list of provenance facts, which takes ownership of `value`. */
 static int add_fact(kvd_facts *f, const char *name, char *value, kvd_err *err)
 {
     kvd_fact *all = realloc(f->fact, (f->n + 1) * sizeof *all);
@@ -80,7 +80,10 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/* Reads the attributes as facts. A missing attribute is left out, because it was not recorded. */
+/*
+ * Reads the attributes of an object as provenance facts. An attribute that the file does not have
+ * is skipped.
+ */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -148,7 +151,7 @@ static int read_provenance(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/* ---- one file ------------------------------------------------------------------------------- */
+/* ---- reading one result file ---------------------------------------------------------------- */
 
 static int load_spectrum(kvd_result *r, kvd_err *err)
 {
@@ -333,7 +336,7 @@ done:
     return status;
 }
 
-/* ---- all files ------------------------------------------------------------------------------ */
+/* ---- listing of the result files ------------------------------------------------------------ */
 
 static int is_h5(const struct dirent *e)
 {
@@ -387,9 +390,11 @@ void kvd_results_release(kvd_results *r)
     *r = (kvd_results){0};
 }
 
-/* ---- names ---------------------------------------------------------------------------------- */
+/* ---- names in tables and legends ------------------------------------------------------------ */
 
-/* Returns the name of a result before names are made distinct. */
+/*
+ * Returns the label of a result, which becomes its name unless other results have the same label.
+ */
 static const char *label_of(const kvd_result *r)
 {
     switch (r->kind) {
@@ -433,8 +438,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes one property that may distinguish two results of one label. `level` chooses the property,
- * in the order in which they are tried.
+ * Writes one property that may distinguish two results with the same label. `level` selects the
+ * property, in the order in which properties are tried.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
@@ -457,7 +462,7 @@ static int describe(const kvd_result *r, int level, bool models, char **name)
                     level >= 3 ? " [" : "", level >= 3 ? r->path : "", level >= 3 ? "]" : "");
 }
 
-/* Puts the model's name before *label, which is allocated again. */
+/* Prepends the model's name to the allocated text `*label`. */
 static int prefix(char **label, const char *model, kvd_err *err)
 {
     char *longer;
@@ -494,7 +499,7 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                         strcmp(r->item[j].name, r->item[i].name) == 0;
             if (!clash)
                 continue;
-            /* All results with a shared name get the longer name, so that legends have one form. */
+            /* All results that share a name get the longer name, so that the legend is uniform. */
             char *old = r->item[i].name;
             char *shared = old ? strdup(old) : NULL;
             for (size_t j = i; j < r->n; j++) {

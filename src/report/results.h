@@ -21,16 +21,19 @@ typedef enum {
     KVD_RESULT_RATES,
     KVD_RESULT_ERROR_TABLE,
     KVD_RESULT_ACCURACY,
-    KVD_RESULT_TASKS, /* read into `accuracy` */
+    KVD_RESULT_TASKS, /* kvdim/tasks file, which is also read into `accuracy` */
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
     KVD_RESULT_SERVING,
     KVD_RESULT_JCT,
-    /* activations, moments, attention or fisher: listed under provenance, without a section */
+    /*
+     * kvdim/activations, moments, attention or fisher file: listed under provenance, without a
+     * section
+     */
     KVD_RESULT_INPUT
 } kvd_result_kind;
 
-/* One line of provenance: an attribute of /provenance (or of an input) as text. */
+/* One line of provenance: an attribute of the HDF5 group /provenance (or of an input) as text. */
 typedef struct {
     char *name, *value;
 } kvd_fact;
@@ -48,33 +51,34 @@ typedef struct {
     kvd_result_kind kind;
     /*
      * name in tables and legends: the label, with further properties if other results of the kind
-     * share it
+     * have the same label
      */
     char *name;
     kvd_facts provenance;
-    kvd_facts *input; /* [n_inputs] */
+    kvd_facts *input; /* [n_inputs] provenance of each input file */
     size_t n_inputs;
     bool has_model;
     kvd_model_info model;
-    /* contents of the file; the member of the file's kind is filled */
-    kvd_spectrum spectrum; /* without bases: R and right are NULL */
+    /* contents of the file: only the member for the kind of the file is filled */
+    kvd_spectrum spectrum; /* spectrum without rotation matrices: R and right are NULL */
     kvd_similarity similarity;
     kvd_rates rates;
-    kvd_rows *proposals;     /* proposals of a rates file of kvdim-fit --regression; else NULL */
-    bool proposals_measured; /* true if one of the sweeps was of the proposals' own model */
+    kvd_rows *proposals; /* settings proposed by kvdim-fit --regression (rates file); else NULL */
+    /* true if the proposals were fitted to sweeps that include their own model */
+    bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
     /* accuracy file: label and content hash of the evaluated texts; NULL if not recorded */
     char *corpus_label, *corpus_hash;
-    size_t corpus_tokens, corpus_seq_len; /* 0 if not recorded */
+    size_t corpus_tokens, corpus_seq_len; /* size of the evaluated texts; 0 if not recorded */
     kvd_kernels kernels;
     kvd_tokens tokens;
     kvd_rows *serving, *jct;
-    /* jct file: jobs that were left out and the reasons, one per line; NULL if not recorded */
+    /* jct file: jobs that were not run and the reasons, one per line; NULL if not recorded */
     char *skipped;
     /*
-     * jct and kernels file: points of the sweep, and those that the file contains; 0 if not
-     * recorded
+     * jct and kernels file: number of planned measurement points of the sweep, and of those in the
+     * file; 0 if not recorded
      */
     int64_t points, points_done;
     char *no_rate; /* serving file: methods without a highest rate, one per line */
@@ -86,40 +90,40 @@ typedef struct {
 } kvd_results;
 
 /*
- * Adds a file, or every *.h5 of a directory in the order of their names. A file of another schema
- * is an error that names it; activations, moments and attention are accepted from a directory only.
- * A path that was added before is an error.
+ * Reads a result file, or every *.h5 of a directory in the order of their names, into the list.
+ * Fails for a file of an unknown schema and for a path added before. Activations, moments and
+ * attention files are accepted only from a directory.
  */
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
 /*
- * Returns true for a result of a model with random weights, whose times are valid and whose spectra
+ * Returns true for a result of a model with random weights. Its times are valid, but its spectra
  * and accuracies are not.
  */
 bool kvd_result_random_weights(const kvd_result *r);
 
 /*
- * Fills *some with the results of r that are valid: all times, and spectra and accuracies of
- * trained models. *some borrows from r; the caller frees some->item.
+ * Fills *some with the valid results of r: all times, but spectra and accuracies only of trained
+ * models. *some borrows from r; the caller frees some->item.
  */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
-/* Gives every result its name. The caller must have added all results. */
+/* Sets the name of every result. The caller must have added all results. */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 
-/* Returns the value of a fact, or "". */
+/* Returns the text of the provenance fact `name`, or "" if the list does not have it. */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
 /*
- * Makes a text fit for a legend: gnuplot cuts CSV texts at commas and quotes, and draws no control
+ * Replaces characters of a legend text that gnuplot would misread: commas, quotes and control
  * characters.
  */
 void kvd_series_clean(char *name);
 
 /*
- * Returns true if the calibration text was random token ids (the label that kvdim-collect --random
- * gives), with or without a model in front.
+ * Returns true if the label is that of random token ids (kvdim-collect --random), with or without a
+ * model name in front.
  */
 bool kvd_label_random(const char *label);
 

@@ -49,26 +49,29 @@ static int by_series(const void *a, const void *b)
     const kvd_accuracy_entry *x = a, *y = b;
     int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
     if (!c)
-        c = kvd_entry_is_none(y) - kvd_entry_is_none(x); /* the uncompressed model first */
+        c = kvd_entry_is_none(y) - kvd_entry_is_none(x); /* the uncompressed model comes first */
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    if (!c) /* rows without p: from many bytes to few */
+    if (!c) /* rows without p are ordered by falling bytes */
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns a note on the only side that a method cuts (key cut), whose other side has no pair. */
+/*
+ * Returns a note that names the only pair, Q-K or V, that the method cuts (key cut); empty if it
+ * cuts both.
+ */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
     return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
 }
 
-/* Returns true if compressed rows have different texts in the column, apart from empty ones. */
+/* Returns true if the column has different texts in compressed rows, ignoring empty texts. */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
     const char *first = NULL;
@@ -82,7 +85,9 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
-/* Returns true if rows of the text that row i evaluates have different numbers in the column. */
+/*
+ * Returns true if the column has different numbers in rows that evaluate the same text as row `i`.
+ */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
     const double x = kvd_entry_real(&all->item[i], column);
@@ -96,8 +101,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
 }
 
 /*
- * Writes the part of the text that was scored, if the files of the report scored different parts:
- * " (prompt 256)" or " (4080 predictions)"; otherwise an empty text.
+ * Writes which part of the text was scored, " (prompt 256)" or " (4080 predictions)", if the files
+ * of the report scored different parts; otherwise writes an empty text.
  */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
@@ -201,7 +206,7 @@ void kvd_report_rows_release(kvd_report_rows *all)
     *all = (kvd_report_rows){0};
 }
 
-/* Returns the rows of a file of the given kind; NULL for a file of another kind. */
+/* Returns the rows of a result file of the given kind, or NULL if the file is of another kind. */
 static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
 {
     return file->kind != kind           ? NULL
@@ -210,7 +215,7 @@ static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
                                         : file->kernels.rows;
 }
 
-/* Lists all rows of the files of a kind in order, and describes each. */
+/* Lists all rows of the result files of a kind in order, and fills the names of each. */
 static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
                   kvd_report_rows *out, kvd_err *err)
 {
@@ -291,7 +296,7 @@ int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out
     return 0;
 }
 
-/* ---- parts ---------------------------------------------------------------------------------- */
+/* ---- parts of an inference step ------------------------------------------------------------- */
 
 const char *const kvd_jct_part_title[KVD_JCT_PARTS] = {"QKV generation",
                                                        "rotation",
@@ -349,8 +354,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Writes the family of widths: "kvdim25m" for "kvdim25m-p50", "equal widths" for "64" and "128",
- * else the name itself.
+ * Writes the legend name for a set of widths: "kvdim25m" for "kvdim25m-p50", "equal widths" for
+ * "64" and "128", else the name itself.
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -424,8 +429,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Appends the name of the file to a place that several files have, if their rows share a method or
- * were served under different limits.
+ * Appends the file name to a label that several files have, if their rows share a method or were
+ * served under different limits.
  */
 static void tell_apart(kvd_report_rows *all)
 {

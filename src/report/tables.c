@@ -9,7 +9,7 @@
 
 #include "common/files/csv.h"
 
-/* Makes room for `more` bytes and the terminating zero. Returns false if memory ran out. */
+/* Makes room in `t` for `more` bytes and the terminating zero. Returns false if memory ran out. */
 static bool room(kvd_text *t, size_t more)
 {
     if (t->failed)
@@ -202,13 +202,16 @@ void kvd_table_interval(kvd_table *t)
         t->col[t->n_cols - 1].interval = true;
 }
 
-/* Returns the column that is shown after column j. */
+/*
+ * Returns the index of the column that is shown after column j. Ends of an interval are not shown
+ * as columns of their own.
+ */
 static size_t after(const kvd_table *t, size_t j)
 {
     return j + (t->col[j].interval ? 3 : 1);
 }
 
-/* Returns the next cell of the open row, or NULL after memory ran out. */
+/* Returns the next cell of the row being filled, or NULL if memory ran out. */
 static kvd_cell *next(kvd_table *t, kvd_cell_kind kind)
 {
     if (t->failed)
@@ -318,7 +321,8 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
 }
 
 /*
- * Writes a number with a number of significant digits, without an exponent if it is then readable.
+ * Writes a number rounded to `digits` significant digits, without an exponent if it is readable
+ * that way.
  */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
@@ -330,7 +334,7 @@ static void rounded(double x, int digits, char *buf, size_t size)
     if (digits == 0) {
         snprintf(buf, size, "%.0f", x);
     } else if (a >= 1e-4 && a < 1e7) {
-        int before = (int)floor(log10(a)) + 1; /* digits before the point */
+        int before = (int)floor(log10(a)) + 1; /* digits before the decimal point */
         int after = digits - before;
         snprintf(buf, size, "%.*f", after < 0 ? 0 : after, x);
     } else {
@@ -338,7 +342,7 @@ static void rounded(double x, int digits, char *buf, size_t size)
     }
 }
 
-/* Writes a cell as the page shows it: rounded, with its interval, or "-" without a value. */
+/* Writes a cell as the page shows it: rounded and with its interval, or "-" if it has no value. */
 static void show_cell(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
 {
     const kvd_cell *c = kvd_table_cell(t, row, col);
@@ -426,7 +430,7 @@ static void markdown(const kvd_table *t, kvd_text *out)
     }
 }
 
-/* Writes tables/NAME.ending of the folder. */
+/* Writes the file tables/NAME.`ending` of the output folder. */
 static int write_text(const kvd_table *t, const char *ending, const char *text, size_t len,
                       const kvd_output *out, kvd_err *err)
 {
@@ -466,7 +470,7 @@ done:
     return status;
 }
 
-/* Largest number of rows of a table that the page shows unfolded. */
+/* Largest number of rows of a table that the page shows without a click. */
 enum { OPEN_ROWS = 6 };
 
 void kvd_table_html(const kvd_table *t, kvd_text *out)
@@ -525,7 +529,7 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
     kvd_text_raw(out, folded ? "</p>\n</details>\n" : "</p>\n");
 }
 
-/* Returns the width of a text on a terminal: bytes that continue a UTF-8 sequence have no width. */
+/* Returns the width of a UTF-8 text on a terminal, counted in characters. */
 static size_t columns(const char *s)
 {
     size_t n = 0;
@@ -549,7 +553,10 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
                 snprintf(buf, sizeof buf, "%s", t->col[j].heading);
             else
                 show_cell(t, i - 1, j, buf, sizeof buf);
-            /* control characters of a file's label stay off the terminal */
+            /*
+             * A label from a file may contain control characters, which must not reach the
+             * terminal.
+             */
             for (char *c = buf; *c; c++)
                 if ((unsigned char)*c < 0x20 || *c == 0x7f)
                     *c = '?';

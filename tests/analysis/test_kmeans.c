@@ -40,7 +40,7 @@ static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_
     return X;
 }
 
-/* ---- the same, plainly ---- */
+/* ---- reference in double precision ---- */
 
 static double distance(const float *x, const double *c, size_t d)
 {
@@ -177,7 +177,7 @@ static void test_against_plain_lloyd(void **state)
     against_plain(200, 5, 1, 3, 7);
 }
 
-/* ---- properties ---- */
+/* ---- properties of the result ---- */
 
 /* Starts with all centroids equal to one row, which leaves clusters empty. */
 static void test_objective_falls(void **state)
@@ -203,7 +203,8 @@ static void test_objective_falls(void **state)
         }
         assert_int_equal(total, N);
         /*
-         * The energy of the rows equals that of the centroids plus that of the distances to them.
+         * The sum of squares of all rows equals that of their centroids plus that of the distances
+         * to the centroids.
          */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)

@@ -29,8 +29,8 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
 }
 
 /*
- * The Oracle consists exactly of the settings that no other one dominates; of equal ones, one is in
- * it.
+ * The Oracle (best settings in hindsight) must consist of the settings that no other setting
+ * dominates; of equal settings, one is in it.
  */
 static void test_oracle(void **state)
 {
@@ -191,8 +191,8 @@ static void test_refuses(void **state)
 }
 
 /*
- * Within its bounds a proposal is on the line. A loss outside the fitted losses is reported as
- * extrapolated.
+ * A proposal within the bounds must be on the fitted line. A loss outside the fitted losses must be
+ * reported as extrapolated.
  */
 static void test_proposals(void **state)
 {

@@ -130,8 +130,8 @@ static void test_both_sides_agree(void **state)
 }
 
 /*
- * E[d log p(y)] = 0 for y drawn from p. So means over draws shrink as 1 / sqrt(draws), whereas the
- * gradients of the text's own tokens do not average out.
+ * Gradients of log p(y) have mean 0 over tokens y drawn from the model. Means over draws shrink as
+ * 1 / sqrt(draws), whereas gradients of the text's own tokens do not average out.
  */
 static void test_drawn_gradients_average_out(void **state)
 {
@@ -250,8 +250,8 @@ static void test_unit_of_sigma(void **state)
 }
 
 /*
- * Two directions with losses 4 and 1 among four numbers. With theta below both, loss 2 theta, each
- * takes log2(loss / theta) / 2 bits; between them loss is theta + 1; above both no bits are needed.
+ * Rate-distortion theory on four directions, two of which have losses 4 and 1. With theta below
+ * both losses, each takes log2(loss / theta) / 2 bits and the total loss is 2 theta.
  */
 static void test_rate_distortion(void **state)
 {

@@ -137,7 +137,7 @@ static void test_energy_is_that_of_the_data(void **state)
     }
 }
 
-/* ---- files against each other ---- */
+/* ---- comparison of spectrum files ---- */
 
 static void make_spectrum(kvd_spectrum *s, uint64_t stream)
 {

@@ -90,7 +90,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* Widths of the 8 KV heads. */
+/* Widths of Q-K and of V for each of the 8 KV heads, one case per row. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},

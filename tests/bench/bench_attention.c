@@ -57,7 +57,10 @@ typedef struct {
     size_t pool_floats, out_floats;
 } bench;
 
-/* On one thread returns processor time, so that a shared machine can be measured. */
+/*
+ * Returns seconds; with one thread, those of processor time, so that load on a shared machine does
+ * not count.
+ */
 static double now(void)
 {
     struct timespec t;
@@ -237,7 +240,9 @@ static void print(const bench *b)
     for (int i = 0; i < b->n_cases; i++) {
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
-        /* Ratios are formed within each round, of times close to each other. */
+        /*
+         * A ratio is formed from times of the same round, which were measured close to each other.
+         */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)
             base = c;

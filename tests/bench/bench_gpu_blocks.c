@@ -28,7 +28,7 @@ static void fill(void *to, kvd_dtype type, size_t n, double scale)
     array_free(&a);
 }
 
-/* ---- one measurement ---- */
+/* ---- timing of one kernel ---- */
 
 static int rising(const void *a, const void *b)
 {
@@ -36,7 +36,7 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median milliseconds of launches that run(ctx) queues on the stream. */
+/* Returns the median time, in milliseconds, of the launches that run(ctx) queues on the stream. */
 static double median_ms(void (*run)(void *ctx), void *ctx, cudaStream_t stream)
 {
     cudaEvent_t e[LAUNCHES][2];

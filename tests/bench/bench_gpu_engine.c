@@ -70,8 +70,8 @@ static void read_widths(widths *w, const char *path, int d_head)
 }
 
 /*
- * Makes projections with these widths in every layer. Their values are random, which does not
- * change times.
+ * Fills projections with these widths in every layer. Their values are random, which does not
+ * affect times.
  */
 static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
 {
@@ -99,7 +99,7 @@ static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
     }
 }
 
-/* Returns the bytes of weights that a step reads: all except the embedding. */
+/* Returns the bytes of model weights that a decode step reads: all except the embedding. */
 static double read_bytes(const kvd_config *c, const kvd_dims *d)
 {
     const double model = c->d_model, dh = c->d_head, group = (double)c->n_heads / c->n_kv_heads;
@@ -147,7 +147,10 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return median(second, PREFILLS);
 }
 
-/* Runs steps of n requests up to `context` tokens; earlier tokens were never computed. */
+/*
+ * Times decode steps of n requests up to `context` tokens. The cache entries of earlier tokens are
+ * not computed, which does not affect times.
+ */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;

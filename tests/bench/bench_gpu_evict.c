@@ -23,7 +23,7 @@ static double median(double *x)
     return x[STEPS / 2];
 }
 
-/* Times steps of a batch; the first step does not count. */
+/* Times decode steps of a batch, excluding the first step. */
 static int time_steps(kvd_engine *e, size_t batch, const char *method, kvd_err *err)
 {
     static const uint32_t id[MOST];

@@ -120,7 +120,7 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
     free(got);
 }
 
-static kvd_leankv_steps shared; /* arguments that all cases share */
+static kvd_leankv_steps shared; /* kernel arguments that all cases have in common */
 
 static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
 {
@@ -255,7 +255,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes the entries that a step added. */
+/* Removes the cache entries that a decode step added, so that the step can be timed again. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;

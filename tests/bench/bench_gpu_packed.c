@@ -28,9 +28,9 @@ enum { D = 128, KV = 8, GROUP = 4, SAMPLES = 30, RIVALS = 16 };
 
 typedef struct {
     const char *name;
-    kvd_packed_args a; /* arguments of the kernel on codes */
+    kvd_packed_args a; /* arguments of the attention kernel on quantised codes */
     kvd_packed_decode_args d;
-    kvd_decode_args dense; /* arguments of the kernel on bf16 */
+    kvd_decode_args dense; /* arguments of the dense attention kernel in bf16 */
     double bytes;
 } launch;
 
@@ -64,7 +64,7 @@ static void *random_bytes(size_t bytes)
     return p;
 }
 
-static void *ones(size_t bytes) /* Returns memory with all bytes 0xff. */
+static void *ones(size_t bytes) /* Returns device memory with every byte 0xff. */
 {
     return on_device(NULL, bytes);
 }
@@ -125,7 +125,10 @@ static void make_dense(launch *x)
     check(kvd_decode_plan(&x->dense, KVD_SCHEDULE_OURS, 0), "plan");
 }
 
-/* Returns the bytes that are read of a page: codes, scales, and its mean number of outliers. */
+/*
+ * Returns the bytes of a page that the kernel reads: codes, scales, and the mean number of
+ * outliers.
+ */
 static double page_bytes(const kvd_packed_form *f, int outliers)
 {
     const kvd_packed_parts p = kvd_packed_parts_of(f, D, D);

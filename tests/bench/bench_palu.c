@@ -27,7 +27,7 @@ static void ok(cudaError_t e, const char *what)
 
 static uint64_t seed = 88172645463325252u;
 
-static float any(void) /* returns a sum of uniform numbers with variance 1 */
+static float any(void) /* returns the sum of uniform random numbers, with variance 1 */
 {
     double x = -6;
     for (int i = 0; i < 12; i++) {

@@ -83,7 +83,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     must(kvd_activations_create(a, path, &program_run, false, &err), c->name);
 }
 
-/* One tensor of one layer and batch, [row][head][dim]. */
+/* Values of one tensor (such as Q or K) of one layer and batch, [row][head][dim]. */
 typedef struct {
     float *host;
     int heads;
@@ -118,8 +118,8 @@ static kvd_gpu_share share_of(const test_case *c, int index)
 }
 
 /*
- * Copies tensors first .. first + n - 1 of a share to the device, next to each other in each row as
- * in the pass, with NaN around them.
+ * Copies n tensors of a share of the heads to the device, next to each other in each row as in the
+ * forward pass, with NaN around them.
  */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
@@ -268,7 +268,8 @@ static void run(const test_case *c)
 }
 
 /*
- * Expects one message on both sides, at once or when the result is fetched, and no further message.
+ * Expects the CPU and the device to fail with the same message, at once or when the result is
+ * fetched.
  */
 static void refused(const char *name, kvd_dtype type, kvd_dtype to, float poison)
 {

@@ -179,8 +179,8 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
 }
 
 /*
- * Returns the largest distance of an entry, in units of the root of the product of the two diagonal
- * entries.
+ * Returns the largest difference between entries of two Gram matrices, in units of the root of the
+ * product of their diagonal entries.
  */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
@@ -193,7 +193,7 @@ static double distance(const kvd_moments *a, const kvd_moments *b)
                 for (size_t j = 0; j < d; j++) {
                     const double scale = sqrt(y[i * d + i]) * sqrt(y[j * d + j]);
                     const double off = fabs(x[i * d + j] - y[i * d + j]);
-                    /* Entries of other shares stay zero. */
+                    /* Entries of heads that this GPU does not hold must stay zero. */
                     const double relative = off == 0 ? 0 : off / scale;
                     worst = isfinite(relative) ? fmax(worst, relative) : INFINITY;
                 }

@@ -45,7 +45,7 @@ static void test_errno(void **state)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The limits are far above the needs of the test and of a sanitiser. */
+/* The memory limits are far above the needs of this test and of a sanitiser. */
 static void test_memory_limit(void **state)
 {
     (void)state;

@@ -305,7 +305,10 @@ static void test_reopen(void **state)
     ok(kvd_h5_put_int(&f, "/", "rows_done", 3, &err));
     ok(kvd_h5_put_double(&f, "/provenance", "elapsed_s", 1000, &err));
     kvd_h5_close(&f, true);
-    /* A file of another schema or version is not continued, and the partial file stays. */
+    /*
+     * An interrupted file of another schema or version must not be continued, and must not be
+     * removed.
+     */
     assert_int_equal(kvd_h5_reopen(&f, path, &other, &run, &err), -1);
     says("cannot resume: '%s' holds kvdim/test, kvdim/other is wanted; remove '%s.partial' or run "
          "without --resume");

@@ -17,7 +17,7 @@
 #include "common/rng.h"
 #include "h5_case.h"
 
-/* ---- files that nobody should open ---- */
+/* ---- files that must be refused ---- */
 
 static size_t load(const char *name, unsigned char **data)
 {

@@ -188,7 +188,7 @@ static void refusals(void **state)
     static const struct {
         const char *line, *message;
     } bad[] = {
-        /* options of which at least one is required */
+        /* command lines that lack an option of which at least one is required */
         {"-o o", "no MODEL or --shape given"},
         {"m", "no -o OUT.h5 given"},
         /* numbers out of range */
@@ -262,7 +262,7 @@ static void test_device(void **state)
     assert_non_null(strstr(err.msg, "--device"));
 }
 
-/* ---- whole programs, in a child that exits ---- */
+/* ---- whole programs in a child process ---- */
 
 /* Runs a command line in a child. Returns its exit status; text receives stdout and stderr. */
 static int run(char **argv, char *text, size_t size)

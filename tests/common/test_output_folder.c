@@ -152,7 +152,7 @@ static void test_one_writer(void **state)
     kvd_output_folder_release(&a);
 }
 
-/* ---- folders that are written anew ----------------------------------------------------------- */
+/* ---- folders that replace an earlier one ----------------------------------------------------- */
 
 static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;

@@ -209,7 +209,7 @@ static void test_missing_pre_is_an_error(void **state)
     remove(other);
 }
 
-/* ---- balanced ---- */
+/* ---- balanced projections ---- */
 
 enum { D = 8 };
 

@@ -145,9 +145,9 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Runs all requests through the batcher and the engine, with the tokens of the texts in place of
- * the emitted tokens. If `pages` is not 0, the cache has this number of pages, requests reserve
- * those that they store, and preempted requests are computed again; *preempted counts them.
+ * Serves all requests with the batcher and the engine, feeding the tokens of the texts instead of
+ * the emitted ones. If `pages` is not 0, the cache has this number of pages, requests reserve only
+ * pages in use, and *preempted counts the preempted requests, which are computed again.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -225,7 +225,7 @@ static void assert_serves(const char *what, const texts *t, const kvd_plan *plan
     }
 }
 
-/* ---- the tests ---- */
+/* ---- tests of the CPU engine ---- */
 
 static void test_families(void **unused)
 {
@@ -243,7 +243,9 @@ static void test_families(void **unused)
     }
 }
 
-/* Makes dims with widths that differ from head to head; one side of one head is whole. */
+/*
+ * Fills dims with widths that differ from head to head; one side of one head keeps all dimensions.
+ */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
     kvd_err err = {""};
@@ -313,7 +315,10 @@ static void test_types_of_the_cache(void **unused)
     }
 }
 
-/* A layer with a window holds the tokens of the window, and an engine counts no others. */
+/*
+ * A layer with sliding-window attention stores the tokens of the window, and the engine counts only
+ * these.
+ */
 static void test_window_is_what_is_held(void **unused)
 {
     (void)unused;

@@ -34,7 +34,7 @@ static kvd_run run;
 static kvd_activations dump;
 static int failures;
 
-/* ---- inputs ---- */
+/* ---- models and methods ---- */
 
 static void stop(const kvd_err *err)
 {
@@ -96,7 +96,7 @@ static void set_up(void)
     }
 }
 
-/* A method's plan, and what it was made from. */
+/* Plan of a method, with the data from which it was made. */
 typedef struct {
     kvd_method m;
     kvd_point *point;
@@ -133,7 +133,7 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/* ---- a comparison ---- */
+/* ---- comparison of GPU and CPU ---- */
 
 typedef struct {
     uint32_t token[PLACES];
@@ -340,7 +340,10 @@ typedef struct {
     kvd_stepwise_account account;
 } many;
 
-/* Generates after every prompt six times, which are two groups of the engine and more by rows. */
+/*
+ * Generates after every prompt six times, so that the engine needs two groups and the row-by-row
+ * path needs more.
+ */
 static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, many *out)
 {
     static size_t at[MANY + 1], to[MANY + 1];
@@ -403,12 +406,18 @@ static void compare_several(void)
     }
 }
 
-/* ---- all ---- */
+/* ---- all comparisons ---- */
 
-/* quick: methods of two axes alone, for tools that slow the device down. */
+/*
+ * Compares all methods. If `quick`, compares only methods of two axes, for tools that slow the
+ * device down.
+ */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
 {
-    /* false: the method codes numbers or chooses tokens, which rounding can change */
+    /*
+     * If `smooth` is false, tokens may differ: the method codes numbers or chooses tokens, which
+     * rounding can change.
+     */
     static const struct {
         const char *text;
         bool smooth, outliers;

@@ -67,7 +67,7 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
     return x;
 }
 
-/* Adds one row at a time, which is the device's order of sums. */
+/* Adds one row at a time on the CPU, in the order in which the device sums. */
 static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
                   kvd_err *err)
 {
@@ -142,7 +142,7 @@ static void compare(const char *name, const rows *x, double limit)
     verdict(nll <= limit && kl <= limit && row <= 1e-6 && counts, name, detail);
 }
 
-/* ---- cases ---- */
+/* ---- cases of rows ---- */
 
 static void sizes(void)
 {

@@ -73,7 +73,7 @@ static void prompts_as_the_authors(void **state)
                              item->turn[0].answer_prefix) > 0);
         if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
             fail_msg("%s: '%s'", item->task, prompt);
-        /* The context ends where the document does, so that a question can come later. */
+        /* The context must end where the document ends, so that a question can follow it. */
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);
@@ -174,7 +174,10 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
         fail_msg("%s", err.msg);
 }
 
-/* LongBench keeps the first and the last half of what fits; the question is part of the end. */
+/*
+ * LongBench keeps the first and the last half of the tokens that fit; the question is in the last
+ * half.
+ */
 static void the_middle_is_cut(void **state)
 {
     (void)state;
@@ -226,7 +229,10 @@ static void the_middle_is_cut(void **state)
     free(both);
 }
 
-/* Turns in one sequence have their questions between the answers; apart, each has its context. */
+/*
+ * Turns in one sequence must have each question after the previous answer; separate turns must each
+ * repeat the context.
+ */
 static void turns_follow_or_stand_apart(void **state)
 {
     (void)state;

@@ -288,7 +288,7 @@ static void test_guards_of_points(void **state)
     close_bench(&b);
 }
 
-/* ---- what is left out changes no number ---- */
+/* ---- shortcuts that must not change a number ---- */
 
 enum { PROMPT = 20 };
 
@@ -412,7 +412,7 @@ static void test_prompts_run_once(void **state)
         }
 }
 
-/* A method that changes nothing is not run, and its results have the bits of a run. */
+/* A method that changes nothing is not run; its results must equal those of a run bit for bit. */
 static void test_none_is_not_run(void **state)
 {
     (void)state;
@@ -522,7 +522,10 @@ static void test_error_scan(void **state)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /* One unit at a time, if there is room for only one, gives the same table. */
+    /*
+     * If memory holds only one unit of work, units are computed one at a time and must give the
+     * same table.
+     */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     assert_int_equal(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err),

@@ -141,7 +141,8 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
 }
 
 /*
- * Computes the logits of n tokens in one pass over the whole sequence. plan NULL: dense attention.
+ * Computes the logits of n tokens in one forward pass over the whole sequence. If plan is NULL,
+ * attention is dense.
  */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
@@ -260,8 +261,8 @@ static void longrope_follows_the_text(void **state)
 }
 
 /*
- * Compares generation with the pass over the whole sequence. `tolerance` applies to log
- * probabilities; rounding may move a value to another code.
+ * Compares generation with a forward pass over the whole sequence. `tolerance` applies to log
+ * probabilities, because rounding may move a value to another code.
  */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
@@ -583,7 +584,7 @@ static void questions_in_turn(void **state)
     check_questions(2);
 }
 
-/* ---- divided work ---- */
+/* ---- work divided among workers ---- */
 
 typedef struct {
     uint32_t token[3 * N_NEW];
@@ -629,7 +630,10 @@ static void assert_same(const divided *a, const divided *b)
     assert_int_equal(b->account.rows, b->stepped.rows);
 }
 
-/* Threads in place of GPUs: three for three sequences, then two, so that one takes two of them. */
+/*
+ * Threads take the place of GPUs: three workers for three sequences, then two, of which one gets
+ * two sequences.
+ */
 static void several_workers_are_one(void **state)
 {
     (void)state;
@@ -702,7 +706,7 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
     return why;
 }
 
-/* A model or plan that the engine would refuse takes the other path. */
+/* If the engine does not support a model or plan, generation must use the row-by-row path. */
 static void paths_on_a_gpu(void **state)
 {
     (void)state;

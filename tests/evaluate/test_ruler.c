@@ -48,7 +48,7 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/* Settings for the task `name`, or for all tasks if it is NULL. */
+/* Returns the settings that generate the task `name`, or all tasks if it is NULL. */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {
@@ -178,8 +178,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the shapes of the lines of a prompt. Of the essay only the needles count, of the list of
- * cwe its beginning, and of the text of fwe the sentences before it.
+ * Collects the shapes of the lines of a prompt. Only these parts count: of the essay the needles,
+ * of the list of task cwe its beginning, and of the text of task fwe the sentences before it.
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -220,7 +220,7 @@ static void compare_shapes(const char *task, const char *ours, const char *ruler
     }
 }
 
-/* Number of words of a list, needles, assignments, or coded words that a prompt contains. */
+/* Returns the number of list words, needles, assignments, or coded words that a prompt contains. */
 static size_t pieces(const char *task, const char *prompt)
 {
     return !strcmp(task, "vt")    ? count(prompt, "VAR ")
@@ -229,7 +229,7 @@ static size_t pieces(const char *task, const char *prompt)
                                   : count(prompt, needle_start);
 }
 
-/* ---- against RULER's own scripts ---- */
+/* ---- comparison with RULER's own scripts ---- */
 
 static double mean(const json_t *numbers)
 {
@@ -387,7 +387,7 @@ static void depths_are_uniform(void **state)
         }
         for (size_t p = 0; p < PARTS; p++)
             chi2 += (in[p] - ITEMS / PARTS) * (in[p] - ITEMS / PARTS) / (ITEMS / PARTS);
-        /* 0.999 quantile for 3 degrees of freedom, and the last needles end in the last part. */
+        /* 16.3 is the 0.999 quantile of chi-square with 3 degrees of freedom. */
         if (chi2 > 16.3)
             fail_msg("%s: chi2 %.1f: %.0f %.0f %.0f %.0f", tasks[k], chi2, in[0], in[1], in[2],
                      in[3]);

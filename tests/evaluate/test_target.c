@@ -79,7 +79,7 @@ static void test_never_missed_and_no_interval(void **state)
         "h2o misses 0.99 of the accuracy from the first h2o.heavy = 0.1 on, 5.0 % of the bytes saved");
 }
 
-/* ---- the search, on an axis whose answer is known ---- */
+/* ---- search on an axis with a known answer ---- */
 
 typedef struct {
     double miss;  /* share falls below 0.99 beyond this x */

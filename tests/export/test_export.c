@@ -58,7 +58,7 @@ static kvd_checkpoint *open_model(const char *path)
     return c;
 }
 
-/* ---- arithmetic ---- */
+/* ---- folding of one matrix ---- */
 
 static void random_floats(kvd_rng *r, float *x, size_t n)
 {
@@ -105,7 +105,7 @@ static void test_fold(void **state)
     free(scratch);
 }
 
-/* ---- every family ---- */
+/* ---- folding in every model family ---- */
 
 static float *logits_of(const kvd_checkpoint *c, kvd_attention *hook)
 {
@@ -160,8 +160,8 @@ static double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Makes the dims of a method with artificial bases, at widths that differ from head to head
- * (`full`: all d_head).
+ * Makes the dims of a method with artificial bases. Widths differ from head to head or, if `full`,
+ * all equal d_head.
  */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
@@ -224,7 +224,7 @@ static void test_family(void **state)
         make_dims(&dims, config, methods[i % 2], full);
         must(export_to(c, &dims, &f32, &err), &err);
         kvd_checkpoint *const folded = open_model(out);
-        /* Blocks of MXFP4 are copied. */
+        /* Tensors of MXFP4 blocks are copied unchanged, so the dtype must be equal. */
         assert_string_equal(kvd_checkpoint_dtype(folded),
                             strcmp(name, "gpt-oss-mxfp4") ? "f32" : "mxfp4");
         float *const want = full ? NULL : cut_logits(c, &dims), *const got = dense_logits(folded);
@@ -243,7 +243,7 @@ static void test_family(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* ---- what stays ---- */
+/* ---- unchanged parts of a checkpoint ---- */
 
 static const char *const folded_names[] = {".v_proj.", ".o_proj.weight", ".q_proj.", ".k_proj.",
                                            ".out_proj.weight"};
@@ -399,7 +399,7 @@ static void test_dtypes(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused models and methods ---- */
 
 static void test_refuses(void **state)
 {
@@ -435,7 +435,7 @@ static void test_refuses(void **state)
     out[strlen(out) - strlen(".partial")] = '\0';
     kvd_checkpoint_close(c);
 
-    /* Refuses weights that are not in safetensors files. */
+    /* Exporting weights that are not in safetensors files must fail. */
     char bin[80];
     (void)snprintf(bin, sizeof bin, "%s/made.bin", place);
     must(make_llama2c(bin, &spec, &err), &err);

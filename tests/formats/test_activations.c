@@ -272,7 +272,7 @@ static void test_first_nonfinite(void **state)
     free(x);
 }
 
-/* ---- hostile files --------------------------------------------------- */
+/* ---- damaged and malformed files ------------------------------------- */
 
 static void refused(const char *path, const char *message)
 {

@@ -44,7 +44,7 @@ static void ok(int rc)
         fail_msg("%s", err.msg);
 }
 
-/* ---- a hash of all that a reader returns ---- */
+/* ---- hash of all values that a reader returns ---- */
 
 static XXH3_state_t *hash;
 
@@ -197,7 +197,7 @@ static int read_spectrum(void)
     return 0;
 }
 
-/* ---- files ---- */
+/* ---- files of every schema ---- */
 
 static void make_activations(const char *name)
 {
@@ -269,7 +269,7 @@ static void make_spectrum(void)
     kvd_spectrum_release(&s);
 }
 
-/* ---- flips ---- */
+/* ---- files with one flipped bit ---- */
 
 static unsigned char *load(size_t *n)
 {

@@ -419,7 +419,10 @@ static void test_rates(void **state)
     assert_rates_refused(&r, "attribute pair_qk is 'wv', a pair of the other side");
     r.pair[0] = KVD_PAIR_QK;
 
-    /* Changes a padded width in the complete file, so that it is not the width rounded up. */
+    /*
+     * Changes a padded width in the complete file, so that it no longer equals the width rounded
+     * up.
+     */
     r.table_p[r.n_table - 1] = 1;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
     assert_int_equal(kvd_rates_write(&f, &r, &err), 0);

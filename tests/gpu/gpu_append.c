@@ -75,7 +75,7 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/* Returns the table with LATE rows of NaN before it. */
+/* Returns the RoPE table on the device with LATE rows of NaN before it, which must not be read. */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);
@@ -407,8 +407,8 @@ static void against_reference(fixture *f, int decode)
 }
 
 /*
- * Appends the tokens in two launches, or one by one. The pool and Q must equal the earlier ones bit
- * by bit.
+ * Appends the tokens in two launches, or one by one. The pool and Q must equal those of one launch
+ * bit by bit.
  */
 static void in_pieces(fixture *f, int decode)
 {

@@ -116,7 +116,7 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
     return m;
 }
 
-/* ---- what is right ---- */
+/* ---- expected outputs ---- */
 
 /*
  * Adds squared error and squared norm of the rows, `step` apart, of one head of one sequence. got:
@@ -203,9 +203,9 @@ static void verdict(const char *name, const char *engine, double error, double b
     failed = 1;
 }
 
-/* ---- the hook ---- */
+/* ---- attention hook ---- */
 
-/* Makes a configuration whose layer 1 has the window. */
+/* Returns a model configuration whose layer 1 has the sliding window of the case. */
 static kvd_config config_of(const scenario *c)
 {
     return (kvd_config){.n_layers = 2,
@@ -255,7 +255,7 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /* a second layer, then other lengths, without waiting */
+    /* runs a second layer, then a batch of other lengths, without waiting for the device */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -335,7 +335,10 @@ static void test_large(const scenario *c, size_t n)
     batch_release(&b);
 }
 
-/* Q, K, V and the output have rows of different lengths, as in calls by the caches. */
+/*
+ * Tests rows of Q, K, V and the output that are different distances apart, as in calls by the
+ * caches.
+ */
 static void test_apart(kvd_dtype type)
 {
     enum { HEADS = 6, KV = 2, D = 24, N = 150, LDO = HEADS * D + 7 };
@@ -421,7 +424,7 @@ static void test_capture(void)
     failed |= !good;
 }
 
-/* ---- all ---- */
+/* ---- all cases ---- */
 
 int main(int argc, char **argv)
 {

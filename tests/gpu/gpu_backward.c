@@ -38,7 +38,7 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-/* ---- everything that one batch gives ---- */
+/* ---- values and gradients of one batch ---- */
 
 enum { G_K, G_K_PRE, G_V, G_K_RAW, G_Q, G_O, X_Q, X_O, X_IN, N_G };
 static const char *const g_name[N_G] = {"dk", "dk_pre", "dv", "dk_raw", "dq", "do", "q", "o", "in"};
@@ -125,7 +125,10 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
     return n < most ? n : most;
 }
 
-/* Runs the CPU's pass; seed 0 selects the text's tokens. */
+/*
+ * Runs the forward and backward pass on the CPU. Seed 0 selects the gradients of the text's own
+ * tokens, other seeds draw tokens.
+ */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
 {
@@ -155,7 +158,10 @@ static int on_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_batch *b, u
     return status;
 }
 
-/* Returns the largest distance over kinds and layers; *where names the place. */
+/*
+ * Returns the largest relative distance of two sets of gradients, over kinds and layers; *where
+ * names the kind and layer.
+ */
 static double furthest(const gradients *x, const gradients *y, char *where, size_t size)
 {
     double worst = 0;
@@ -171,7 +177,7 @@ static double furthest(const gradients *x, const gradients *y, char *where, size
     return worst;
 }
 
-/* ---- against the CPU ---- */
+/* ---- comparison with the CPU ---- */
 
 static void compare(const kvd_checkpoint *c, const char *name, kvd_dtype type, const kvd_batch *b,
                     uint64_t seed, double most)
@@ -194,9 +200,12 @@ static void compare(const kvd_checkpoint *c, const char *name, kvd_dtype type, c
         gradients_release(&gpu);
 }
 
-/* ---- against autograd ---- */
+/* ---- comparison with PyTorch autograd ---- */
 
-/* Returns a tensor of the model's own file of gradients, or of `oracle` if it has none. */
+/*
+ * Returns an expected tensor from the model's own file of gradients, or from `oracle` if that file
+ * lacks it.
+ */
 static float *wanted(const kvd_safetensors *oracle, const char *model, const char *kind, size_t n)
 {
     char name[64], path[128];

@@ -284,7 +284,7 @@ static void test_qkv(const qkv_case *c)
         array_free(arrays[i]);
 }
 
-/* ---- all ---- */
+/* ---- all blocks ---- */
 
 static void all_norms(bool small)
 {

@@ -158,8 +158,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Computes one head of one token: from d, the gradient after RoPE, the gradients pre and raw,
- * [2][d] each: values and the sums of absolute terms.
+ * Computes the gradients of one head of one token before RoPE (`pre`) and before the norm (`raw`)
+ * from `d`, the gradient after RoPE. Each is [2][d]: values and sums of absolute terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -382,7 +382,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
     free(x);
 }
 
-/* ---- all ---- */
+/* ---- all blocks ---- */
 
 static void all_small_blocks(bool small)
 {

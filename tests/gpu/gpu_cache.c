@@ -43,7 +43,7 @@ static void verdict(int good, const char *name, const char *detail)
 }
 
 /*
- * One side of a comparison: rows of the layer on the host, in the form that the pass gives them,
+ * Rows of a layer on the host, in the form in which the forward pass gives them to the cache,
  * rounded to its type.
  */
 typedef struct {
@@ -189,7 +189,10 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
     return to;
 }
 
-/* Runs twice with memory poisoned in between: no state of an earlier batch may have an effect. */
+/*
+ * Runs the cache on the GPU twice with memory poisoned in between, because no state of an earlier
+ * batch may have an effect.
+ */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
 {

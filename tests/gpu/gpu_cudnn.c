@@ -61,7 +61,7 @@ static float normal(void)
     return (float)(sqrt(-2.0 * log(uniform())) * cos(6.283185307179586 * uniform()));
 }
 
-/* ---- against the reference ------------------------------------------------------------------- */
+/* ---- comparison with the reference ----------------------------------------------------------- */
 
 typedef struct {
     const char *name;

@@ -174,7 +174,10 @@ static int run_case(const test_case *c, int launches)
         double err = 0, norm = 0, err_lse = 0;
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
-            /* A second plan in the same workspace, halfway, starts from whatever launches left. */
+            /*
+             * Halfway, a second plan is made in the same workspace, which launches of the first
+             * plan have used.
+             */
             if (repeat && repeat == launches / 2)
                 check(kvd_decode_plan(&args, schedule, 0), "plan");
             fill_bytes(args.o, 0xff, o_n * 2);

@@ -74,7 +74,7 @@ static void plan_release(plan *p)
     free(p->host);
 }
 
-/* Returns a text on the first error of a plan, or NULL. */
+/* Returns a message about the first error in a plan, or NULL if the plan is right. */
 static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedule)
 {
     const int tasks = p->args.batch * N_KV, n_ctas = p->args.n_ctas;
@@ -147,7 +147,10 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     return why;
 }
 
-/* Counts the most pages and segments of a CTA, and the intervals that are split. */
+/*
+ * Stores the largest number of pages and of segments of a CTA, and the number of intervals that are
+ * split.
+ */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
     for (int c = 0; c < p->args.n_ctas; c++) {
@@ -215,7 +218,7 @@ static void run_live(const test_case *c, int w)
     free(len);
 }
 
-/* Compares layers of different widths and equal lengths. */
+/* Compares plans of layers that have different widths and equal request lengths. */
 static void run(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

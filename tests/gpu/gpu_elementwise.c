@@ -210,7 +210,7 @@ static void test_convert(kvd_dtype from, kvd_dtype to, size_t n, size_t shift)
     array_free(&b);
 }
 
-/* ---- all ---- */
+/* ---- all kernels ---- */
 
 static void all_elementwise(bool small)
 {

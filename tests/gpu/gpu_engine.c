@@ -38,11 +38,11 @@ typedef struct {
     bool graphs, phases, sequence;
 } setting;
 
-/* ---- the pass ---- */
+/* ---- forward pass as reference ---- */
 
 /*
- * Computes logits [offset[n]][vocab] of all tokens by the pass in a type. plan NULL: dense
- * attention; else with the plan's cache.
+ * Computes the logits [offset[n]][vocab] of all tokens by the forward pass in a number type. If
+ * plan is NULL, attention is dense; else it reads the plan's cache.
  */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
                        kvd_err *err)
@@ -92,7 +92,7 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
     return narrow ? 0 : -1;
 }
 
-/* ---- the engine ---- */
+/* ---- serving by the engine ---- */
 
 typedef struct {
     double worst; /* largest distance of a row of logits */
@@ -428,7 +428,7 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
     }
 }
 
-/* ---- the rest ---- */
+/* ---- remaining checks of the engine ---- */
 
 /* A step after tokens that were never computed gives finite logits, equal in a second run. */
 static void test_context(const subject *m)

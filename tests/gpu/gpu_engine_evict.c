@@ -69,7 +69,7 @@ static int compared(size_t r, size_t tokens)
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
 }
 
-/* ---- the CPU engine, a request at a time ---- */
+/* ---- CPU engine, one request at a time ---- */
 
 static struct {
     const kvd_tokens_method *method;
@@ -308,7 +308,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return status;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison of the engines ---- */
 
 /* Computes median and largest distance of the rows of two results. */
 static void distances(const load *l, const result *a, const result *b, double *median, double *most)

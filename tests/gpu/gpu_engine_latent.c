@@ -37,7 +37,7 @@ typedef struct {
     kvd_attention_choice attention;
 } setting;
 
-/* ---- the pass ---- */
+/* ---- forward pass as reference ---- */
 
 /* Computes logits of all tokens by the pass in a type, with the cache of a plan. */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
@@ -367,7 +367,7 @@ static void test_attention(const char *path, const char *model, const setting *c
     kvd_checkpoint_close(c);
 }
 
-/* ---- the rest ---- */
+/* ---- remaining checks of the engine ---- */
 
 static void refused(const kvd_checkpoint *c, const char *text, const setting *set, const char *why)
 {

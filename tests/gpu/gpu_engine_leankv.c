@@ -234,7 +234,7 @@ static void test(const char *path, const char *model, const char *method, const 
     kvd_checkpoint_close(c);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused plans ---- */
 
 static void refused(const char *path, const char *method, size_t chunk, const char *why)
 {

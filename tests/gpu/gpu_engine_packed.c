@@ -184,7 +184,7 @@ static void test_model(const char *path, const char *model, const request *r, si
     kvd_checkpoint_close(c);
 }
 
-/* ---- what is refused, and contexts that were never computed ---- */
+/* ---- refused plans, and contexts with uncomputed cache entries ---- */
 
 static void refused(const load *l, const char *method, size_t chunk, const char *why)
 {

@@ -188,7 +188,7 @@ static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *
     return NULL;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison with the reference ---- */
 
 /* Returns the median distance of the rows of two results; *most receives the largest. */
 static double distances(const load *l, const float *a, const float *b, double *most)
@@ -307,7 +307,7 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
     model_close(&m);
 }
 
-/* ---- what is refused, and contexts ---- */
+/* ---- refused plans, and contexts ---- */
 
 static void refuses(const model *m, const char *text, size_t chunk, int gpus, const char *why)
 {

@@ -300,7 +300,7 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
     return NULL;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison with the reference ---- */
 
 /*
  * Returns the median distance of rows; only the first row of each request counts if prompts ran

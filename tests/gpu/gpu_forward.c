@@ -41,7 +41,7 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-/* ---- against numbers of others ---- */
+/* ---- comparison with published software ---- */
 
 static void test_transformers(kvd_gpu_forward *f, const expectation *e, const char *name,
                               kvd_dtype type)
@@ -145,7 +145,7 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/* ---- the CPU's pass over families ---- */
+/* ---- CPU pass on every model family ---- */
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
@@ -273,7 +273,7 @@ static void test_family(const char *name, kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* ---- against the CPU's pass ---- */
+/* ---- comparison with the CPU pass ---- */
 
 static const size_t offset3[] = {0, 9, 259, 304};
 enum { N3 = 304 };

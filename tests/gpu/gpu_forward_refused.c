@@ -22,7 +22,7 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-/* ---- what is refused ---- */
+/* ---- refused models and batches ---- */
 
 static void expect_message(const char *what, int status, const char *got, const char *want)
 {

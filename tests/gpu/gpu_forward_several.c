@@ -19,7 +19,10 @@ static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int failures, compared;
 
-/* Few rows, and many: 43 sequences of 50 rows each, 2150 rows. */
+/*
+ * Numbers of rows of a small and of a large batch. The large batch has 43 sequences of 50 rows
+ * each.
+ */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
 static const size_t few_offset[] = {0, 9, 59, N_FEW};
 static size_t many_offset[SEQUENCES + 1];

@@ -281,8 +281,8 @@ static void test_restore(const problem *p)
 /* ---- rows ---- */
 
 /*
- * Stores new rows in pages, and the queries, blocked in prompts and row-major in steps; then reads
- * the pages back into rows.
+ * Tests storing: new rows go to pages, and queries to blocks (prompts) or rows (decode steps). The
+ * pages are then read back into rows.
  */
 static void test_put(problem *p)
 {

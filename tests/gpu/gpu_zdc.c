@@ -14,7 +14,7 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* ---- the choice ---- */
+/* ---- choice of important tokens ---- */
 
 /* Draws denominators of a layer that resembles the preceding one by `alike`. */
 static void draw(const fixture *f, float *lse, double alike)

@@ -23,7 +23,7 @@ typedef struct {
     kvd_attn_batch batch;
     kvd_attn_plain plain;
     float *q, *k, *v;
-    double *out, *lse; /* reference result; NULL until a test sets it */
+    double *out, *lse; /* expected output and log-sum-exp; NULL until a test computes them */
 } attention_case;
 
 static inline void *case_get(size_t n, size_t bytes)
@@ -33,7 +33,7 @@ static inline void *case_get(size_t n, size_t bytes)
     return p;
 }
 
-/* Allocates q, k and v for the shape in c->heads, c->batch.batch and the lengths. */
+/* Allocates q, k and v for the heads, batch size and lengths that are set in the case. */
 static inline void case_room(attention_case *c)
 {
     kvd_err err;
@@ -62,8 +62,8 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * Makes a case with widths [n_kv_heads], lengths [batch] and normal rows. Q is multiplied by
- * `factor`; above about 5 the softmax is sharp.
+ * Fills a case with widths [n_kv_heads], lengths [batch] and normally distributed q, k and v. Q is
+ * multiplied by `factor`; above about 5 the softmax is sharp.
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
@@ -91,7 +91,7 @@ static inline void case_read(FILE *f, void *to, size_t n, size_t bytes)
     assert_int_equal(fread(to, bytes, n, f), n);
 }
 
-/* Reads the next case of the file, with PyTorch's results. */
+/* Reads the next case of the reference file, with results computed by PyTorch. */
 static inline void case_next(FILE *f, attention_case *c)
 {
     int32_t head[4];
@@ -130,7 +130,7 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
-/* Returns || x - y || / || y ||, or infinity if that is NaN. */
+/* Returns the relative Frobenius distance || x - y || / || y ||, or infinity if that is NaN. */
 static inline double case_error(const double *x, const double *y, size_t n)
 {
     double e = 0, s = 0;

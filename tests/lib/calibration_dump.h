@@ -19,7 +19,7 @@ static const kvd_config config = {.n_layers = LAYERS,
                                   .d_model = 32,
                                   .max_positions = 512,
                                   .rope_theta = 1e4};
-static kvd_run run;          /* run that wrote the file */
+static kvd_run run;          /* provenance of the file */
 static kvd_activations dump; /* the open file */
 
 /* Writes and opens the file. Returns 0, or -1 on failure. */
@@ -38,7 +38,10 @@ static int open_dump(size_t n_tokens)
     return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
 }
 
-/* Reads the first n rows of a layer, the heads of a token side by side: [n][HEADS * D]. */
+/*
+ * Reads the first n rows of a layer of tensor x with the heads of a token next to each other:
+ * [n][HEADS * D].
+ */
 static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
 {
     kvd_err err;

@@ -1,4 +1,4 @@
-/* Checks of texts of config.json that are read or refused. */
+/* Edits a config.json text and checks that the reader refuses it with a given message. */
 #ifndef KVD_TESTS_CONFIG_CASE_H
 #define KVD_TESTS_CONFIG_CASE_H
 
@@ -21,7 +21,10 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/* Returns the text with its first `from` replaced. The next call overwrites it. */
+/*
+ * Returns the text with its first occurrence of `from` replaced. The next call overwrites the
+ * result.
+ */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
     static char result[4096];
@@ -32,7 +35,10 @@ static inline const char *edit_config(const char *text, const char *from, const 
     return result;
 }
 
-/* Replaces the first `from` of a configuration that is read, and expects a message. */
+/*
+ * Replaces the first `from` in a valid config.json text and checks that reading the result fails
+ * with the given message.
+ */
 static inline void refuse_config(const char *text, const char *from, const char *to,
                                  const char *message)
 {

@@ -61,7 +61,10 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
         }
 }
 
-/* Fills all pairs that dims methods read, with artificial falling singular values. */
+/*
+ * Fills the bases of all pairs that methods of the dims axis read, with artificial falling singular
+ * values.
+ */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed,
                                    kvd_err *err)
 {
@@ -93,7 +96,7 @@ static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_
     return 0;
 }
 
-/* Q, K and V of one layer for sequences of these lengths. fixture_drop frees them. */
+/* Q, K and V of one layer for sequences of given lengths. fixture_drop frees the arrays. */
 typedef struct {
     kvd_attention_in in;
     size_t offset[8];

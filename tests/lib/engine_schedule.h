@@ -1,8 +1,7 @@
 /*
  * Requests and a scheduler for the device tests of the engine. All tokens of the requests are known
- * beforehand, so that every engine and pass gets the same tokens. Also a plain scheduler that
- * serves the requests in slots, and the loop that runs an engine by it. Include it once per
- * program.
+ * beforehand, so that every engine and forward pass gets the same tokens. A plain scheduler serves
+ * the requests in slots, and serve() runs an engine by it. Include it once per program.
  */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
@@ -22,8 +21,8 @@ typedef struct {
 enum { MOST = 16 };
 
 typedef struct {
-    const kvd_checkpoint *c; /* borrowed, like r */
-    const request *r;        /* [n] requests */
+    const kvd_checkpoint *c; /* checkpoint; not owned */
+    const request *r;        /* [n] requests; not owned */
     size_t n, vocab, max_len, outputs;
     /*
      * index of each request's first token in `id`; a request has input + output tokens, of which no
@@ -34,10 +33,10 @@ typedef struct {
     uint32_t *id;           /* [offset[n]] tokens of all requests */
     /* [offset[n]][vocab] expected logits; NULL at first, set by a test that knows them */
     float *want;
-    double bar; /* largest accepted distance of a row from `want` */
+    double bar; /* largest accepted relative distance of a row of logits from `want` */
 } load;
 
-/* Makes a load of random tokens. load_release frees it. */
+/* Returns requests with random tokens. load_release frees them. */
 static inline load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
 {
     load l = {.c = c, .r = r, .n = n, .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
@@ -59,8 +58,8 @@ static inline void load_release(load *l)
 }
 
 /*
- * Returns the index of the slice's last token in [offset[n]][vocab]. If the slice emits a token,
- * also sets the row in [outputs][vocab].
+ * Returns the index of the slice's last token in arrays [offset[n]][vocab]. If the slice emits a
+ * token, also sets the row in arrays [outputs][vocab].
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
@@ -75,21 +74,20 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
 /* ---- the scheduler ---- */
 
 /*
- * Scheduler. Requests enter in their order as slots become free; slots are used again. Without a
- * chunk, prompts run whole, and steps wait until no prompt is left, or run in each iteration
- * together with prompts. With a chunk, an iteration has at most that many tokens, steps first, and
- * prompts run in pieces.
+ * Scheduler. Requests enter in their order as slots become free. Without a chunk, prompts run
+ * whole; decode steps wait until no prompt is left, or run together with prompts. With a chunk, an
+ * iteration has at most that many tokens, decode steps first, and prompts run in pieces.
  */
 typedef struct {
     size_t slots, chunk;
     bool beside;
-    bool singly; /* one whole prompt per iteration */
+    bool singly; /* true if an iteration has at most one whole prompt */
 } serving_order;
 
 typedef struct {
     /* number of requests that have entered; tokens of each in the cache */
     size_t arrived, done[MOST];
-    int slot[MOST];        /* slot of each request; -1: it has ended */
+    int slot[MOST];        /* slot of each request; -1 after the request has ended */
     bool taken[MOST];      /* true for slots in use */
     kvd_slice slice[MOST]; /* slices of the latest iteration */
     uint32_t *id;          /* tokens of the latest iteration */
@@ -129,7 +127,10 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/* Returns the next iteration, steps before prompts; without slices when all requests have ended. */
+/*
+ * Returns the next iteration, with decode steps before prompts. After all requests have ended, the
+ * iteration has no slices.
+ */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};
@@ -168,7 +169,10 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
-/* Serves all requests. Returns 0, or -1 if the engine or the callback fails. */
+/*
+ * Runs the engine until all requests are served. Returns 0, or -1 if the engine or the callback
+ * fails.
+ */
 static inline int serve(kvd_engine *e, const load *l, const serving_order *o, behind f, void *ctx,
                         kvd_err *err)
 {

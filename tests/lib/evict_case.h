@@ -1,6 +1,7 @@
 /*
- * Cases of gpu_evict.c and their data: one layer of a batch of prompts, in pages and blocked
- * queries, and the positions of the numbers there. Include it once per program.
+ * Cases of gpu_evict.c and their data: one layer of a batch of prompts, with keys and values in
+ * pages, queries in blocks, and the functions that find a number there. Include it once per
+ * program.
  */
 #ifndef KVD_TESTS_EVICT_CASE_H
 #define KVD_TESTS_EVICT_CASE_H
@@ -21,7 +22,8 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    kvd_evict_budget budget; /* budget; prompt and steps are set for every slot */
+    /* eviction budget; its prompt length and number of steps are set for every slot */
+    kvd_evict_budget budget;
     int steps;
 } test_case;
 
@@ -263,18 +265,21 @@ typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
-    /* len: tokens of a prompt; start: its first token; slot: its slot; n: its entries */
+    /*
+     * per request: len: tokens of the prompt; start: its first token; slot: its slot; n: entries
+     * kept
+     */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
-    uint16_t *pool; /* contents of the device's memory */
+    uint16_t *pool; /* host copy of the page pool */
     uint16_t *q;    /* blocked Q of the prompts */
-    float *score;   /* state of the evictions */
+    float *score;   /* scores by which entries are evicted */
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    size_t near; /* number of choices that rounding decided */
+    size_t near; /* number of choices of entries so close that rounding decides */
 } fixture;
 
 /* Returns the address of element (place, i) of K or V of a KV head of request b. */

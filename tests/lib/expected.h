@@ -1,7 +1,7 @@
 /*
  * Results of Hugging Face Transformers on the small checkpoints of tests/data (made by
- * tests/oracle/make_family_fixtures.py), and the distance of a pass from them. It does not use
- * cmocka, because device tests include it too. Include it once per program.
+ * tests/oracle/make_family_fixtures.py), and the distance of a forward pass from them. It does not
+ * use cmocka, because device tests include it too. Include it once per program.
  */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
@@ -17,30 +17,33 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Fixtures whose gradients CPUs and GPUs compute, a folder of tests/data/families each. */
+/* Folders of tests/data/families whose gradients CPUs and GPUs compute. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
         X("opt-before"), X("opt-after"), X("opt-nobias"), X("falcon-7b"), X("falcon-40b"),         \
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("qwen3-yarn"), X("llama-yarn")
-/* Fixtures whose gradients only CPUs compute; GPUs compute the forward pass. */
+/*
+ * Folders of tests/data/families whose gradients only CPUs compute. GPUs compute only their forward
+ * pass.
+ */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
         X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial")
-/* Every fixture without routed experts. */
+/* Model folders without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
 /*
- * The fixtures with routed experts, whose gradients only CPUs compute and which the serving engine
- * refuses.
+ * Model folders with routed experts. Only CPUs compute their gradients, and the serving engine
+ * refuses them.
  */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4")
 
-/* The fixtures with latent attention, whose gradients are not computed either. */
+/* Model folders with latent attention. Their gradients are not computed. */
 #define LATENT(X) X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain")
 
 static inline size_t width_of(const kvd_config *c, int kind)
@@ -57,7 +60,9 @@ static inline size_t width_of(const kvd_config *c, int kind)
     }
 }
 
-/* Rows and layers that the file keeps of one sequence. Zero it before use. */
+/*
+ * Expected values of one sequence, in the layers and rows that the file holds. Zero it before use.
+ */
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id;       /* [n] token ids */
@@ -93,8 +98,8 @@ static inline float *expected_array(const kvd_safetensors *s, const char *name, 
 }
 
 /*
- * Reads the file. Fails if an array does not have the size that the model requires. Release *e
- * after a failure too.
+ * Reads a file of expected values. Fails if an array does not have the size that the model
+ * requires. Release *e after a failure too.
  */
 static inline int expected_read(const char *path, const kvd_config *c, expectation *e, kvd_err *err)
 {

@@ -20,7 +20,7 @@ static double worst;            /* largest distance so far */
 
 /* ---- running and comparing ------------------------------------------------- */
 
-/* Recorded values of one batch: [n_layers][n][width]; logits are [n][vocab]. */
+/* Recorded values of one batch: [n_layers][n][width] of each kind; logits are [n][vocab]. */
 typedef struct {
     const kvd_config *c;
     size_t n;
@@ -71,7 +71,10 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/* Runs one batch and records it. If last_layer < 0, also records the logits. */
+/*
+ * Runs the forward pass on one batch and records its values. If last_layer < 0, also records the
+ * logits.
+ */
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
 {
@@ -174,7 +177,7 @@ static inline void compare_with_reference(const char *what, const char *path, si
     kvd_checkpoint_close(checkpoint);
 }
 
-/* ---- against Hugging Face Transformers ---------------------------------------------------- */
+/* ---- comparison with Hugging Face Transformers -------------------------------------------- */
 
 static inline void compare_with_transformers(const char *model, const char *path)
 {

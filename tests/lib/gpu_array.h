@@ -53,7 +53,7 @@ static inline void array_free(array *a)
     check(cudaFree(a->base), "free");
 }
 
-/* Copies the host's values, rounded to the type, to the device. */
+/* Copies the values on the host, rounded to the array's type, to the device. */
 static inline void send(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type);
@@ -62,7 +62,7 @@ static inline void send(array *a)
     check(cudaMemcpy(a->dev, a->raw, a->n * e, cudaMemcpyHostToDevice), "copy");
 }
 
-/* Makes normal values, one in fifty of them much larger. */
+/* Returns an array of normally distributed values, one in fifty of them much larger. */
 static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
 {
     array a = array_new(type, n, shift);
@@ -128,8 +128,8 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Prints one result line for all cases of a block. `name` is "BLOCK, the case"; an empty name ends
- * the last block.
+ * Prints one result line for all cases of a block of the forward pass. `name` is "BLOCK, the case";
+ * an empty name ends the last block.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

@@ -133,7 +133,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
 }
 
 /*
- * Runs one batch; if last_layer < 0, up to the logits. The caller releases *to after a failure too.
+ * Runs one batch on the pass and records it; if last_layer < 0, includes the logits. The caller
+ * releases *to after a failure too.
  */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
@@ -168,7 +169,7 @@ static inline int run_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_bat
     return status;
 }
 
-/* ---- the CPU's pass ---- */
+/* ---- forward pass on the CPU ---- */
 
 /* Records the CPU pass into arrays of the same layout. */
 static inline int record_cpu(void *ctx, const kvd_attention_in *in, kvd_err *err)

@@ -46,7 +46,7 @@ static inline void ok(int rc)
         fail_msg("%s", err.msg);
 }
 
-/* Checks that the message is `fmt` with the path inserted. */
+/* Checks that the latest error message is `fmt` with the file's path inserted. */
 static inline void says(const char *fmt)
 {
     char want[600];

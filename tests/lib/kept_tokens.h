@@ -19,10 +19,9 @@
 enum { KEPT_HEADS = 8 };
 
 /*
- * Writes 1 to kept [n_kv_heads][1 + n - prompt][n] where a token is stored, or, if the method
- * selects what a step reads, where the step has read it, and the attention
- * outputs to `out` of the shape of in->q. The input holds one sequence of n rows. Returns the
- * account of all heads.
+ * Sets kept [n_kv_heads][1 + n - prompt][n] to 1 where a token is stored or, if the method selects
+ * tokens, where a decode step read it. Writes the attention outputs to `out`, shaped like in->q.
+ * The input is one sequence of n rows. Returns the byte account of all heads.
  */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)

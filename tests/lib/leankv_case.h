@@ -104,7 +104,8 @@ typedef struct {
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
     float *q, *k, *v; /* Q, K, V of the prompts in PLAIN layout */
-    double *mass;     /* [n_heads][tokens] mass that each token received from later ones */
+    /* [n_heads][tokens] attention probability that each token received from later tokens */
+    double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
     uint16_t *fresh; /* device memory */
@@ -112,7 +113,7 @@ typedef struct {
     kvd_leankv_steps t;
 } fixture;
 
-/* Makes numbers whose mean differs from channel to channel, like those of trained keys. */
+/* Returns n random numbers whose mean differs between channels, as in trained keys. */
 static float *numbers(fixture *f, size_t n, double spread)
 {
     float *const x = need(n * sizeof *x);
@@ -138,7 +139,7 @@ static size_t first_token(const fixture *f, int row)
     return n;
 }
 
-/* ---- prompts on both sides ---- */
+/* ---- prompts on the host and on the device ---- */
 
 static void make_masses(fixture *f, double *lse)
 {
@@ -189,7 +190,7 @@ static void make_pool(fixture *f)
     p->table = on_device(NULL, heads * (size_t)p->table_length * sizeof *p->table);
     p->head = on_device(NULL, heads * sizeof *p->head);
     p->state = on_device(NULL, sizeof *p->state);
-    p->page = on_device(NULL, f->bytes_of_pages); /* elements that were never written are NaN */
+    p->page = on_device(NULL, f->bytes_of_pages); /* elements that are never written stay NaN */
     check(kvd_leankv_reset(p, 0), "reset");
 }
 
@@ -253,7 +254,7 @@ static void make_prompts(fixture *f)
     free(narrow);
 }
 
-/* ---- what the device has ---- */
+/* ---- contents of the device's pages ---- */
 
 typedef struct {
     int level, position;
@@ -323,7 +324,7 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Returns the number of codes that differ from the quantiser's. */
+/* Returns the number of codes of an entry that differ from those of the reference quantiser. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

@@ -21,7 +21,8 @@ typedef struct {
     void *(*take)(size_t bytes);
     void (*release)(void *p);
     void (*put)(void *to, const void *from, size_t bytes);
-    void (*get)(void *to, const void *from, size_t bytes); /* waits for the device first */
+    /* copies from the device after waiting for it */
+    void (*get)(void *to, const void *from, size_t bytes);
 } case_memory;
 
 typedef struct {
@@ -31,7 +32,7 @@ typedef struct {
     const int32_t *prompt; /* [n_requests] tokens of the prefill */
     int steps;             /* number of decode steps after the prefill */
     int rope_dim, rope_interleaved;
-    bool rotate; /* with matrices R */
+    bool rotate; /* true if the case uses rotation matrices R */
     bool lse;
     int64_t o_stride;
 } library_case;
@@ -48,7 +49,7 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/* Rounds float64 to the type and back, as stored values are. */
+/* Rounds float64 numbers to the type and back to float, as the cache stores them. */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -59,7 +60,7 @@ static void case_round(int dtype, const double *from, float *to, size_t n)
     free(h);
 }
 
-/* The whole history of one request's K or V of all heads: [n_kv_heads][capacity][d]. */
+/* All K or V of one request: [n_kv_heads][capacity][d]. */
 typedef struct {
     float *k, *v;
 } case_history;
@@ -93,7 +94,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Pages are given out from the end of the pool, which is filled with NaN first. */
+    /* Pages are allocated from the end of the pool, which is filled with NaN first. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)
@@ -189,7 +190,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         status = kvdim_append(plan, &append, NULL);
         if (!status)
             status = kvdim_attend(plan, &attend, NULL);
-        /* The references, on values rounded as they are stored. */
+        /* The references use values rounded as the cache stores them. */
         const size_t q_total = (size_t)n_new * (size_t)sizes.q_columns,
                      o_total = (size_t)n_new * (size_t)sizes.o_columns;
         double *const wide = malloc((q_total + (size_t)n_new * (n_qk + n_v)) * sizeof *wide),

@@ -53,13 +53,15 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns a set of tokens of the fixture [n], which stores 1 and 0 as float16. */
+/*
+ * Returns a set of tokens [n] from the fixture file, stored as float16 with 1 for the tokens in it.
+ */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/* Compares the tokens of the prompt that stay with want [KV][PROMPT]. */
+/* Checks that a method keeps exactly the prompt tokens of the set want [KV][PROMPT]. */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -68,7 +70,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
             if (kept[g * STEPS * N + t] != (want[g * PROMPT + t] != 0))
                 fail_msg("%s, layer %d, KV head %zu, token %zu: %d", text, layer, g, t,
                          kept[g * STEPS * N + t]);
-    /* no token of a later row is dropped */
+    /* tokens after the prompt must not be dropped */
     for (size_t g = 0; g < KV; g++)
         for (size_t t = 0; t < N; t++)
             assert_int_equal(kept[(g * STEPS + STEPS - 1) * N + t],

@@ -1,4 +1,4 @@
-/* Tokenizers of tests/data/tokenizers, whole or with some fields replaced. */
+/* Loads tokenizers of tests/data/tokenizers, unchanged or with some fields replaced. */
 #ifndef KVD_TESTS_TOKENIZER_CASE_H
 #define KVD_TESTS_TOKENIZER_CASE_H
 
@@ -31,7 +31,7 @@ static inline kvd_tokenizer *must_parse(const char *name, const char *text, size
     return t;
 }
 
-/* Makes a copy of a base file with some top-level fields replaced. */
+/* Loads a copy of a tokenizer file with some top-level fields replaced. */
 static inline kvd_tokenizer *variant(const char *base, json_t *patch)
 {
     char path[200];

@@ -1,6 +1,6 @@
 /*
- * Cases of gpu_zdc.c and their data: two kinds of widths, and the prompts of a batch in pages of
- * random order, on the host and on the device. Include it once per program.
+ * Cases of gpu_zdc.c and their data: high and low widths of the heads, and the prompts of a batch
+ * in pages of random order, on the host and on the device. Include it once per program.
  */
 #ifndef KVD_TESTS_ZDC_CASE_H
 #define KVD_TESTS_ZDC_CASE_H
@@ -18,7 +18,7 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    NEVER_LENT = 2 /* an overlap that no two sets reach */
+    NEVER_LENT = 2 /* an overlap that no two token sets reach */
 };
 
 typedef struct {
@@ -134,7 +134,7 @@ static uint16_t some(double scale)
     return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
-/* Pages of one layer, tables of the batch, and the result of the choice. */
+/* Pages of one layer, page tables of the batch, and the important tokens that zdc chooses. */
 typedef struct {
     const test_case *c;
     /* both: heads of both widths, as the attention kernel sees them */

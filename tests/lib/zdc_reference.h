@@ -17,7 +17,7 @@
 
 /* ---- the reference ---- */
 
-/* Attention hook that passes on Q, K and V after a projection to the high widths. */
+/* Attention hook that projects Q, K and V to the high widths before it calls the next hook. */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
@@ -26,8 +26,8 @@ typedef struct {
 } cutter;
 
 /*
- * Replaces the n rows x of one head, ld apart, by x a b^T, or by x a b if b is stored as
- * [width][d].
+ * Projects the n rows x of one head, ld apart, to `width` dimensions and back: x a b^T, or x a b if
+ * b is stored as [width][d].
  */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
@@ -51,7 +51,7 @@ static inline int run_cutter(kvd_attention *self, const kvd_attention_in *in, fl
     memcpy(c->q, in->q, n * heads * d * sizeof *c->q);
     memcpy(c->k, in->k, n * kv * d * sizeof *c->k);
     memcpy(c->v, in->v, n * kv * d * sizeof *c->v);
-    const int saved = kvd_blas_serial(); /* the products are small */
+    const int saved = kvd_blas_serial(); /* the products are too small for threads */
     for (size_t h = 0; h < heads; h++) {
         const kvd_dims_head *const x = &c->dims->head[(size_t)in->layer * kv + h / (heads / kv)];
         there_and_back(n, d, x->d_qk, c->q + h * d, heads * d, x->a_q, x->a_k, true, c->work);
@@ -100,8 +100,8 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
 }
 
 /*
- * Computes the logits of the rows of a request that emit tokens. If the plan only cuts widths,
- * attention is dense on cut rows.
+ * Computes the logits of the rows of a request that emit tokens. If the plan only cuts dimensions,
+ * attention is dense on the cut rows.
  */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
@@ -209,7 +209,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    static kvd_method method; /* plans borrow its values */
+    static kvd_method method; /* plans refer to its values */
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))
         return -1;

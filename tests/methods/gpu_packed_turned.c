@@ -193,7 +193,7 @@ static void upload_lengths(bench *w, int step)
     check(cudaMemcpy((void *)w->a.kv_len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
 }
 
-/* ---- what is compared ---- */
+/* ---- compared quantities ---- */
 
 /* Fills sides[2][d] of y with the numbers of a coded token, turned back. */
 static void read_token(const bench *w, const char *codes, int b, int t, int g)

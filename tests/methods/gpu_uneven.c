@@ -76,7 +76,7 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
     }
 }
 
-/* ---- comparing ---- */
+/* ---- comparison with the reference ---- */
 
 /* A prompt of one layer as a method sees it, with the levels that it chooses. */
 typedef struct {

@@ -182,14 +182,17 @@ static void singular_values_decide(void **state)
     falling(a, 2); /* variances rise where costs fall */
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
-    /* far more than 1 bit per number */
+    /* the count must be far more than 1 bit per number */
     assert_true(count.payload > 6.0 * N * D);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 0, 0);
     assert_true(count.payload < 1.0 * N * D);
     for (size_t j = 1; j < D; j++)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
-    /* If a side is left whole its costs are unknown, so every head and side has its own budget. */
+    /*
+     * If K or V of a head keeps all dimensions, its costs are unknown, so every head and side has
+     * its own budget.
+     */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);

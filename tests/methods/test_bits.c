@@ -220,7 +220,7 @@ static void channels_of_two_bits_and_of_one(void **state)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* what does not depend on the order of the channels: the sum over them, frequency 0 */
+    /* frequency 0, the sum over the channels, does not depend on their order */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;

@@ -234,7 +234,7 @@ static void test_widths_need_kv_heads(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* ---- by loss --------------------------------------------------------------------------------- */
+/* ---- widths chosen by loss ------------------------------------------------------------------- */
 
 /* No other widths of the same sum leave less loss; all of them are tried. */
 static void test_by_loss_is_optimal(void **state)
@@ -323,7 +323,7 @@ static void test_padding(void **state)
     kvd_widths_release(&w);
 }
 
-/* ---- by error -------------------------------------------------------------------------------- */
+/* ---- widths chosen by error ------------------------------------------------------------------ */
 
 static double error_of(const kvd_error_table *t, const kvd_widths *w)
 {

@@ -245,7 +245,10 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/* A Mixtral with experts of 22 MB in bf16, which take several pinned buffers and real time. */
+/*
+ * Shape of a Mixtral model whose experts have 22 MB each in bf16, so that copying one takes several
+ * pinned buffers and a measurable time.
+ */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","

@@ -14,7 +14,7 @@
 #include "report/measures/measures.h"
 #include "report/rows.h"
 
-/* ---- rows that are nearly equal ------------------------------------------------------------- */
+/* ---- rows that differ in one condition ------------------------------------------------------ */
 
 static const kvd_column accuracy[] = {
     {"label", KVD_COL_TEXT, "1", "l"},        {"calibration", KVD_COL_TEXT, "1", "c"},

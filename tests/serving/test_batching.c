@@ -256,7 +256,7 @@ static void test_properties(void **state)
     assert_true(preempted > 3000);
 }
 
-/* ---- by hand ---- */
+/* ---- schedules worked out by hand ---- */
 
 /*
  * Writes an iteration as text, "S0:10+1 P2:0+7!": steps and prompts as request:before+n; '.' emits

@@ -65,7 +65,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- the obvious simulator: it looks through all requests for everything ---- */
+/* ---- plain reference simulator, which looks through all requests at every event ---- */
 
 typedef struct {
     bool here, running, gone, now; /* now: takes part in the running iteration */

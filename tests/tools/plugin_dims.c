@@ -1,6 +1,6 @@
 /*
- * Plugin of tests/methods/test_plugin.sh on the dims axis: the first dimensions of a head, channels
- * whose number is even, and answers that break a rule.
+ * Plugin of tests/methods/test_plugin.sh with methods of the dims axis: one keeps the first
+ * dimensions of a head, one the even channels, and others return answers that break a rule.
  */
 #include <kvdim/plugin_dims.h>
 #include <math.h>
@@ -37,7 +37,7 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Fails unless there are rows of calibration text that differ. */
+/* Returns an error unless the calibration rows exist and differ from each other. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

@@ -36,7 +36,10 @@ static int add_costs(jct_fixture *x, double factor, double attention, kvd_err *e
     return 0;
 }
 
-/* Writes costs of none, of the other method at half its cache, or of both. */
+/*
+ * Writes a jct file with the costs of the uncompressed cache, of a method with half its cache, or
+ * of both.
+ */
 static int write_costs(const char *path, double factor, const char *method, const kvd_run *run,
                        kvd_err *err)
 {
@@ -59,7 +62,10 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/* Serves the requests in the simulator at slower costs, in place of a real machine. */
+/*
+ * Simulates the requests at slower costs and writes the times, in place of a measurement on a real
+ * machine.
+ */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

@@ -16,7 +16,7 @@
 
 static const kvd_schema schema = {"latents", 1, "Products of the two factors of method palu."};
 
-/* y [wide][d] = a [wide][r] times b [r][d] */
+/* Computes the matrix product y [wide][d] = a [wide][r] b [r][d]. */
 static void multiply(const float *a, const float *b, size_t wide, size_t r, size_t d, double *y)
 {
     for (size_t i = 0; i < wide; i++)

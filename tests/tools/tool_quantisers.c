@@ -30,8 +30,8 @@ typedef struct {
 } work;
 
 /*
- * Codes one side of all heads: decoded [layer][kv_head][n][d], bits
- * [layer][kv_head][KVD_N_SIDES][2].
+ * Codes K or V of all heads. Writes the values read back to decoded [layer][kv_head][n][d], and the
+ * numbers of bits to bits [layer][kv_head][KVD_N_SIDES][2].
  */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {

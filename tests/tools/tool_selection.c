@@ -100,7 +100,7 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Runs heads g .. g + n - 1: the prompt at once, then row by row. */
+/* Feeds heads g .. g + n - 1 to the cache: the prompt at once, then the later rows one by one. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

@@ -17,7 +17,7 @@ typedef struct {
     size_t shard_bytes;
     uint64_t seed;
     bool config_only;
-    const char *tokenizer; /* NULL: none */
+    const char *tokenizer; /* path of a tokenizer file; NULL writes no tokenizer */
     json_t *json;
 } settings;
 
@@ -58,7 +58,7 @@ static int set(settings *s, const char *text, kvd_err *err)
     return 0;
 }
 
-/* Writes the tokenizer with a piece for every id below the size of the vocabulary. */
+/* Writes a tokenizer.json that has a piece for every id below the vocabulary size. */
 static int write_tokenizer(const settings *s, const char *folder, kvd_err *err)
 {
     char path[4096], piece[32];

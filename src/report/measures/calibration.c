@@ -13,8 +13,8 @@ bool kvd_calibration_reduced(const kvd_spectrum *s)
 }
 
 /*
- * Returns true if the two spectra differ in nothing but the share of pruned sequences: they have
- * one model, texts, window, pairing, centroids and weights.
+ * Returns true if the two spectra have the same model, texts, window, pairing, centroids and
+ * weights, so that only the share of pruned sequences may differ.
  */
 static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
 {
@@ -48,7 +48,10 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
            !kvd_rows_differ(a->accuracy, a->row, b->accuracy, b->row, "calibration,widths");
 }
 
-/* Returns the kind of rows of a spectrum: 0 rows, 1 centroids, 2 weighted centroids. */
+/*
+ * Returns the kind of calibration rows of a spectrum: 0 all rows, 1 K-means centroids, 2 centroids
+ * weighted by cluster size.
+ */
 static int kind_of(const kvd_calibration *c)
 {
     return c->centroids == 0 ? 0 : c->weighted ? 2 : 1;
@@ -60,8 +63,8 @@ static int kind_at(const kvd_calibration_point *x)
 }
 
 /*
- * Returns the kind of rows that the end of a measure's name asks for. Without an ending, returns
- * centroids, as in the paper.
+ * Returns the kind of calibration rows that the end of a measure's name selects ("-rows",
+ * "-weighted"). Without such an ending, selects centroids, as in the paper.
  */
 static int kind_wanted(const char *name)
 {
@@ -161,11 +164,11 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* ---- measures ------------------------------------------------------------------------------- */
+/* ---- measures for the ledger ---------------------------------------------------------------- */
 
 /*
- * Measures prune-spectrum: the largest change, over the head dimensions and in percent, of the
- * average curve by pruning.
+ * Computes the measure prune-spectrum: the largest change in percent, over the head dimensions,
+ * that pruning sequences makes to the mean singular-value curve.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
@@ -190,7 +193,10 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Finds the two ends of a curve over pruning or over the number of centroids. */
+/*
+ * Finds the first and the last point of the curve of point `i`, along the share of pruned sequences
+ * or along the number of centroids.
+ */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {
@@ -205,7 +211,7 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
         if (!same)
             continue;
         if (j < i)
-            return false; /* the curve was measured already */
+            return false; /* an earlier point measured this curve */
         const kvd_calibration *l = &point[*least].spectrum->spectrum.calibration,
                               *m = &point[*most].spectrum->spectrum.calibration;
         *least = (pruning ? c->prune < l->prune : c->centroids < l->centroids) ? j : *least;
@@ -215,8 +221,8 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
 }
 
 /*
- * Measures prune-rise, prune-time, centroids-fall and centroids-time; with -rows or -weighted for
- * other kinds of rows.
+ * Computes the measures prune-rise, prune-time, centroids-fall and centroids-time. The endings
+ * "-rows" and "-weighted" select other kinds of calibration rows.
  */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {

@@ -107,7 +107,7 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
         for (size_t k = 0;
              kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             const double p = kvd_row_real(rows, i, "overall_p");
-            if (isnan(p)) /* a method that removes no dimensions */
+            if (isnan(p)) /* the method removes no dimensions */
                 snprintf(setting, sizeof setting, "%s", kvd_row_text(rows, i, "settings"));
             else
                 snprintf(setting, sizeof setting, "p = %.4f", p);
@@ -124,7 +124,7 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
     return 0;
 }
 
-/* Fills *out with the measured numbers of a set of results, in the order of its files. */
+/* Fills `*out` with every number that a set of result files measured, in the order of the files. */
 static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
 {
     *out = (kvd_observations){0};
@@ -157,7 +157,7 @@ const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation 
     return in_a && in_b ? "inside" : "outside";
 }
 
-/* Appends the distinct values of a fact over a set of results, as a list. */
+/* Appends the distinct values of a provenance attribute over a set of result files, as a list. */
 static void distinct(const kvd_results *r, const char *fact, kvd_text *t)
 {
     size_t n = 0;

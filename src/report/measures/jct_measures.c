@@ -7,7 +7,10 @@
 #include "formats/jct.h"
 #include "report/rows.h"
 
-/* SHARED_CHANGE precedes SHARED, because its text begins with the text of SHARED. */
+/*
+ * SHARED_CHANGE precedes SHARED, because its prefix begins with the prefix of SHARED and the first
+ * match wins.
+ */
 typedef enum {
     SHARE,
     EXTRA,
@@ -28,15 +31,15 @@ static const char *const whole[KINDS] = {"jct_s",    "jct_s", "jct_s", "prefill_
 typedef struct {
     question_kind kind;
     char method[48];
-    char rest[96]; /* names of the parts, or the other method */
-    /* PARTS_CHANGE and SHARED_CHANGE: the other method, whose parts are those of `rest` */
+    char rest[96]; /* names of the parts of a job, or the name of the other method */
+    /* PARTS_CHANGE and SHARED_CHANGE: name of the other method; `rest` names its parts */
     char other[48];
-    const char *sizes; /* "6300x243+204x139" or "all" */
+    const char *sizes; /* lengths of the jobs: "6300x243+204x139" or "all" */
 } question;
 
 static const char over[] = "-over-";
 
-/* Splits the other method off the end of the names of the parts. */
+/* Splits the name of the other method off the end of the list of parts in `q->rest`. */
 static bool split(question *q)
 {
     char *const end = strstr(q->rest, over);
@@ -71,7 +74,10 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if the lengths are among the sizes, which are well formed. */
+/*
+ * Returns true if `sizes` is "all" or contains this pair of input and output lengths. `sizes` must
+ * be well formed.
+ */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -84,7 +90,7 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* Returns true if the text is "all", or sizes separated by plus signs. */
+/* Returns true if the text is "all" or a list of sizes "INPUTxOUTPUT" separated by plus signs. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -99,8 +105,8 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if the entry is of the method: a name with keys is that setting alone, a name
- * without keys is every setting.
+ * Returns true if the row is of the method. A method name with keys matches that setting alone, a
+ * name without keys matches every setting.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
@@ -111,7 +117,9 @@ static bool asked_for(const kvd_report_row *e, const char *method, const questio
            among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output"));
 }
 
-/* Sums the seconds of the parts. A name that is no part is an error. */
+/*
+ * Stores in `*sum` the seconds of a job in the named parts. Fails if a name is not that of a part.
+ */
 static int seconds(const kvd_report_row *e, const char *parts, double *sum, kvd_err *err)
 {
     *sum = 0;
@@ -146,7 +154,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
-        return 0; /* another part may do its work, so a job without these parts does not count */
+        return 0; /* another part may do the work */
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;
         none.row = kvd_jct_uncompressed(e->file->jct, e->row);
@@ -158,7 +166,10 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
-/* Appends the JCT over that of every comparable row of the other method. */
+/*
+ * Appends the job completion time of row `e` divided by that of every comparable row of the other
+ * method.
+ */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -173,7 +184,10 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Appends the time of the parts over that of every comparable row of the other method. */
+/*
+ * Appends the time of row `e` in the named parts divided by that of every comparable row of the
+ * other method.
+ */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {

@@ -53,10 +53,10 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "needs",
                                                    "cannot"};
 
-/* ---- the published numbers ------------------------------------------------------------------ */
+/* ---- ranges of the published tables --------------------------------------------------------- */
 
 typedef struct {
-    const char *want; /* column, or "*SUFFIX" */
+    const char *want; /* name of a wanted column, or "*SUFFIX" for all columns with that ending */
     bool *use;
     size_t n_columns, n_values;
     double low, high;
@@ -100,7 +100,7 @@ static int published_row(void *ctx, size_t line, char *const *field, const size_
     return 0;
 }
 
-/* Finds the range of the numbers of a published table in the wanted columns. */
+/* Stores the smallest and largest number of a published table in the wanted columns. */
 static int published_range(const char *paper, const char *csv, const char *column, double *low,
                            double *high, kvd_err *err)
 {
@@ -129,7 +129,7 @@ done:
     return status;
 }
 
-/* ---- one entry ------------------------------------------------------------------------------ */
+/* ---- an entry of the ledger in words -------------------------------------------------------- */
 
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size)
 {
@@ -155,7 +155,7 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Appends the devices of which the values are times, each once. */
+/* Appends the name of each device on which values that are times were measured, each name once. */
 static void say_devices(kvd_text *t, const kvd_measured *v)
 {
     const char *before = " on ";
@@ -181,7 +181,10 @@ static void say_queues(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, " while the queue grows");
 }
 
-/* "1.29 to 1.41 % (12 values) on NVIDIA H200", "0.55 [0.5, 0.6]", "4.3 times while the queue grows" */
+/*
+ * Appends a measured range in words, such as "1.29 to 1.41 % (12 values) on NVIDIA H200", "0.55
+ * [0.5, 0.6]" or "4.3 times while the queue grows".
+ */
 static void say(kvd_text *t, const char *name, const kvd_measured *v, const char *unit)
 {
     char range[96];
@@ -199,7 +202,7 @@ static void say(kvd_text *t, const char *name, const kvd_measured *v, const char
     say_queues(t, v);
 }
 
-/* Returns words for a measure that is shown with the main number. */
+/* Writes a readable name for a further measure, which is shown next to the main number. */
 static void plain_name(const char *measure, char *buf, size_t size)
 {
     static const struct {
@@ -253,8 +256,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
 }
 
 /*
- * Splits "LO:HI words" into the range and the words, which it returns. Without numbers, all of the
- * text is words.
+ * Reads "LO:HI words", the range expected if the claim is false, and returns the words. Without
+ * numbers, returns the whole text.
  */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
@@ -266,7 +269,9 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Appends the null in words: "; null: 46.9 to 50 % (flat spectrum)". */
+/*
+ * Appends the range that is expected if the claim is false: "; null: 46.9 to 50 % (flat spectrum)".
+ */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -284,7 +289,10 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
     kvd_text_add(t, "; null: %s (%s)", range, words);
 }
 
-/* Appends the range of loads in words: "; holds at 35 to 100 % of the loads (2 services)". */
+/*
+ * Appends the range of loads at which the claim holds: "; holds at 35 to 100 % of the loads (2
+ * services)".
+ */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
     char range[96];
@@ -297,8 +305,8 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 }
 
 /*
- * Appends the further measures in words. `measures` has items "NAME" or "NAME=UNIT", separated by
- * blanks.
+ * Appends the further measures of an entry in words. `measures` holds items "NAME" or "NAME=UNIT"
+ * separated by blanks.
  */
 static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
 {
@@ -429,7 +437,10 @@ static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *
 
 /* ---- figures and tables of the papers -------------------------------------------------------- */
 
-/* Returns true if the entry is about the figure: its id begins with it, as a whole. */
+/*
+ * Returns true if the ledger entry is about the figure: the entry's id is the figure's id, alone or
+ * with a suffix.
+ */
 static bool is_about(const kvd_ledger_entry *e, const char *figure)
 {
     const size_t n = strlen(figure);

@@ -118,18 +118,18 @@ typedef struct {
      */
     size_t n_services;
     double least_loads, most_loads;
-    kvd_measured values; /* values of the services, for the figure; else empty */
+    kvd_measured values; /* values of the services, for a figure; else empty */
     kvd_text ours;       /* measured values in words, with the further measures */
     kvd_verdict verdict;
 } kvd_ledger_entry;
 
-/* Numbers of figures and tables of the papers, by their state in the ledger. */
+/* Numbers of figures and tables of the papers, by how far the ledger covers them. */
 typedef struct {
-    size_t n;          /* figures and tables in figures.csv */
-    size_t measured;   /* figures with a row that these files measure */
-    size_t unmeasured; /* figures with rows, none of which these files measure */
-    size_t cannot;     /* figures whose rows say why they cannot be measured */
-    size_t nothing;    /* figures without a measurable claim: drawings and lists of settings */
+    size_t n;          /* number of figures and tables in figures.csv */
+    size_t measured;   /* number of figures with a claim that these result files measure */
+    size_t unmeasured; /* number of figures with claims, none of which these result files measure */
+    size_t cannot;     /* figures whose rows give a reason why not */
+    size_t nothing;    /* figures without a measurable claim */
 } kvd_figure_counts;
 
 typedef struct {
@@ -139,19 +139,23 @@ typedef struct {
 } kvd_ledger;
 
 /*
- * Reads PAPER/ledger.csv, the published tables that it names and PAPER/figures.csv, measures and
- * judges. Fails if a figure has neither a row nor a reason.
+ * Reads PAPER/ledger.csv, the published tables that it names and PAPER/figures.csv, then measures
+ * every claim and derives its verdict. Fails if a figure has neither a row in the ledger nor a
+ * reason.
  */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
-/* Adds the section with the table, the counts, and the departures common to all entries. */
+/*
+ * Adds the section with the table of claims, the counts of verdicts, and the departures from the
+ * papers that all entries have in common.
+ */
 int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err);
 
 /* Writes "104 figures and tables of the papers: 40 measured here, ..." into buf. */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes "-20 to -3 %, at 35 % of the loads": the measured range of an entry. */
+/* Writes the measured range of a ledger entry, such as "-20 to -3 %, at 35 % of the loads". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range: "0.07 to 0.351 %" or "none printed". */

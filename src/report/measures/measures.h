@@ -80,8 +80,8 @@ typedef struct {
      */
     bool grows;
     double lo, hi;           /* 95 % interval; NaN if not known */
-    double null_lo, null_hi; /* range of the value if the claim were false; NaN if not known */
-    double load; /* load of a service, as a share of the highest rate; NaN without a load */
+    double null_lo, null_hi; /* range expected if the claim is false; NaN if not known */
+    double load;             /* request rate / highest sustainable rate; NaN without a load */
     /* number of the curve that this value belongs to; a curve has one value per load */
     size_t curve;
 } kvd_measured_value;
@@ -137,19 +137,19 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_e
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 /*
- * kvd_values_interval sets the interval of the value appended last, kvd_values_null its null.
- * Without a value they do nothing.
+ * kvd_values_interval sets the 95 % interval of the value appended last, and kvd_values_null the
+ * range expected if the claim is false. If no value was appended, both do nothing.
  */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
 /*
- * Marks the values from index `first` on as times of the device with whose name the description of
- * the engine begins.
+ * Marks the values from index `first` on as times measured on a device. The device is the name at
+ * the start of the engine's description.
  */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
-/* Numbers that are computed from kvdim/jct files, for the ledger. */
+/* Measures that the ledger computes from kvdim/jct files. */
 
 /*
  * Measures of jobs that ran on a GPU. METHOD is a name, which covers all its settings, or a name
@@ -178,7 +178,9 @@ bool kvd_jct_measure_known(const char *name);
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err);
 
-/* Rates that keep 99 % of the accuracy, as kvdim-eval --target finds them, for the ledger. */
+/*
+ * Measures of compression at 99 % of the accuracy, as found by kvdim-eval --target, for the ledger.
+ */
 
 /*
  * p99-A:TEXT is the share of the cache that A removes at 99 % of the top-1 accuracy of the
@@ -194,8 +196,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
                      kvd_err *err);
 
 /*
- * Numbers that are computed from accuracy rows of methods whose settings were tried, for the
- * ledger.
+ * Measures that the ledger computes from accuracy rows of methods with several measured settings.
  */
 
 /*
@@ -216,7 +217,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
 bool kvd_setting_measure_known(const char *name);
 int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Numbers that are computed from kvdim/tokens files, for the ledger. */
+/* Measures that the ledger computes from kvdim/tokens files. */
 
 /*
  * One value per tokens file of a trained model:
@@ -249,25 +250,28 @@ bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Settings that kvdim-fit --regression proposed and that were measured, next to the Oracle of the
- * same text (ZDC section 8).
+ * A setting that kvdim-fit --regression proposed and that was measured. It is compared with the
+ * Oracle, the best setting in hindsight, on the same text (ZDC section 8).
  */
 
 typedef struct {
-    const kvd_result *file; /* file with the proposal */
+    const kvd_result *file; /* rates file with the proposal */
     size_t proposal;        /* row of the proposal in `file` */
     const kvd_result *accuracy;
     size_t row; /* row of `accuracy` that measured the proposal */
-    /* loss that was asked for: perplexity over that of the uncompressed model, less 1 */
-    double asked;
-    kvd_interval measured; /* measured loss */
-    double share;          /* share of a 16-bit cache that the proposal stores */
     /*
-     * Smallest share of another measured setting whose loss is at most `asked`; NaN if there is
-     * none.
+     * loss for which the setting was proposed: perplexity / perplexity of the uncompressed model -
+     * 1
+     */
+    double asked;
+    kvd_interval measured; /* measured loss of the proposal, with its interval */
+    double share;          /* bytes that the proposal stores divided by those of a 16-bit cache */
+    /*
+     * Smallest share of a 16-bit cache stored by another measured setting with a loss of at most
+     * `asked`; NaN if there is none.
      */
     double oracle_asked;
-    /* smallest share of another setting whose loss is at most the measured loss */
+    /* smallest share stored by another setting with at most the measured loss of the proposal */
     double oracle_measured;
     /*
      * smallest shares that settings store within the lower and the upper end of the interval of the
@@ -296,11 +300,14 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
  * evaluated points of a series.
  */
 
-/* Fewest evaluated points that show where a share is lost. */
+/*
+ * Fewest evaluated points of a series from which the bytes saved at 99 % of accuracy may be read.
+ */
 enum { KVD_FEWEST_POINTS = 3 };
 
 /*
- * Returns the search for a share of `target` of the method of the row, in the same file; or NULL.
+ * Returns the search in the row's file for the compression at which its method keeps the share
+ * `target` of accuracy, or NULL if there is none.
  */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
@@ -328,7 +335,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
  */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 
-/* Returns the spectrum among the results that was not pruned and otherwise equals s, or NULL. */
+/*
+ * Returns the spectrum among the results whose calibration was not pruned and otherwise equals that
+ * of `s`, or NULL.
+ */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
 /*
@@ -337,14 +347,17 @@ const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spe
  */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
-/* One spectrum and one accuracy row that names it as its calibration. */
+/*
+ * A calibration point: one spectrum and one accuracy row that names the spectrum as its
+ * calibration.
+ */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
-    double p; /* removal rate that was asked for */
-    /* seconds of making the inputs, in proportion to the tokens that were kept */
+    double p; /* removal rate that the user asked for */
+    /* seconds for computing Q, K and V of the calibration text, in proportion to the tokens kept */
     double collect_s;
-    double calibrate_s; /* seconds of rows, K-means and decomposition */
+    double calibrate_s; /* seconds for reading the calibration rows, K-means and decomposition */
     double perplexity;
 } kvd_calibration_point;
 
@@ -358,8 +371,8 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
                            kvd_err *err);
 
 /*
- * Returns true if the points are equal in p and in everything but the calibration and the widths
- * that follow from it.
+ * Returns true if the two points have equal p and differ at most in calibration and the widths that
+ * follow from it.
  */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /*
@@ -369,18 +382,18 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
-/* Values of the measures of measures.h that begin with prune- and centroids-. */
+/* Computes the measures of measures.h whose names begin with "prune-" and "centroids-". */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Writes the name of a curve, such as "uniform: weighted": method, evaluated text if `texts`, and
- * kind of rows.
+ * Writes the legend name of a curve, such as "uniform: weighted": the method, the evaluated text if
+ * `texts` is true, and the kind of calibration rows.
  */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
-/* Numbers that are computed from kvdim/serving files, for the ledger. */
+/* Measures that the ledger computes from kvdim/serving files. */
 
 /*
  * "serving-WHAT-A-over-B:TRACE", of methods A and B and of Poisson arrivals with the lengths of
@@ -412,12 +425,12 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
  * differ.
  */
 
-/* One measured number with what it measures. */
+/* One measured number and the text that identifies what was measured. */
 typedef struct {
-    /* schema, labels, method, p, ...; two numbers are comparable if their keys are equal */
+    /* schema, labels, method, p and further conditions; numbers with equal keys are comparable */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    double value, lo, hi; /* lo, hi: 95 % interval, NaN without one */
+    double value, lo, hi; /* value and its 95 % interval; lo and hi are NaN without one */
 } kvd_observation;
 
 typedef struct {

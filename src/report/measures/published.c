@@ -9,7 +9,7 @@
 #include "common/args.h"
 #include "common/files/csv.h"
 
-/* ---- tables as text ------------------------------------------------------------------------- */
+/* ---- reading the published tables ----------------------------------------------------------- */
 
 enum { MOST_FIELDS = 16 };
 
@@ -17,7 +17,7 @@ enum { MOST_FIELDS = 16 };
 typedef struct {
     char name[64];
     char (*cell)[MOST_FIELDS][40];   /* row 0 is the heading */
-    size_t n_rows, n_fields, n_keys; /* n_keys: number of leading text columns, 1 or 2 */
+    size_t n_rows, n_fields, n_keys; /* n_keys: leading text columns, 1 or 2 */
 } sheet;
 
 static int take_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
@@ -55,7 +55,7 @@ static int read_sheet(const char *paper, const char *file, sheet *s, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* ---- epsilon and delta ---------------------------------------------------------------------- */
+/* ---- test of whether one epsilon explains the printed deltas -------------------------------- */
 
 /* Reads a printed number: "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
@@ -132,14 +132,20 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if epsilon_ref = x explains delta i, with the deltas in the order given. */
+/*
+ * Returns true if some value of epsilon_ref explains all printed deltas, if they belong to the
+ * datasets in this order.
+ */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/* It is enough to try the ends of the intervals that the datasets allow. */
+/*
+ * Returns true if one value of epsilon_ref explains all printed deltas in this order. The extreme
+ * values that each dataset allows suffice as candidates.
+ */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -186,7 +192,7 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    double p[MOST_MODELS + 1] = {1}; /* probability that k models fit */
+    double p[MOST_MODELS + 1] = {1}; /* probability that k of the models fit by chance */
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
     for (size_t i = 0; i < n_models; i++) {
@@ -204,7 +210,7 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
     return x;
 }
 
-/* ---- columns that tables share -------------------------------------------------------------- */
+/* ---- equal columns in different tables ------------------------------------------------------ */
 
 static bool is_number(const char *text)
 {
@@ -213,7 +219,10 @@ static bool is_number(const char *text)
     return *text && !*end;
 }
 
-/* Returns true for a published table; the ledger, the list of figures and the traces are none. */
+/*
+ * Returns true if the folder entry is a published table. The ledger, the list of figures and the
+ * traces are none.
+ */
 static int is_table(const struct dirent *e)
 {
     const size_t n = strlen(e->d_name);
@@ -253,7 +262,9 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Returns the row of b with the keys of row i of a, or 0. */
+/*
+ * Returns the row of table `b` with the same keys as row `i` of table `a`, or 0 if there is none.
+ */
 static size_t same_row(const sheet *a, size_t i, const sheet *b)
 {
     for (size_t j = 1; a->n_keys == b->n_keys && j < b->n_rows; j++) {
@@ -286,7 +297,8 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
 }
 
 /*
- * Returns true if all rows of the column have one number: another such column is then no evidence.
+ * Returns true if all rows of the column hold one number. An equal column in another table is then
+ * no evidence of copying.
  */
 static bool constant(const sheet *s, size_t column)
 {
@@ -323,7 +335,10 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/* Returns the number of shared columns if all their numbers are equal digit for digit, else 0. */
+/*
+ * Returns the number of columns that the row has in common in both tables if all their numbers are
+ * equal digit for digit, else 0.
+ */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;
@@ -357,7 +372,7 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* Rows of one pair of models count as one match. */
+                    /* All rows of one pair of models count as one match. */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

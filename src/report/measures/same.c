@@ -3,10 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-/* A column that describes how a row was measured. */
+/* Column of a result file that describes the conditions of a measurement. */
 typedef struct {
     const char *column;
-    const char *group; /* second name by which a caller may leave the column out, or NULL */
+    const char *group; /* group name that also excludes this column from the comparison, or NULL */
     bool text;
 } condition;
 
@@ -130,9 +130,9 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
     return NULL;
 }
 
-/* ---- labels and contents --------------------------------------------------------------------- */
+/* ---- labels of texts and their content hashes ------------------------------------------------ */
 
-/* A text that a file names. */
+/* A text named by a result file, with its label and its content hash. */
 typedef struct {
     const char *model, *label, *hash, *path;
     size_t n_tokens, seq_len; /* seq_len is 0 if not recorded */

@@ -9,9 +9,9 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* The measure, taken apart. */
+/* Parts of the name of a serving measure. */
 typedef struct {
-    char what[12], a[48], b[48], trace[32]; /* trace: " of arxiv" */
+    char what[12], a[48], b[48], trace[32]; /* trace: suffix of labels, " of arxiv" */
 } question;
 
 static bool parse(const char *name, question *q)
@@ -78,13 +78,19 @@ static bool is_of(const kvd_report_row *e, const char *kind, const char *method,
            all > end && !strcmp(t + all - end, trace);
 }
 
-/* Returns true if two rows of one place were served alike but for the conditions named. */
+/*
+ * Returns true if two rows with the same label were served under equal conditions, apart from the
+ * conditions named.
+ */
 static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *but)
 {
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/* As kvdim-serve says it of the highest rate. */
+/*
+ * Returns true if the queue grows during the simulation, by the rule with which kvdim-serve finds
+ * the highest rate.
+ */
 static bool grows(const kvd_report_row *e)
 {
     return kvd_report_real(e, "served_per_s") < 0.9 * kvd_report_real(e, "rate");
@@ -118,7 +124,7 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares the points of A with those of B at which requests wait for memory. */
+/* Compares methods A and B at the rates at which requests wait for cache memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -131,12 +137,12 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
             continue;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        out->value[out->n - 1].grows = false; /* the queue is meant to grow */
+        out->value[out->n - 1].grows = false; /* a growing queue is expected here */
     }
     return 0;
 }
 
-/* ---- curves over the load -------------------------------------------------------------------- */
+/* ---- curves over the request rate ------------------------------------------------------------ */
 
 /* Points of one method in one place, by rising rate. */
 typedef struct {
@@ -166,7 +172,10 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
     return 0;
 }
 
-/* Returns the largest rate at which the method is at most that slow; 0 if it is at none. */
+/*
+ * Returns the largest request rate at which the method's latency is at most `latency`, or 0 if it
+ * exceeds it at every rate.
+ */
 static double rate_at_latency(const curve *c, double latency)
 {
     double rate = 0;
@@ -189,7 +198,7 @@ static double rate_at_latency(const curve *c, double latency)
     return rate;
 }
 
-/* Returns the point of the curve at the rate of another point, or NULL. */
+/* Returns the point of the curve that has the request rate of another point, or NULL. */
 static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 {
     for (size_t i = 0; i < c->n; i++)
@@ -199,15 +208,15 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 }
 
 /*
- * Two searches of the highest rate end within 0.2 % of it each, and sweeps have theirs to four
- * digits: the last load of a sweep may be that much above 1.
+ * Largest accepted load. Two searches for the highest rate differ by up to 0.4 %, and sweeps print
+ * rates to four digits, so the last load of a sweep may slightly exceed 1.
  */
 static const double last_load = 1.005;
 
 /*
- * Moves a last value beyond the highest rate back to it, linear between the two last values from
- * index `first` on; without a value below, it is removed. Its queue grows if that of one of both
- * does.
+ * If the last value is at a load above 1, moves it to load 1 by linear interpolation between the
+ * last two values from index `first` on. Without a value below, it is removed. The queue grows if
+ * it grows at either value.
  */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
@@ -253,7 +262,7 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/* Every highest rate of A that is comparable with the highest rate of B gives a curve. */
+/* Appends a curve for every highest rate of method A that is comparable with one of method B. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

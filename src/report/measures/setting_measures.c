@@ -7,7 +7,7 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns true if "key=value" is one of the settings, which commas separate. */
+/* Returns true if the row's comma-separated settings contain "key=value". */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -24,7 +24,10 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/* Returns the row of hetero with these bits, or SIZE_MAX. */
+/*
+ * Returns the index of the row of method hetero with these numbers of bits for K and V, or
+ * SIZE_MAX.
+ */
 static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
@@ -34,8 +37,8 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
 }
 
 /*
- * KL of hetero with k bits for keys and v for values over that with the bits exchanged; NaN if the
- * two rows are absent or differ in anything else.
+ * Returns the KL divergence of hetero with k bits for keys and v bits for values, divided by that
+ * with the bits exchanged. Returns NaN if a row is absent or the rows differ in anything else.
  */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
@@ -62,8 +65,8 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
 }
 
 /*
- * Smallest cache of leankv, percent, with the top-1 share and its upper end at least that; NaN:
- * none.
+ * Returns the smallest cache, in percent of a 16-bit cache, of the leankv rows whose top-1 share
+ * and the upper end of its interval reach the given bounds; NaN if there is none.
  */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
@@ -71,7 +74,7 @@ static double smallest(const kvd_rows *rows, const char *label, double least, do
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
         if (is(rows, i, label, "leankv") && kvd_row_real(rows, i, "top1_share") >= least &&
             kvd_row_real(rows, i, "top1_share_hi") >= least_hi)
-            best = fmin(best, 100 * kvd_row_real(rows, i, "cache_share")); /* of NaN and x: x */
+            best = fmin(best, 100 * kvd_row_real(rows, i, "cache_share")); /* fmin(NaN, x) is x */
     return best;
 }
 
@@ -85,7 +88,10 @@ static double five_percent_cache(const kvd_result *x, const char *label)
     return smallest(x->accuracy.rows, label, 0.95, 0);
 }
 
-/* Most by which the shares removed of the two pairs may differ: a dimension of a head in 128. */
+/*
+ * Largest accepted difference between the shares of elements removed from two pairs: one of 128
+ * dimensions of a head.
+ */
 static const double equal_p = 0.008;
 
 /*
@@ -142,7 +148,7 @@ static double kv_over_weights_prompt(const kvd_result *x, const char *label)
     return kv_over_weights_of(x, label, true);
 }
 
-/* Returns the number of a setting "key=number" of a row, or NaN. */
+/* Returns the number in a row's setting "key=number", or NaN if the row has no such key. */
 static double number_of(const kvd_rows *rows, size_t row, const char *key)
 {
     const char *const settings = kvd_row_text(rows, row, "settings"), *const at =
@@ -194,8 +200,8 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 }
 
 /*
- * Appends, for every row of sparsity with th = tl, which drops tokens and lowers none, KL of h2o at
- * the same share of the cache over that of the row. The null is 1: equal loss.
+ * Appends, for every row of method sparsity that only drops tokens (th = tl), the KL divergence of
+ * h2o at an equal cache size divided by that of the row. The null is 1: equal loss.
  */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
@@ -221,8 +227,8 @@ static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd
 static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
-    const char *const (*bits)[4]; /* of a ratio of two KL divergences; else NULL */
-    /* in place of `compute`, of a measure with several values per text */
+    const char *const (*bits)[4]; /* rows of a ratio of two KL divergences; else NULL */
+    /* function for a measure with several values per text, used in place of `compute` */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -247,7 +253,10 @@ bool kvd_setting_measure_known(const char *name)
     return find(name) >= 0;
 }
 
-/* The interval of a ratio of KL divergences from those of both; the null is 1: equal loss. */
+/*
+ * Computes the interval of a ratio of KL divergences from the intervals of both. The null is 1:
+ * equal loss.
+ */
 static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
                         kvd_measured *out)
 {
@@ -259,7 +268,10 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
     kvd_values_null(out, 1, 1);
 }
 
-/* The rows of a label begin with its uncompressed model. */
+/*
+ * Gets the measurements of result file `which`. Fails unless the first row of every label is that
+ * of the uncompressed model.
+ */
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -299,7 +311,9 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the search of a method for 99 %, or NULL. */
+/*
+ * Returns the search for the compression at which the method keeps 99 % of the accuracy, or NULL.
+ */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
@@ -311,7 +325,10 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* The share removed with its interval; an end that was not found is that of all shares. */
+/*
+ * Returns the share of the cache removed, with its interval. An end that the search did not find is
+ * set to removing everything.
+ */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -349,8 +366,8 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
 }
 
 /*
- * Returns true if the settings contain NAME.KEY=VALUE for some name. Values are compared at four
- * digits, the precision of proposals.
+ * Returns true if the settings contain NAME.KEY=VALUE for some method NAME. Values are compared at
+ * four digits, the precision of proposals.
  */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
@@ -387,7 +404,10 @@ static double loss_of(const kvd_result *x, size_t row)
     return x->accuracy.ratio[row].value - 1;
 }
 
-/* Returns true if the rows differ in nothing but settings of two levels. */
+/*
+ * Returns true if the rows differ at most in the settings that choose the high and low level of
+ * precision.
+ */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
     return !isnan(kvd_row_real(b->accuracy.rows, j, "low_p_qk")) &&
@@ -418,8 +438,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
 }
 
 /*
- * Counts the rows of accuracy files that are proposals, and writes as many of them as there is room
- * for.
+ * Writes the accuracy rows that measured a proposal of the regression to the list, as far as it has
+ * room, and returns the number of such rows.
  */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
@@ -475,7 +495,10 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* If more loss is allowed, the Oracle needs fewer bytes, so the ends swap. */
+        /*
+         * A larger accepted loss lets the Oracle (best setting in hindsight) store fewer bytes, so
+         * the ends of the interval swap.
+         */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -1,6 +1,6 @@
 /*
- * Averages over heads that tables and figures of spectra show, and similarities ordered by
- * calibration tokens.
+ * Averages over heads for the tables and figures of spectra, and similarities ordered by the number
+ * of calibration tokens.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "common/stats.h"
 #include "report/measures/measures.h"
 
-/* ---- spectra -------------------------------------------------------------------------------- */
+/* ---- averages of spectra -------------------------------------------------------------------- */
 
 static size_t heads_of(const kvd_spectrum *s, kvd_pair pair)
 {
@@ -77,7 +77,7 @@ int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd
     return 0;
 }
 
-/* ---- similarity against tokens -------------------------------------------------------------- */
+/* ---- similarity against the number of calibration tokens ------------------------------------ */
 
 bool kvd_most_tokens(const kvd_similarity *s, size_t i)
 {
@@ -97,7 +97,7 @@ static bool tokens_vary(const kvd_similarity *s, size_t i)
     return false;
 }
 
-/* A point with its calibration label apart, so that means can be taken over references. */
+/* A similarity point and its calibration label, by which means over reference texts are taken. */
 typedef struct {
     kvd_token_point p;
     char label[KVD_LABEL];
@@ -119,7 +119,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * The mean of point i over all series of its label and pair, when every series has its token count.
+ * Computes the mean of point `i` over the reference texts of its label and pair. Returns false if a
+ * series lacks this token count.
  */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
@@ -190,7 +191,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* Once per label, pair and count: at the first series of the label and pair. */
+        /* Each label, pair and token count is averaged once, at its first series. */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

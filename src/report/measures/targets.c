@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- searches ------------------------------------------------------------------------------- */
+/* ---- results of searches -------------------------------------------------------------------- */
 
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target)
 {
@@ -21,7 +21,10 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Returns the key of a row: files without a key cut dimensions alone. */
+/*
+ * Returns the key that the row's method varies. Files without this column come from methods that
+ * only cut dimensions.
+ */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -34,7 +37,7 @@ static double value_of(const kvd_accuracy_entry *e)
                                   : kvd_entry_real(e, "overall_p");
 }
 
-/* ---- a line or a grid ----------------------------------------------------------------------- */
+/* ---- a series of settings is a line or a grid ----------------------------------------------- */
 
 enum { KEYS = 32, KEY = 64 };
 
@@ -57,8 +60,8 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
 }
 
 /*
- * Returns true if key k is a function of the rate: equal where the rate is equal, and rising or
- * falling with it throughout.
+ * Returns true if key `k` is determined by the rate: it has one value per rate and rises or falls
+ * with it throughout.
  */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
@@ -102,7 +105,7 @@ static bool is_line(const kvd_accuracy_entries *all, size_t first, size_t last)
     return n == 0 || (n == 1 && follows(all, first, last, with));
 }
 
-/* ---- reading points ------------------------------------------------------------------------- */
+/* ---- reading the saved bytes from evaluated points ------------------------------------------ */
 
 static double larger(double a, double b)
 {
@@ -150,7 +153,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
                              .monotone = true};
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     if (strcmp(x->key, "p"))
-        /* p = 0 is the uncompressed model; no value of another key is known to be */
+        /* p = 0 is the uncompressed model; for other keys no setting is known to be uncompressed */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

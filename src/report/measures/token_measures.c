@@ -12,13 +12,19 @@ static double score_range(const kvd_tokens *t)
     return last > 0 && hi[0] > lo[0] ? 100 * (hi[last] - lo[last]) / (hi[0] - lo[0]) : (double)NAN;
 }
 
-/* Returns the percentage of a set of tokens that two neighbouring layers share, mean over pairs. */
+/*
+ * Returns the percentage of a set of tokens that two neighbouring layers have in common, averaged
+ * over all neighbouring layers.
+ */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns `near` less the percentage that the first and the last layer share. */
+/*
+ * Returns how many percentage points more of a set of tokens two neighbouring layers have in common
+ * than the first and the last layer.
+ */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -50,7 +56,7 @@ static double more_decades(const kvd_tokens *t)
     return least;
 }
 
-/* Returns the largest of x[n] over the smallest; counts are at least 1. */
+/* Returns the largest divided by the smallest of the n numbers in `x`, which must be positive. */
 static double ratio(const double *x, int n)
 {
     double least = x[0], most = x[0];
@@ -88,9 +94,9 @@ static double normal_quantile(double p)
 }
 
 /*
- * Upper end of the ratio of the largest of n means over the smallest if all true means were equal:
- * each mean is within z standard errors of the mean of all, with z for 95 % of all n together
- * (Bonferroni).
+ * Returns the 95 % upper bound of the ratio of the largest to the smallest of n means if all true
+ * means are equal. Each mean is taken within z standard errors of the overall mean, with z for n
+ * intervals together (Bonferroni).
  */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
@@ -131,11 +137,14 @@ static double critical_requests(const kvd_tokens *t)
     return t->n_requests > 1 ? 100 * sum / n : (double)NAN;
 }
 
-/* Measures of one number per file. */
+/* Measures that give one number per tokens file. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* Returns the upper end of the null, whose lower end is 1. NULL if the measure has no null. */
+    /*
+     * Returns the upper end of the range expected if the claim is false; the lower end is 1. NULL
+     * if the measure has no such range.
+     */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -148,7 +157,10 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* Measures of the tokens that layers share: a set, a ranking and one of the two functions above. */
+/*
+ * Measures of the tokens that layers have in common: a set of tokens, its ranking, and the function
+ * `near` or `rise`.
+ */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -166,7 +178,10 @@ static const struct {
 };
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-/* Returns the index of a measure: shares follow measures. Returns -1 for an unknown name. */
+/*
+ * Returns the index of a measure, or -1 for an unknown name. The indices of shared-token measures
+ * follow those of the other measures.
+ */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)
@@ -190,8 +205,8 @@ static double value_of(const kvd_tokens *t, int which)
 }
 
 /*
- * Writes the range of a measure over the files of the same model with random weights. Returns false
- * if no file is of such a model.
+ * Stores the range of a measure over the tokens files of the same model name with random weights.
+ * Returns false if there is no such file.
  */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
@@ -209,7 +224,10 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
     return *least <= *most;
 }
 
-/* Quantile of Student's distribution, Abramowitz & Stegun 26.7.5; good to 0.1 % from 7 degrees. */
+/*
+ * Returns the p-quantile of Student's t distribution (Abramowitz & Stegun 26.7.5), accurate to 0.1
+ * % from 7 degrees of freedom.
+ */
 static double student_quantile(double p, double degrees)
 {
     const double z = normal_quantile(p), z3 = z * z * z, z5 = z3 * z * z;
@@ -217,13 +235,13 @@ static double student_quantile(double p, double degrees)
 }
 
 /*
- * Sets the 95 % interval of `near`, over requests. The standard error is taken as the mean of the
- * standard errors of the pairs of layers, which it reaches if pairs are fully correlated.
+ * Sets the 95 % interval, over requests, of the tokens that neighbouring layers have in common. Its
+ * standard error is the mean of those of the pairs of layers, an upper bound for correlated pairs.
  */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    enum { FEWEST = 8 }; /* as for bootstrap intervals */
+    enum { FEWEST = 8 }; /* fewest requests for an interval, as for bootstrap intervals */
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;
     double sum = 0;

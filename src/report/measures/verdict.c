@@ -15,7 +15,10 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* Answers of a test. A smaller answer of one value overrides a larger answer of another. */
+/*
+ * Result of testing one value or a claim. The smaller result of one value overrides the larger
+ * result of another.
+ */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -30,7 +33,7 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/* Reads a limit: a number, "low" or "high". */
+/* Reads the limit of a test: a number, or "low" or "high" for an end of the published range. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -41,7 +44,7 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Writes the range in which a value passes the test. */
+/* Stores the range in which a measured value passes the test. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r, double *lo,
                     double *hi, kvd_err *err)
 {
@@ -74,7 +77,7 @@ static int range_of(const char *test, const char *limit, const kvd_verdict_rule 
     return kvd_fail(err, "unknown test '%s'", test);
 }
 
-/* ---- values --------------------------------------------------------------------------------- */
+/* ---- tests of single values ----------------------------------------------------------------- */
 
 static double low_end(const kvd_measured_value *v)
 {
@@ -100,11 +103,11 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
     return (above ? over : under) ? YES : (above ? under : over) ? NO : UNSURE;
 }
 
-/* ---- loads ---------------------------------------------------------------------------------- */
+/* ---- tests over the load of a service ------------------------------------------------------- */
 
 static const double least_load = 0.1;
 
-/* Returns the part of a straight line from a to b that is between lo and hi. */
+/* Returns the fraction of a straight line from value a to value b that is between lo and hi. */
 static double part_between(double a, double b, double lo, double hi)
 {
     if (!(a < b) && !(b < a))
@@ -114,7 +117,10 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/* Adds up the loads at which a curve is between lo and hi, and those that were simulated. */
+/*
+ * Adds up the part of the load axis where a curve is between lo and hi, and the part where loads
+ * were simulated.
+ */
 static double held_at(const kvd_measured_value *v, size_t n, double lo, double hi,
                       double *simulated)
 {
@@ -142,7 +148,7 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi, &simulated));
 }
 
-/* Index after the last value of the curve that value i begins. */
+/* Returns the index after the last value of the curve that begins at value `i`. */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;
@@ -151,10 +157,16 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
     return end;
 }
 
-/* Rates of a sweep have a few digits, so gaps of a hundredth of the loads do not count. */
+/*
+ * Share of the loads that counts as all of them. Rates of a sweep have few digits, so gaps of 1 %
+ * of the loads are accepted.
+ */
 static const double all_loads = 0.99;
 
-/* A curve that passes wherever it was simulated is undecided if loads are missing. */
+/*
+ * Tests a curve over the load. If it passes at every simulated load but some loads were not
+ * simulated, the result is UNSURE.
+ */
 static answer at_loads(const kvd_measured *v, double lo, double hi)
 {
     answer all = v->n ? YES : NO;
@@ -169,7 +181,9 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/* Returns the number of curves, with the extremes of their shares. */
+/*
+ * Returns the number of curves, and stores the smallest and largest share of loads over the curves.
+ */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;
@@ -195,7 +209,7 @@ size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, do
     return shares(v, lo, hi, least, most);
 }
 
-/* ---- claims --------------------------------------------------------------------------------- */
+/* ---- tests of whole claims ------------------------------------------------------------------ */
 
 static int answer_of(const char *test, const char *limit, const kvd_verdict_rule *r,
                      const kvd_measured *v, answer *out, kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * The sections of a report, one function per kind of result. Each adds nothing when there is no
- * file of its kind, and returns 0, or -1 with *err when memory runs out.
+ * The sections of a report, one function per kind of result file. If the report has no file of its
+ * kind, a function adds nothing. Returns 0, or -1 with *err if memory runs out.
  */
 #ifndef KVD_REPORT_STUDIES_STUDIES_H
 #define KVD_REPORT_STUDIES_STUDIES_H
@@ -10,113 +10,141 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Adds the first screen of the page and its title. Must be called first. */
+/*
+ * Adds the first screen of the page and sets the page's title. Must be called before the other
+ * sections.
+ */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
-/* Adds spectra: ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3, Tables 3 and 4; ZDC Fig. 13. */
+/*
+ * Adds the section on singular-value spectra: ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3,
+ * Tables 3 and 4; ZDC Fig. 13.
+ */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Counts the mean singular values of pairs a and b in a table that spectra.gp cannot draw. */
+/*
+ * Counts the points of a table of mean singular values, for pairs a and b, that plots/spectra.gp
+ * cannot draw.
+ */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
-/* Adds similarity: ZACK Tables 4 and 5, Fig. 18; FDC Table 2, Fig. 14; transfer between texts. */
+/*
+ * Adds the section on the similarity of rotations from two texts: ZACK Tables 4 and 5, Fig. 18; FDC
+ * Table 2, Fig. 14; transfer between texts.
+ */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds overall p against removal rate, kept dimensions per head, and the loss from cutting a head.
+ * Adds the section on rates: overall p (share of dimensions removed) against the removal rate, kept
+ * dimensions per head, and the loss from cutting a head.
  */
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds quality against overall p, the p that keeps a share of accuracy, ZDC Fig. 14, bytes. */
+/*
+ * Adds the section on quality: loss against overall p, the p that keeps a share of the accuracy,
+ * ZDC Fig. 14, and bytes.
+ */
 int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds to the section of accuracy: fronts of quality against real bytes, and bytes saved at 99 % of
- * the accuracy, with one column per text.
+ * Adds to the section on accuracy the points of quality against real bytes that no other point
+ * beats, and the bytes saved at 99 % of the accuracy, with one column per text.
  */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
- * Adds to the section of accuracy: loss from calibrating on one text and serving another, and
- * quality against the number of calibration tokens, which the spectrum files among the results
- * give.
+ * Adds to the section on accuracy the loss from calibrating on one text and serving another, and
+ * quality against the number of calibration tokens, which is read from the spectrum files.
  */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
                        kvd_err *err);
 /*
- * Adds to the section of accuracy: the smallest cache within a loss, for methods of which several
- * settings were tried.
+ * Adds to the section on accuracy the smallest cache within a given loss, for methods of which
+ * several settings were measured.
  */
 int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Adds the section of kvdim-tasks; nothing if no file is of kvdim/tasks. */
+/* Adds the section on tasks. Adds nothing if there is no kvdim/tasks file. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds to the section of kvdim-tasks: methods down, tasks across, the best methods at three sizes,
- * and the mean score against bytes. Adds nothing unless two points have scores of benchmarks.
+ * Adds the leaderboard to the section on tasks: one row per method, one column per task, the best
+ * methods at three cache sizes, and the mean score against bytes. Adds nothing unless two points
+ * have benchmark scores.
  */
 int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Adds tables of the tasks among the entries to a section; nothing if there are none. */
+/*
+ * Adds tables of generated text, needles and classes to a section. Adds nothing if the entries have
+ * none.
+ */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
- * Adds to the section of accuracy: weights of few bits compared with caches of few bits, for files
+ * Adds to the section on accuracy a comparison of low-bit weights with low-bit caches, for files
  * that have both (ZDC Fig. 3).
  */
 int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
 /*
- * Adds to the section of accuracy: settings that kvdim-fit --regression proposed and that were
+ * Adds to the section on accuracy the settings that kvdim-fit --regression proposed and that were
  * measured.
  */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
-/* Adds ZDC Fig. 15 and 26: pruning and K-means compared with sums over all rows. */
+/*
+ * Adds the section on calibration with fewer rows, ZDC Fig. 15 and 26: pruning and K-means compared
+ * with using all rows.
+ */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds attention kernels: times, speed-up over cuDNN against p, rooflines, scheduling. */
+/*
+ * Adds the section on attention kernels: times, speed-up over cuDNN against p, rooflines,
+ * scheduling.
+ */
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds jobs and the parts of their time, the lengths from which a method is faster, and replays:
- * FDC Fig. 1 and 2, ZACK Fig. 6.
+ * Adds the section on job completion time: jobs with the parts of their time, the lengths from
+ * which a method is faster, and replays (FDC Fig. 1 and 2, ZACK Fig. 6).
  */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the first iterations of a trace that kvdim-jct --timeline wrote, with their parts and
- * requests. If path is NULL, adds nothing.
+ * Adds a figure of the first iterations of a trace that kvdim-jct --timeline wrote, with their
+ * parts and requests. If path is NULL, adds nothing.
  */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 /*
- * Adds simulated serving: latency against rate, highest rates, validation. ZACK Fig. 13-17, FDC
- * Fig. 9-13, ZDC Fig. 19, 21.
+ * Adds the section on simulated serving: latency against request rate, highest rates, validation
+ * (ZACK Fig. 13-17, FDC Fig. 9-13, ZDC Fig. 19, 21).
  */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds ranges of scores, tokens that layers share, and critical tokens: ZDC Fig. 6-8, LeanKV Fig.
- * 1-3.
+ * Adds the section on token statistics: ranges of attention scores, tokens shared by layers, and
+ * critical tokens (ZDC Fig. 6-8, LeanKV Fig. 1-3).
  */
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the checks of the published tables of the folder `paper`, and the values of their readings
- * in the similarity files.
+ * Adds the consistency checks of the published tables in folder `paper`, and the same quantities
+ * computed from the similarity files.
  */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds one paragraph for each file of the kind whose sweep was interrupted or left out points: a
- * missing point did not run, which does not mean that it was slow.
+ * Adds one paragraph for each file of the kind whose sweep was interrupted or skipped measurement
+ * points, because a missing point says nothing about speed.
  */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
 /*
- * Adds a list of the results of models with random weights, and the limits of such results. Must be
- * called before the other sections.
+ * Adds a list of the results of models with random weights, and explains the limits of such
+ * results. Must be called before the other sections.
  */
 int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds programs, machines, commands and inputs of the files. */
+/* Adds the section on provenance: programs, machines, commands and inputs of the files. */
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
 
 /* Figures of the section on job completion time, and the table of shares that its bars show. */
 
 /*
- * Adds the first columns of a table of jobs (place, method, input and output length) and their
- * cells.
+ * kvd_jct_size_columns adds the first columns of a table of jobs (place, method, input and output
+ * length), and kvd_jct_sizes adds their cells.
  */
 void kvd_jct_size_columns(kvd_table *t);
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
 
 /*
- * Adds the bars of every place, in percent of the JCT of none and of the job's own JCT, and the
- * curves of JCT over input and output length.
+ * Adds, for every place, bars of the parts of a job in percent of the JCT of the uncompressed cache
+ * and of the job's own JCT, and curves of JCT over the input and output length.
  */
 int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
-/* Adds the table of the papers' parts, in percent of the job's own JCT. */
+/*
+ * Adds the table of the parts of a job that the papers distinguish, in percent of the job's own
+ * JCT.
+ */
 int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 
 #endif

@@ -7,9 +7,9 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* ---- quality -------------------------------------------------------------------------------- */
+/* ---- quality against p ---------------------------------------------------------------------- */
 
-/* Returns true if two rows are the same measurement of the uncompressed model, in two files. */
+/* Returns true if two rows from two files are the same measurement of the uncompressed model. */
 static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
@@ -98,8 +98,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
 /*
- * Returns true if a series of the text (of any text if NULL) has two values of p; one value makes
- * no curve.
+ * Returns true if a series on the text has at least two values of p, as a curve requires. A NULL
+ * text means any text.
  */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
@@ -112,7 +112,10 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Returns true if the series of item i has at least two points that no search made. */
+/*
+ * Returns true if the series of item `i` has at least two measured points that are not steps of a
+ * search.
+ */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t first = i, swept = 0;
@@ -123,7 +126,7 @@ static bool is_swept(const kvd_accuracy_entries *all, size_t i)
     return swept > 1;
 }
 
-/* Adds the curves of one evaluated text. */
+/* Adds the figure with the quality curves of one evaluated text. */
 static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s,
                           kvd_err *err)
 {
@@ -203,7 +206,7 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
     return 0;
 }
 
-/* ---- the p that keeps a share of accuracy --------------------------------------------------- */
+/* ---- largest p that keeps a share of the accuracy ------------------------------------------- */
 
 static void target_row(kvd_table *t, const char *label, const char *method, const char *calibration,
                        const char *how, const kvd_target_result *x)
@@ -294,7 +297,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
 
 /* ---- attention errors ----------------------------------------------------------------------- */
 
-/* Adds ZDC Fig. 14: D against p, on the calibration text and on other texts. */
+/* Adds ZDC Fig. 14, the attention error D against p, on the calibration text and on other texts. */
 static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel panels[] = {
@@ -351,7 +354,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* Adds D per layer of every series, at its point nearest to p = 0.5. */
+/* Adds the attention error D per layer of every series, at its point nearest to p = 0.5. */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
@@ -409,7 +412,7 @@ static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
     return 0;
 }
 
-/* ---- bytes ---------------------------------------------------------------------------------- */
+/* ---- bytes of the cache --------------------------------------------------------------------- */
 
 static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Report: ZDC's pruning and K-means of calibration rows, compared with sums over all rows. */
+/* Report: ZDC's pruning and K-means of calibration rows, compared with calibration on all rows. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static const kvd_calibration *how(const kvd_calibration_point *x)
     return &x->spectrum->spectrum.calibration;
 }
 
-/* ---- the table ------------------------------------------------------------------------------ */
+/* ---- table of the calibration points -------------------------------------------------------- */
 
 static int point_table(const kvd_calibration_point *point, size_t n, kvd_section *s, kvd_err *err)
 {
@@ -86,10 +86,10 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     return 0;
 }
 
-/* ---- Fig. 26 -------------------------------------------------------------------------------- */
+/* ---- Fig. 26: curves over pruning and centroids --------------------------------------------- */
 
 /*
- * Appends a row of a curve. Times are those of the spectrum, so only the first method that uses the
+ * Appends a row of a curve. Times belong to the spectrum, so only the first method that uses a
  * spectrum shows them.
  */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
@@ -115,7 +115,7 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/* Returns the number of points that differ from this point in one condition only. */
+/* Returns the number of calibration points that differ from this point only in one condition. */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
 {
@@ -129,7 +129,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
 }
 
 /*
- * Appends the points of whole rows without pruning, as a level line over the numbers of centroids.
+ * Appends the points without pruning and K-means as a horizontal line over the numbers of
+ * centroids.
  */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
@@ -203,7 +204,7 @@ static int curves(const kvd_calibration_point *point, size_t n, kvd_section *s, 
     return 0;
 }
 
-/* ---- Fig. 15 -------------------------------------------------------------------------------- */
+/* ---- Fig. 15: spectra of fewer rows --------------------------------------------------------- */
 
 static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum *s)
 {
@@ -220,8 +221,8 @@ static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum 
 }
 
 /*
- * Adds spectra of all rows and of half of them (or the nearest share): rows, centroids and weighted
- * centroids at equal numbers of centroids.
+ * Adds spectra from all calibration rows and from half of them (or the nearest share): as rows,
+ * centroids and weighted centroids.
  */
 static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -276,10 +277,11 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- words ---------------------------------------------------------------------------------- */
+/* ---- comparison in words -------------------------------------------------------------------- */
 
 /*
- * Compares whole rows of all tokens with the best result of unweighted centroids, the paper's form.
+ * Appends a sentence that compares calibration on all rows with the best result of unweighted
+ * centroids, the paper's form.
  */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
@@ -367,7 +369,7 @@ static bool first_of_choice(const kvd_accuracy_entries *all, size_t i)
     return true;
 }
 
-/* ---- A by B --------------------------------------------------------------------------------- */
+/* ---- calibration text against evaluated text ------------------------------------------------ */
 
 static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
                                       const kvd_accuracy_entry *like, const char *calibration,
@@ -383,7 +385,7 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
     return NULL;
 }
 
-/* Returns true if one of the calibrations was evaluated on the text. */
+/* Returns true if a method calibrated on some text was evaluated on this text. */
 static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, const char *label)
 {
@@ -463,11 +465,11 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
     return status;
 }
 
-/* ---- calibration tokens --------------------------------------------------------------------- */
+/* ---- number of calibration tokens ----------------------------------------------------------- */
 
 /*
- * Returns the number of calibration tokens of an entry, from the spectrum file of its label and
- * model; 0 if there is no such file.
+ * Returns the number of calibration tokens of an entry, read from the spectrum file of its label
+ * and model, or 0 if there is no such file.
  */
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {

@@ -1,4 +1,6 @@
-/* Report: jobs and their parts, lengths from which a method pays, replays. */
+/*
+ * Report: jobs and the parts of their time, the lengths from which a method is faster, and replays.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,8 +54,8 @@ static int by_sizes(const void *a, const void *b)
 }
 
 /*
- * Parts in the papers' figures. A part that a method adds or that grows with one of the lengths is
- * separate; all other time is one part.
+ * Number of parts in the papers' figures. A part that a method adds or that grows with a length is
+ * separate; the remaining time is one part.
  */
 enum { PAPER_PARTS = 12 };
 static const struct {
@@ -126,8 +128,8 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Returns the rows of one place that have parts, by sizes; *n is their number. The caller frees the
- * array.
+ * Returns the rows of one place that have the times of their parts, ordered by sizes, and their
+ * number in *n. The caller frees the array.
  */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
@@ -145,7 +147,10 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
     return e;
 }
 
-/* Appends the two texts of a job's bar, method and lengths. Returns their number of characters. */
+/*
+ * Appends the two texts below a job's bar, method and lengths, and returns their number of
+ * characters.
+ */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
     char label[96];
@@ -161,7 +166,10 @@ static size_t bar_of(kvd_table *t, const kvd_report_row *e)
     return strlen(e->series) + 2 + strlen(label);
 }
 
-/* Writes the place. If it fills several figures, the title also names the first and last sizes. */
+/*
+ * Writes the title of a figure of bars: the place and, if it needs several figures, the first and
+ * last sizes.
+ */
 static void bars_title(const kvd_report_row *const *e, size_t n, bool several, size_t size,
                        char *title)
 {
@@ -174,8 +182,8 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 }
 
 /*
- * Adds the bars of one place. They show the parts in percent of the JCT of none at equal sizes, or
- * of the job itself if none was not run, or if shares are asked for.
+ * Adds the bars of one place: parts in percent of the JCT of the uncompressed cache at equal sizes.
+ * If that was not measured, or if `shares` is set, 100 % is the job itself.
  */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
@@ -211,7 +219,7 @@ static int bars_figure(const kvd_report_row *const *e, size_t n, int number, boo
             : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
               "none at the same input and output lengths (of the method itself where none was not "
               "run).");
-    /* Labels hang to the left, and the first labels extend beyond the axis. */
+    /* Slanted labels extend below the axis, and the first labels also to its left. */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
     return kvd_section_figure(
@@ -221,8 +229,8 @@ static int bars_figure(const kvd_report_row *const *e, size_t n, int number, boo
 }
 
 /*
- * Adds the figures for the bars of a place. *number is the number of the last figure; *left_out is
- * the number of bars beyond the largest number of figures.
+ * Adds the figures with the bars of a place. *number counts figures; *left_out counts bars beyond
+ * the largest number of figures.
  */
 static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, int *number,
                         size_t *left_out, kvd_section *s, kvd_err *err)
@@ -248,8 +256,8 @@ static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, in
 }
 
 /*
- * Compares by method (none first) and length, so that a curve runs through the points of all files
- * in order of length.
+ * Orders rows by method (the uncompressed cache first) and length, so that a curve connects the
+ * points of all files in order of length.
  */
 static int by_series(const void *a, const void *b)
 {
@@ -261,8 +269,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Appends the jobs of one place whose other length is the given one. `found` must have room for
- * them.
+ * Appends to `found` the jobs of one place with the given value of the length that is not the x
+ * axis. `found` must have room for them.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -290,15 +298,15 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
 }
 
 /*
- * Adds a panel for every place and every value of the other length at which two or more lengths
- * were run, by rising other length. Returns the number of panels.
+ * Adds a panel for every place and every value of the length that is not the x axis, if at least
+ * two lengths of the x axis were measured. Returns the number of panels.
  */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        double done = -1; /* the other length rises from one panel to the next */
+        double done = -1; /* the length that is not the x axis rises from one panel to the next */
         end = end_of_place(all, first);
         for (;;) {
             double other = INFINITY;
@@ -384,7 +392,7 @@ int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;
 }
 
-/* ---- tables --------------------------------------------------------------------------------- */
+/* ---- tables of jobs and replays ------------------------------------------------------------- */
 
 static int jobs_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
@@ -550,7 +558,7 @@ static int replays_table(const kvd_report_rows *all, kvd_section *s, kvd_err *er
     return 0;
 }
 
-/* ---- the section ---------------------------------------------------------------------------- */
+/* ---- whole section -------------------------------------------------------------------------- */
 
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
 {

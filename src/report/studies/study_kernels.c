@@ -6,7 +6,7 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* ---- tables --------------------------------------------------------------------------------- */
+/* ---- tables of machines and kernels --------------------------------------------------------- */
 
 static int machine_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -89,7 +89,7 @@ static int rows_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- scheduling ----------------------------------------------------------------------------- */
+/* ---- scheduling of the kernel's work -------------------------------------------------------- */
 
 static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
@@ -137,8 +137,8 @@ static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *e
 /* ---- speed-up against p --------------------------------------------------------------------- */
 
 /*
- * Returns true if the row belongs on a curve over p: it answers a compressed question, and cuDNN
- * was timed in its run.
+ * Returns true if the row is a point of a curve over p: its heads were cut, and cuDNN was timed in
+ * the same run.
  */
 static bool on_curve(const kvd_report_row *e)
 {
@@ -160,7 +160,7 @@ static int by_curve(const void *a, const void *b)
     return order ? order : (p > q) - (p < q);
 }
 
-/* Adds panels for places with a curve of three points or more, in the order of the files. */
+/* Adds one panel per place that has a curve of at least three points, in the order of the files. */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };
@@ -239,7 +239,7 @@ static const kvd_machine_rates *machine_of(const kvd_report_row *e)
     return &k->machine[cpu ? 0 : 1];
 }
 
-/* Adds one figure per device. Its roof is that of the median run on this device. */
+/* Adds one roofline figure per device, with the rates of the median run on this device. */
 static int roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *m, size_t number,
                            kvd_section *s, kvd_err *err)
 {
@@ -310,7 +310,7 @@ static int rooflines(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- the section ---------------------------------------------------------------------------- */
+/* ---- whole section -------------------------------------------------------------------------- */
 
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
 {

@@ -12,16 +12,18 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* A method with one setting, in one file. */
+/* A point of the leaderboard: a method with one setting, from one file. */
 typedef struct {
-    const kvd_accuracy_entry *all;    /* its row over all tasks, or of its only task */
-    const kvd_accuracy_entry *task[]; /* [n_tasks] NULL if the task was not run */
+    /* row with the mean over all tasks, or the row of the only task */
+    const kvd_accuracy_entry *all;
+    /* [n_tasks] rows of each task; NULL if the task was not run */
+    const kvd_accuracy_entry *task[];
 } standing;
 
 typedef struct {
-    const char **task; /* [n_tasks] */
+    const char **task; /* [n_tasks] names of the tasks */
     size_t n_tasks;
-    standing **point; /* [n] */
+    standing **point; /* [n] points */
     size_t n;
 } leaderboard;
 
@@ -40,7 +42,7 @@ static double score(const standing *x)
     return kvd_entry_real(x->all, "score");
 }
 
-/* Returns true if both are NaN, or equal. */
+/* Returns true if the two entries have equal numbers in the column, or NaN in both. */
 static bool same_number(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b,
                         const char *column)
 {
@@ -58,7 +60,9 @@ static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return same;
 }
 
-/* Returns the number of the task that the label names, or n_tasks for a mean over tasks. */
+/*
+ * Returns the index of the task that the label names, or n_tasks if the label is a mean over tasks.
+ */
 static size_t task_of(const leaderboard *b, const char *label)
 {
     size_t k = 0;
@@ -67,7 +71,7 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/* Returns true if both are the uncompressed model with the same scores in the same tasks. */
+/* Returns true if both points are the uncompressed model with equal scores in the same tasks. */
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
     bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
@@ -86,13 +90,16 @@ static void leaderboard_release(leaderboard *b)
     free(b->task);
 }
 
-/* Returns the bytes that order the settings of a method: read ones, or stored ones if not known. */
+/*
+ * Returns the bytes by which settings of a method are ordered: those read per step or, if not
+ * known, those stored.
+ */
 static double size_of(const standing *x)
 {
     return isnan(was_read(x)) ? stored(x) : was_read(x);
 }
 
-/* The uncompressed model first, then by method, from many bytes to few. */
+/* Orders points: the uncompressed model first, then by method, within a method by falling bytes. */
 static int by_method(const void *a, const void *b)
 {
     const standing *const x = *(const standing *const *)a, *const y = *(const standing *const *)b;
@@ -103,8 +110,8 @@ static int by_method(const void *a, const void *b)
 }
 
 /*
- * Collects the points among the entries that have a score. The caller releases *b after a failure
- * too.
+ * Collects the points among the entries that have a score. The caller must release *b, also after a
+ * failure.
  */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
@@ -149,7 +156,7 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
     return 0;
 }
 
-/* ---- tables ---- */
+/* ---- tables of the leaderboard ---- */
 
 static void add_columns(kvd_table *t)
 {
@@ -222,13 +229,16 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Adds the methods with the highest mean score at no more than each share of the bytes. A method
- * has its best setting there. `size`: bytes stored, or bytes read.
+ * Adds the methods with the highest mean score at each share of the bytes, each method in its best
+ * setting at that share. `size` returns the bytes stored or the bytes read.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /* A half, a quarter and an eighth, with a tenth more for scores, positions and scales. */
+    /*
+     * Shares of the bytes: a half, a quarter and an eighth, plus a tenth of each for scores,
+     * positions and scales.
+     */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
     kvd_table *const t = kvd_section_table(s, name, title, err);
@@ -264,11 +274,11 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     return 0;
 }
 
-/* ---- figure ---- */
+/* ---- figure of scores against bytes ---- */
 
 /*
- * Returns true if no other point of the model has a score as high with as few bytes. A point with
- * more bytes than the uncompressed cache is on no front.
+ * Returns true if no other point of the model has at least this score with at most these bytes.
+ * Returns false for a point with more bytes than the uncompressed cache.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
@@ -341,7 +351,7 @@ int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_e
  * their own caches.
  */
 
-/* A measure with its interval. */
+/* Column of a measure and the columns of its interval. */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -398,8 +408,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 }
 
 /*
- * One row per entry that has the first measure. sd: column of the spread over seeds, or another
- * column that comes last.
+ * Adds a table with one row per entry that has the first measure. `sd` is the column of the spread
+ * over seeds, or another column to be shown last.
  */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,
@@ -424,7 +434,7 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
     return 0;
 }
 
-/* Returns true if an earlier needle of the row's file has this depth. */
+/* Returns true if an earlier needle of the row's file is at the same depth in its text. */
 static bool seen(const kvd_accuracy_result *a, size_t needle)
 {
     for (size_t j = 0; j < needle; j++)

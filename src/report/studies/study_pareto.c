@@ -14,8 +14,8 @@
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
 /*
- * Returns a measure of quality, smaller being better: KL, lost share of top-1, or perplexity
- * divided by that of the uncompressed model.
+ * Returns the k-th measure of quality, for which smaller is better: KL divergence, lost share of
+ * top-1, or perplexity divided by that of the uncompressed model.
  */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
@@ -32,8 +32,8 @@ static bool usable(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if the stored bytes are those of a real cache: 16 bits for every number that is not
- * coded.
+ * Returns true if the counted bytes are those that a real cache stores, with 16 bits for every
+ * uncoded number.
  */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
@@ -41,7 +41,7 @@ static bool stored_small(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if the two points may be compared: one model, text and prompt, scored on equal
+ * Returns true if two points may be compared: they have the same model, text, prompt and number of
  * predictions.
  */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
@@ -62,8 +62,8 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
 }
 
 /*
- * Returns a mask: bit k is set if no comparable point beats this point in bytes and measure k. A
- * point with more bytes than the uncompressed cache is on no front.
+ * Returns a mask whose bit k is set if no comparable point has both fewer bytes and a better
+ * measure k. The mask is 0 for a point with more bytes than the uncompressed cache.
  */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
@@ -80,8 +80,8 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 }
 
 /*
- * Returns true if methods with several points each are compared on the text. `any`: with caches of
- * any type.
+ * Returns true if the text was evaluated with several methods of several points each. If `any` is
+ * false, only real caches count.
  */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
@@ -95,7 +95,7 @@ static bool has_series(const kvd_accuracy_entries *all, const char *label, bool 
     return methods >= FEWEST_METHODS && points >= FEWEST_POINTS * methods;
 }
 
-/* ---- tables and figures of the fronts ------------------------------------------------------- */
+/* ---- tables and figures of the best points -------------------------------------------------- */
 
 static void interval_columns(kvd_table *t, int digits)
 {
@@ -255,11 +255,11 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
     return status;
 }
 
-/* ---- texts side by side --------------------------------------------------------------------- */
+/* ---- saved bytes of all texts in one table -------------------------------------------------- */
 
 /*
- * Writes the result of a search of this method and text, or else of its points. Returns false if
- * neither gives one.
+ * Writes the saved bytes of a method on a text, from a search or else read from its points. Returns
+ * false if neither gives a value.
  */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)

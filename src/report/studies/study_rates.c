@@ -7,7 +7,8 @@
 #include "report/studies/studies.h"
 
 /*
- * Writes the smallest and largest number of kept dimensions over the heads of one side of a point.
+ * Stores the smallest, mean and largest number of kept dimensions over the heads of one side (Q-K
+ * or V).
  */
 static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
 {
@@ -64,7 +65,10 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds p against r: the steps of F_p if the file has them, else its points. */
+/*
+ * Adds the table of p (share of dimensions removed) against the removal rate r: the steps of F_p if
+ * the file has them, else its points.
+ */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)
 {
@@ -108,7 +112,7 @@ static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *
     return 0;
 }
 
-/* Returns the index of the point whose overall p is nearest to p. */
+/* Returns the index of the point whose overall p is nearest to the given p. */
 static size_t nearest(const kvd_rates *x, double p)
 {
     size_t best = 0;
@@ -118,7 +122,9 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/* Adds the kept dimensions of every head at the points nearest to p = 0.25, 0.5 and 0.75. */
+/*
+ * Adds the table of kept dimensions of every head, at the points nearest to p = 0.25, 0.5 and 0.75.
+ */
 static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};
@@ -179,7 +185,7 @@ static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
     return status;
 }
 
-/* ---- what cutting a head costs -------------------------------------------------------------- */
+/* ---- error from cutting a head -------------------------------------------------------------- */
 
 static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {

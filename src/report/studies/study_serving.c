@@ -7,7 +7,7 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* ---- tables --------------------------------------------------------------------------------- */
+/* ---- tables of rates and latencies ---------------------------------------------------------- */
 
 static void add_interval_column(kvd_table *t, const char *name, const char *heading)
 {
@@ -30,7 +30,9 @@ static void put_interval(kvd_table *t, const kvd_report_row *e, const char *meas
     }
 }
 
-/* Returns the change of a row against the uncompressed cache in the same place, in percent. */
+/*
+ * Returns the change of a column in percent, relative to the uncompressed cache at the same place.
+ */
 static double change(const kvd_report_rows *all, const kvd_report_row *e, const char *column)
 {
     const kvd_report_row *const none = kvd_serving_uncompressed(all, e);
@@ -164,7 +166,7 @@ static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
 
 /* ---- latency against rate ------------------------------------------------------------------- */
 
-/* Returns the number of points of the curve that the first method of a place has. */
+/* Returns the number of rows in the curve of the first method of a place. */
 static size_t curve_length(const kvd_report_rows *all, size_t first)
 {
     size_t n = 0;
@@ -241,9 +243,9 @@ static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- the section ---------------------------------------------------------------------------- */
+/* ---- whole section -------------------------------------------------------------------------- */
 
-/* Lists the searches without a result, in the words of their files. */
+/* Appends the reasons, as the files give them, why a search for the highest rate has no result. */
 static void list_failures(const kvd_results *r, kvd_text *words)
 {
     for (size_t i = 0; i < r->n; i++) {

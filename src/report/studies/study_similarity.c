@@ -73,9 +73,9 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- the A by B matrix ---------------------------------------------------------------------- */
+/* ---- matrix of similarities between texts --------------------------------------------------- */
 
-/* Returns true if no label occurs twice, so that labels can name the rows of a matrix. */
+/* Returns true if all labels differ, so that they can name the rows of a matrix. */
 static bool distinct(const kvd_similarity *x)
 {
     for (size_t i = 0; i < x->n_files; i++)
@@ -175,8 +175,8 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
 }
 
 /*
- * Adds a matrix for files of three texts or more; for two texts the similarity table has the
- * values.
+ * Adds a matrix for each file of three or more texts. For two texts, the similarity table has the
+ * same values.
  */
 static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -190,7 +190,7 @@ static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- token counts --------------------------------------------------------------------------- */
+/* ---- similarity against the number of calibration tokens ------------------------------------ */
 
 static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -263,7 +263,7 @@ static void smallest_and_largest(const kvd_measured *v, double *least, double *m
     }
 }
 
-/* Appends the findings of the files, one sentence per kind of calibration. */
+/* Appends one sentence per kind of calibration that states what the similarity files show. */
 static int sentences(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     static const struct {

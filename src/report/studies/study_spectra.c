@@ -13,8 +13,8 @@
 enum { MOST_CURVES = 512 };
 
 /*
- * Returns true if the file has the pair and used all rows; spectra of fewer rows have another
- * section.
+ * Returns true if the file has the pair and was calibrated on all rows. Spectra of fewer rows have
+ * another section.
  */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
@@ -30,7 +30,7 @@ static bool any_pair(const kvd_results *r, kvd_pair pair)
     return false;
 }
 
-/* Returns the data of the curves, every pair of every file, or NULL if memory ran out. */
+/* Returns the table of the mean curves of every pair and file, or NULL if memory ran out. */
 static const kvd_table *mean_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_table *t =
@@ -180,8 +180,9 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * One column per head, layer by layer; at most MOST_CURVES, evenly chosen. *drawn is set to the
- * number of heads, and *zeros is increased by the number of their singular values that are 0.
+ * Adds a table of singular values with one column per head, layer by layer, of at most MOST_CURVES
+ * evenly chosen heads. Sets *drawn to the number of heads and adds the number of their zero values
+ * to *zeros.
  */
 static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                        size_t *zeros, kvd_err *err)
@@ -214,7 +215,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     return 0;
 }
 
-/* Adds ZDC Fig. 13, which shows one calibration set: the set with the most tokens. */
+/* Adds ZDC Fig. 13, the curves of all heads, for the calibration set with the most tokens. */
 static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     const kvd_result *best = NULL;

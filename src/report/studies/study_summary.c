@@ -1,6 +1,6 @@
 /*
- * The first screen of the page, from the accuracy files: model, texts, revision and date; the bytes
- * that three methods save at 99 % of top-1 accuracy; the verdicts; one figure and one short table.
+ * The first screen of the page: model, texts, revision and date; the bytes that three methods save
+ * at 99 % of top-1 accuracy; the verdicts on the claims; one figure and one short table.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,22 +11,22 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* Largest number of methods in the figure and in the table. */
+/* Largest number of methods in the figure and in the table of the first screen. */
 enum { MOST_METHODS = 6 };
 
-/* A method on the text of the first screen. */
+/* A method that may be shown on the first screen. */
 typedef struct {
-    size_t first, last;  /* first and last entry of the method */
+    size_t first, last;  /* indices of the first and last entry of the method */
     kvd_target_result x; /* bytes saved at 99 % of top-1 accuracy */
-    bool known;          /* searched, or read off at least KVD_FEWEST_POINTS points */
+    bool known; /* true if `x` comes from a search or from at least KVD_FEWEST_POINTS points */
     bool searched;
-    bool elements; /* the file counts removed dimensions (p), not bytes */
+    bool elements; /* true if the file counts removed dimensions (p) instead of bytes */
 } candidate;
 
 typedef struct {
     candidate *item;
     size_t n;
-    const char *label; /* the text */
+    const char *label; /* label of the evaluated text */
 } candidates;
 
 static double saved(const candidate *c)
@@ -35,7 +35,8 @@ static double saved(const candidate *c)
 }
 
 /*
- * Returns the share of the bytes that a row removes; of its dimensions if the file counts no bytes.
+ * Returns the share of the bytes that a row's method removes, or the share of dimensions if the
+ * file counts no bytes.
  */
 static double removed(const kvd_accuracy_entry *e)
 {
@@ -43,7 +44,7 @@ static double removed(const kvd_accuracy_entry *e)
     return isnan(bytes) ? kvd_entry_real(e, "overall_p") : bytes;
 }
 
-/* Fills the candidate of the series that item `first` begins. */
+/* Returns the candidate for the series that begins with item `first`. */
 static candidate judge(const kvd_accuracy_entries *all, size_t first)
 {
     candidate c = {.first = first, .last = kvd_entry_last(all, first)};
@@ -81,7 +82,10 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* Returns true if a says more about a method than b: a search, then more points. */
+/*
+ * Returns true if candidate `a` is based on better evidence than `b`: a search is better than
+ * points, more points are better than fewer.
+ */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -90,8 +94,8 @@ static bool says_more(const candidate *a, const candidate *b)
 }
 
 /*
- * Collects the methods that are comparable with item `like`, one series each, by falling saving.
- * *known: number of methods whose saving is known.
+ * Collects the methods that are comparable with item `like`, one series per method, ordered by
+ * falling saving. *known is the number of methods with a known saving.
  */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, size_t *known,
                    kvd_err *err)
@@ -125,7 +129,10 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
     return 0;
 }
 
-/* Chooses the comparable rows with the most known methods; among equals, the first. */
+/*
+ * Chooses the text and model whose rows have the most methods with a known saving; the first of
+ * equals.
+ */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     size_t most = 0;
@@ -152,7 +159,8 @@ static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err 
 }
 
 /*
- * Returns the best candidate whose rows are of the method, without rule or other addition; or NULL.
+ * Returns the best candidate of the method in its plain form, without a rule or other suffix in its
+ * name, or NULL.
  */
 static const candidate *plain(const kvd_accuracy_entries *all, const candidates *some,
                               const char *method)
@@ -171,7 +179,10 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
            &some->item[i] == plain(all, some, "uniform");
 }
 
-/* Brings zack and uniform among the first MOST_METHODS, in place of the last methods there. */
+/*
+ * Moves the reference methods zack and uniform into the first MOST_METHODS candidates, in place of
+ * the last ones.
+ */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
     size_t end = MOST_METHODS;
@@ -187,9 +198,9 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
     }
 }
 
-/* ---- numbers -------------------------------------------------------------------------------- */
+/* ---- the saved bytes in numbers ------------------------------------------------------------- */
 
-/* Returns the last entry of the candidate that has a share of top-1, or NULL. */
+/* Returns the candidate's last entry that has a share of top-1, or NULL. */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
     for (size_t i = c->last + 1; i-- > c->first;)
@@ -356,9 +367,9 @@ static int table(const kvd_accuracy_entries *all, const candidates *some, kvd_se
     return 0;
 }
 
-/* ---- the lines above ------------------------------------------------------------------------ */
+/* ---- lines above the figure ----------------------------------------------------------------- */
 
-/* Appends the distinct texts, `most` at most, in the order of the results. */
+/* Appends at most `most` distinct texts in the order of the results. */
 static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t)
 {
     size_t all = 0, at = 0;
@@ -376,7 +387,9 @@ static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t
         }
 }
 
-/* Appends models, revisions and dates of the results, and the text with its number of tokens. */
+/*
+ * Appends models, revisions and dates of the results, and the shown text with its number of tokens.
+ */
 static int facts(const kvd_results *r, const kvd_accuracy_entries *all, const candidates *some,
                  kvd_text *title, kvd_text *words, kvd_err *err)
 {

@@ -11,15 +11,15 @@
 enum { ITERATIONS = 48 /* largest number of iterations drawn */ };
 
 /*
- * The first process of the trace (a job, or a replay of one method), from the start of its first
- * iteration to the end of the last iteration that is drawn.
+ * Drawn part of the trace: its first process (a job, or a replay of one method), from the start of
+ * the first iteration to the end of the last iteration drawn.
  */
 typedef struct {
     const char *path;
     json_t *events;
     json_int_t pid;
     const char *job;
-    double begin, end; /* microseconds */
+    double begin, end; /* start and end of the drawn part in microseconds */
     kvd_table *iterations, *parts, *requests;
 } timeline;
 
@@ -92,7 +92,7 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns the time of an event of a request; NaN if the trace does not have it. */
+/* Returns the time of a request's event of type `ph`, or NaN if the trace does not have it. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

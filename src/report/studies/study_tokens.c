@@ -1,4 +1,4 @@
-/* Report: ranges of scores, tokens that layers share, critical tokens. */
+/* Report: ranges of attention scores, tokens that layers have in common, and critical tokens. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,7 +104,7 @@ static int overlap_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- what figures draw, of one file --------------------------------------------------------- */
+/* ---- data of the figures of one file -------------------------------------------------------- */
 
 static kvd_table *data_table(kvd_section *s, const char *name, const char *title, kvd_err *err)
 {
@@ -114,7 +114,7 @@ static kvd_table *data_table(kvd_section *s, const char *name, const char *title
     return t;
 }
 
-/* Returns the table, or NULL with *err. */
+/* Returns the table of the curves over layers, or NULL with *err. */
 static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -182,7 +182,10 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     for (int level = 0; level < KVD_N_CRITICAL_LEVELS; level++)
         for (int l = 0; l < x->n_layers; l++)
             for (int h = -1; h < kv; h++) { /* h = -1 is the whole layer */
-                /* standard deviation, minimum and maximum follow */
+                /*
+                 * quantity whose standard deviation, minimum and maximum are the next three
+                 * quantities
+                 */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");
@@ -195,7 +198,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds the figures of the layers that LeanKV shows: the first, the middle and the last. */
+/* Adds the figures of the layers that LeanKV shows: the first, the middle and the last layer. */
 static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
@@ -259,7 +262,10 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/* Returns true if figures show x rather than y: a trained model, then the text with most tokens. */
+/*
+ * Returns true if figures should show file x rather than y: first a trained model, then the text
+ * with the most tokens.
+ */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),
@@ -269,7 +275,7 @@ static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    const kvd_result *best = NULL; /* figures show one text */
+    const kvd_result *best = NULL; /* file whose text the figures show */
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].kind == KVD_RESULT_TOKENS &&
             (!best || preferred(&r->item[i].tokens, &best->tokens)))
