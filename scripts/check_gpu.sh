@@ -83,7 +83,7 @@ rm -f "$OUT"/run.[0-9]*
 started=$(date +%s)
 
 # Clocks, rates, shares of time and the card's free memory are checked there, or several GPUs work together.
-measures='gpu_ceilings gpu_engine gpu_forward gpu_forward_experts gpu_engine_zdc_layers gpu_exchange gpu_forward_several'
+measures='gpu_ceilings gpu_engine gpu_forward gpu_forward_experts gpu_engine_zdc_layers gpu_exchange gpu_forward_several gpu_engine_by_head'
 : >"$OUT/tests.log"
 for test in $measures; do entry alone "$test"; done >"$list"
 run_all 1 "$OUT/tests.log" <"$list"

@@ -35,7 +35,7 @@ void kvd_accuracy_release(kvd_accuracy *a)
 }
 
 /*
- * ---- adding -----------------------------------------------------------------------------------
+ * ---- rows of evaluated points ------------------------------------------------------------------
  */
 
 static void put_seeds(kvd_rows *r, const kvd_choice *choice)
@@ -49,7 +49,10 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/* Fills the samples of the row begun last. Returns the number of predictions. */
+/*
+ * Stores the raw samples of a choice in the newest row of the table. Returns the number of
+ * predicted tokens.
+ */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;

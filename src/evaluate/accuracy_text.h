@@ -1,4 +1,4 @@
-/* Rows of kvdim/accuracy for people and for scripts: lines of a table, JSON. */
+/* Text of rows of schema kvdim/accuracy: lines of a table for people, JSON for scripts. */
 #ifndef KVD_EVALUATE_ACCURACY_TEXT_H
 #define KVD_EVALUATE_ACCURACY_TEXT_H
 
@@ -21,11 +21,17 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
  * "zack/v"; for one of several seeds, also the seed, "keyformer#7".
  */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
-/* Writes the answer of a search for `key`, one or two lines, into line [2 * KVD_ACCURACY_LINE]. */
+/*
+ * Writes the answer of a search for the best value of `key`, one or two lines, into line [2 *
+ * KVD_ACCURACY_LINE].
+ */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t,
                                      char *line);
 
-/* Returns a target as a JSON object. NaN, which JSON lacks, becomes null. */
+/*
+ * Returns the answer of a search for a target accuracy as a JSON object. NaN, which JSON lacks,
+ * becomes null.
+ */
 json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t);
 
 #endif

@@ -121,7 +121,10 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
     }
 }
 
-/* Measures units first .. first + some - 1 of a layer. */
+/*
+ * Measures the error of cutting units (head sides) first .. first + some - 1 of a layer, one unit
+ * at a time.
+ */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)
 {

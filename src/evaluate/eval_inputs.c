@@ -8,7 +8,10 @@
 #include "model/checkpoint/weights.h"
 #include "model/model_info.h"
 
-/* Appends a method at up to cfg->sweep values of its key to the methods. */
+/*
+ * Appends copies of a method to the list of methods, with up to cfg->sweep different values of its
+ * key.
+ */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
     kvd_method_tradeoff rate;
@@ -130,7 +133,10 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
  * caches. Its rows belong to no method; they record that the cache is complete.
  */
 
-/* Names the row with a method without axes, which no user can type. */
+/*
+ * Fills *m with a method without axes, whose name describes the weights of few bits. A user cannot
+ * type this name.
+ */
 static void name_row(int bits, size_t group, kvd_method *m)
 {
     kvd_err none;

@@ -75,7 +75,7 @@ static int check_usage(void *config, kvd_err *err)
     return check_methods(cfg, err);
 }
 
-/* ---- the table ---- */
+/* ---- table of command-line options ---- */
 
 #define T kvd_eval_options
 #define I kvd_inputs_options

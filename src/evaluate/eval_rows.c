@@ -16,7 +16,7 @@
 
 /* Means over seeds of one point, for methods that draw random numbers. */
 
-/* Returns sum(field) / sum(n) over the sequences of a choice. */
+/* Returns a mean per predicted token: sum(field) / sum(n) over the sequences of a choice. */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
     double sum = 0, n = 0;
@@ -63,7 +63,8 @@ static void mean_quality(const kvd_choice *choice, size_t n, size_t n_sequences,
 }
 
 /*
- * Adds the sums of squares of a seed, so that the error is that of the rows of all seeds together.
+ * Adds the sums of squared attention errors of one seed, so that the total describes the rows of
+ * all seeds together.
  */
 static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 {
@@ -136,7 +137,10 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/* A point as a choice, under the k-th seed; its plan stays where it is opened. */
+/*
+ * Opens point p under its k-th seed as a choice that the evaluator can run. The choice must not be
+ * moved in memory afterwards.
+ */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -159,7 +163,8 @@ static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *p
                         double full_rank_error, kvd_err *err)
 {
     /*
-     * Only points that the user asked for have attention errors; a search keeps its passes short.
+     * Measures attention errors for points that the user asked for only; a search skips them to
+     * keep its passes short.
      */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
@@ -208,11 +213,11 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/* ---- all at once, with several seeds ---- */
+/* ---- all points in one pass, with several seeds ---- */
 
 /*
- * Returns the number of choices of a point of method i: one per seed if the method draws random
- * numbers.
+ * Returns the number of seeds under which each point of method i is evaluated; it is 1 unless the
+ * method draws random numbers.
  */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
 {
@@ -227,7 +232,10 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* Adds the rows of one point; with several seeds, the mean first. */
+/*
+ * Adds the rows of one point to the result. With several seeds, the first row is the mean over
+ * seeds.
+ */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {

@@ -25,14 +25,19 @@ typedef struct {
     kvd_rows *rows;
     const kvd_config *config;
     char label[64];
-    /* Name of the text of the calibration activations, set by the caller; empty means none. */
+    /*
+     * Name of the text on which the calibration activations were collected, set by the caller;
+     * empty means none.
+     */
     char calibrated[64];
     size_t n_sequences, n_tokens;
     double *predictions; /* [n_sequences] */
     bool seeds;
 } kvd_accuracy;
 
-/* Initialises a table without rows. seeds: adds columns about several seeds. */
+/*
+ * Initialises an empty kvdim/accuracy table. If `seeds`, it has columns for statistics over seeds.
+ */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label,
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
@@ -52,14 +57,14 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *poin
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
-/* Writes the rows and the raw samples. */
+/* Writes the rows of an accuracy table and their raw samples. */
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
 /*
  * Reads rows and raw samples into *a, which must be initialised and without rows. Fails if the
  * shapes differ from those of *a.
  */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
-/* Appends a row of another kvd_accuracy of the same shapes. */
+/* Copies a row of another accuracy table of the same shapes to the end of *a. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
 /*
@@ -80,7 +85,7 @@ int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_targe
 int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
                               const kvd_target *t, kvd_err *err);
 
-/* The command line of kvdim-eval. */
+/* Options of kvdim-eval's command line. */
 
 typedef struct {
     kvd_inputs_options in;                /* first; in.cache: set by the program unless given */
@@ -110,9 +115,9 @@ void kvd_eval_options_release(kvd_eval_options *cfg);
 typedef struct {
     char *path; /* path of the saved rows; NULL if rows are not saved */
     kvd_run_key key;
-    /* Rows saved by an earlier run. */
+    /* Rows of result points that an earlier run saved. */
     kvd_accuracy from;
-    /* Index of the first saved row that was not taken yet. */
+    /* Index in `from` of the next saved row to copy into this run's table. */
     size_t next;
 } kvd_saved_rows;
 
@@ -140,7 +145,7 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
-    /* Name of its group in the result file. */
+    /* Name of this search's group in the result file, /target/<name>. */
     char name[80];
     /* Index of the method whose key is searched. */
     size_t method;
@@ -150,7 +155,7 @@ typedef struct {
      * model.
      */
     bool whole;
-    /* Rows of its search: first_row .. end_row - 1. */
+    /* Rows of the accuracy table that this search added: first_row .. end_row - 1. */
     size_t first_row, end_row;
     kvd_target found;
 } kvd_eval_target;
@@ -160,7 +165,7 @@ typedef struct {
     kvd_inputs in;
     char gpu[256]; /* description of the GPU; empty if the CPU runs the model */
     kvd_model_runner *runner;
-    /* Number of rows that a runner processes at a time. */
+    /* Number of tokens (rows of the activations) that a runner processes at a time. */
     size_t rows;
     /* Bytes of the model's weights as stored. */
     double weight_bytes;
@@ -207,7 +212,8 @@ kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
 /*
- * Runs --target for every method that has a key to search (eval_search.c); writes /target/<name>.
+ * Runs the --target search for every method that has a key to search (eval_search.c). Writes the
+ * answers to the group /target/<name>.
  */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 

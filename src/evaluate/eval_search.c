@@ -32,7 +32,8 @@ typedef struct {
 } setting;
 
 /*
- * Sets the method and its point at the wanted x. A p given together with p_u is part of the method.
+ * Sets *s to the method and the point at position `wanted` of the search axis. A p given together
+ * with p_u is part of the method.
  */
 static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
 {
@@ -96,8 +97,8 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
 }
 
 /*
- * Writes the largest p of the search. Widths allow a larger p than a sweep uses; p_u of a low level
- * follows p.
+ * Writes the largest overall p of the search to *p. Widths allow a larger p than a sweep uses; p_u
+ * of a low level follows p.
  */
 static int largest_p(const axis *a, double *p, kvd_err *err)
 {
@@ -149,7 +150,7 @@ static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, 
         }
 }
 
-/* Prints and writes the answer for each text alone. */
+/* Prints the search's answer for each text alone, and writes it to the result file. */
 static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_target *of_text,
                          kvd_err *err)
 {
@@ -165,7 +166,10 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* Prints and writes an answer. of_text: the answers of single texts, or NULL. */
+/*
+ * Prints the answer of a search and writes it to the result file. of_text: answers for single
+ * texts, or NULL.
+ */
 static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -185,7 +189,10 @@ static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_tex
     return 0;
 }
 
-/* Searches along the axis, and for each text alone if the key is p. */
+/*
+ * Runs the search for a target along its axis (p or the method's key). If the key is p, also
+ * searches for each text alone.
+ */
 static int measure_target(kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
 {
     const kvd_method *const base = &v->cfg->in.method[t->method];
@@ -303,7 +310,7 @@ static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *
     return NULL;
 }
 
-/* Returns the value of the key in a row. */
+/* Returns the value of the searched key in a row of the accuracy table. */
 static double value_of(const kvd_eval_run *v, const kvd_eval_target *t, const kvd_method *m,
                        size_t row)
 {

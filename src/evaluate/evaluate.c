@@ -11,7 +11,8 @@
 #include "evaluate/model_runner.h"
 
 /*
- * ---- a batch ------------------------------------------------------------------------------------
+ * ---- tokens and targets of a batch
+ * ---------------------------------------------------------------
  */
 
 static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err)
@@ -98,7 +99,10 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
     return 0;
 }
 
-/* Runs a choice over a batch. ref: scored rows of the uncompressed model. */
+/*
+ * Runs the model over a batch with the cache of a choice, and adds its scores. ref: scored hidden
+ * rows of the uncompressed model.
+ */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
 {
@@ -117,7 +121,7 @@ static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int f
     return 0;
 }
 
-/* Gives a choice that equals the uncompressed model the uncompressed model's scores. */
+/* Copies the scores of the uncompressed model to a choice whose plan changes nothing. */
 static void score_as_reference(const kvd_evaluator *e, const kvd_batch *b, kvd_choice *c)
 {
     for (size_t s = b->first_sequence; s < b->first_sequence + b->n_sequences; s++) {
@@ -161,7 +165,8 @@ static int score_batch(kvd_evaluator *e, const kvd_batch *b, const float *ref, k
 }
 
 /*
- * ---- a corpus ---------------------------------------------------------------------------------
+ * ---- evaluation of all choices over a corpus
+ * -----------------------------------------------------
  */
 
 static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_layer, kvd_err *err)
@@ -250,7 +255,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /* keeps the outputs of one batch at a time */
+    /* attention outputs of the uncompressed run are kept for one batch at a time */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -264,7 +269,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                            err))
             goto done;
     for (size_t s = 0; s < e->n_sequences; s++)
-        /* the uncompressed model agrees with itself everywhere */
+        /* every prediction of the uncompressed model agrees with itself */
         e->reference[s].agree = e->reference[s].n;
     e->reference_known = true;
     for (size_t i = 0; i < n; i++)
@@ -307,7 +312,7 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
 }
 
 /*
- * ---- full rank --------------------------------------------------------------------------------
+ * ---- check of projections at full width --------------------------------------------------------
  */
 
 double kvd_full_rank_tolerance(const kvd_dims_method *m, kvd_dtype compute)
@@ -404,7 +409,7 @@ static int count_rows(kvd_evaluator *e, kvd_err *err)
     return 0;
 }
 
-/* Returns the largest number of prompt rows in a batch. */
+/* Returns the largest total of prompt tokens of any batch. */
 static size_t prompts_of_batch(const kvd_evaluator *e)
 {
     size_t most = 0;
@@ -417,9 +422,9 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Keeps the prompts of all tokens if the uncompressed run is not repeated, else those of a batch,
- * if they fit. The choice never changes during a run, so a resumed run gives the points of an
- * uninterrupted one.
+ * Chooses which prompts' K and V stay in memory: all if the uncompressed run is not repeated, else
+ * those of a batch, if they fit. The choice never changes during a run, so a resumed run gives the
+ * points of an uninterrupted one.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

@@ -26,7 +26,7 @@ typedef struct {
     kvd_model_runner *runner; /* borrowed */
     const kvd_config *config;
     kvd_corpus *corpus;
-    /* rows before this one are the prompt; only predictions of rows after it are scored */
+    /* number of prompt tokens of each sequence; only predictions after the prompt are scored */
     size_t prompt;
     size_t n_sequences, n_tokens;
     /*
@@ -36,21 +36,27 @@ typedef struct {
     size_t n_texts;
     /* [n_texts + 1] First sequence of each text; borrowed. */
     const size_t *text_first;
-    /* Number of rows after the prompts. */
+    /* Number of tokens after the prompts, over all sequences. */
     size_t n_steps;
-    /* Number of scored rows: those of n_steps except the last of each sequence. */
+    /*
+     * Number of scored rows: the tokens after the prompts, except the last of each sequence, whose
+     * next token is unknown.
+     */
     size_t n_scored;
     /* quality of the uncompressed model, [n_sequences]; set by the first kvd_evaluate */
     kvd_quality *reference;
     bool reference_known;
     /* Seconds of the uncompressed model's forward passes. */
     double reference_seconds;
-    /* Bytes of the rows that keep_reference would keep but that do not fit; 0 if they fit. */
+    /*
+     * Bytes of the uncompressed hidden rows that keep_reference could not keep in memory; 0 if they
+     * fit.
+     */
     size_t bytes_not_kept;
     /* private */
     bool keeps_attention; /* true if the attention outputs of all tokens are kept */
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
-    /* [n_scored] rows after the final norm, or NULL; in the order of the sequences */
+    /* hidden rows of the uncompressed model after the final norm, [n_scored][d_model], or NULL */
     float *hidden;
     size_t *prompt_at; /* [n_sequences + 1] rows of prompts before each sequence */
     size_t *scored_at; /* [n_sequences + 1] scored rows before each sequence */
@@ -69,8 +75,8 @@ typedef struct {
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
 /*
- * Keeps the attention outputs of all tokens too, if they fit. Requires keep_reference; call it
- * before the first kvd_evaluate.
+ * Keeps the uncompressed attention outputs of all tokens in memory, if they fit. Requires
+ * keep_reference; call it before the first kvd_evaluate.
  */
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
@@ -83,7 +89,7 @@ typedef struct {
     double nll, top1, kl, agree;
 } kvd_seed_spread;
 
-/* One plan and its results. */
+/* One setting of a compression method (its cache plan), and the results of evaluating it. */
 typedef struct {
     const char *method; /* name for messages */
     /* Overall p of the dims axis, for messages; 0 exactly if the plan removes no dimensions. */
@@ -91,8 +97,8 @@ typedef struct {
     /* open plan, with the prompt of the evaluator; the plan's pointers are borrowed */
     kvd_plan plan;
     /*
-     * Runner, borrowed; NULL means the evaluator's. Another runner must be of the same shape,
-     * output head and kind of memory, and may have other weights.
+     * Model runner that runs this choice, borrowed; NULL means the evaluator's runner. Another
+     * runner must be of the same shape, output head and kind of memory, and may have other weights.
      */
     kvd_model_runner *runner;
     double weight_bytes; /* bytes of the weights of the model that ran, for result files */
@@ -112,9 +118,9 @@ typedef struct {
     kvd_seed_spread spread;
     /* True if some final hidden value of a scored row differs from the uncompressed model's. */
     bool differs;
-    /* True if the plan changes nothing; it was then not run. */
+    /* True if the plan equals the uncompressed cache; the choice was then not run. */
     bool is_reference;
-    /* Name of the engine that computed its attention. */
+    /* Name of the engine that computed the attention of this choice. */
     char engine[96];
     /* private */
     float *hidden; /* scored rows of one batch */
@@ -131,10 +137,16 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
 
-/* Fills e->reference. If no choice was evaluated before, runs the uncompressed model alone. */
+/*
+ * Fills e->reference, the scores of the uncompressed model. Runs that model if no choice was
+ * evaluated before.
+ */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
-/* Compares a choice with the uncompressed model; texts are weighted as the evaluator specifies. */
+/*
+ * Compares the prediction quality of a choice with that of the uncompressed model. Texts are
+ * weighted as the evaluator specifies.
+ */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
 

@@ -11,7 +11,7 @@
 #include "methods/grid.h"
 #include "model/model_info.h"
 
-/* ---- the command line ---- */
+/* ---- command-line options ---- */
 
 int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
 {
@@ -33,7 +33,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* An empty name means that the text has no fields. */
+/* An empty field name means that the text has no fields. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -49,7 +49,7 @@ void kvd_inputs_options_release(kvd_inputs_options *cfg)
         free(cfg->own_text[--cfg->n_own]);
 }
 
-/* ---- files and methods ---- */
+/* ---- checkpoint, texts and files of methods ---- */
 
 int kvd_inputs_load(kvd_inputs *in, kvd_err *err)
 {
@@ -145,7 +145,10 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/* Makes the plan of a point, not open, and returns the inputs that open it. */
+/*
+ * Fills *plan with the unopened cache plan of an evaluated point. Returns the method inputs with
+ * which the plan is opened.
+ */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -182,7 +185,7 @@ int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan 
     return kvd_plan_open(plan, &setup, err);
 }
 
-/* ---- the text ---- */
+/* ---- texts to evaluate ---- */
 
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err)
 {
@@ -210,7 +213,7 @@ int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err)
     return in->corpus ? 0 : -1;
 }
 
-/* ---- provenance ---- */
+/* ---- provenance record of the run ---- */
 
 int kvd_inputs_record(kvd_inputs *in, kvd_err *err)
 {
@@ -309,7 +312,7 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err)
     return 0;
 }
 
-/* ---- runs that go on ---- */
+/* ---- runs continued with --resume ---- */
 
 int kvd_inputs_add_key(const kvd_inputs *in, const char *gpu, kvd_run_key *key, kvd_err *err)
 {

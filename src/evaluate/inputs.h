@@ -19,14 +19,20 @@
 
 enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
 
-/* Must be the first member of a program's option structure. */
+/*
+ * Command-line options that name the inputs. Must be the first member of a program's option
+ * structure.
+ */
 typedef struct {
     kvd_common_options common;
     const char *model;
     const char *text[KVD_EVAL_TEXTS];
     size_t n_text;
     const char *ids, *label;
-    /* One for all texts, or one for each text; NULL for a text without fields. */
+    /*
+     * JSON keys or CSV columns that hold the text: one for all texts, or one for each; NULL for a
+     * text without fields.
+     */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
@@ -61,37 +67,40 @@ typedef struct {
     kvd_error_table table;
     kvd_activations calibration;
     kvd_fisher fisher;
-    /* True if some bases come from the text that is evaluated. */
+    /* True if some bases were calibrated on the text that is evaluated. */
     bool same_text;
     kvd_point *point[KVD_EVAL_METHODS];
     size_t n_points[KVD_EVAL_METHODS];
 } kvd_inputs;
 
-/* Appends one method. `text` must live as long as *cfg. */
+/*
+ * Appends one compression method, described by `text`, to *cfg. `text` must live as long as *cfg.
+ */
 int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err);
 /* Callbacks of --method and --field (KVD_OPT_CALL); config begins with a kvd_inputs_options. */
 int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
-/* Frees the texts that the callbacks allocated. */
+/* Frees the strings that the callbacks of --method and --field allocated. */
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
 
 /* Lists the checkpoint, the texts and the files of methods as inputs of the run. */
 int kvd_inputs_record(kvd_inputs *in, kvd_err *err);
-/* Loads the files of methods, and checks that they belong to the checkpoint, which is open. */
+/* Loads the files that the methods read, and checks that they belong to the open checkpoint. */
 int kvd_inputs_load(kvd_inputs *in, kvd_err *err);
 /*
- * Completes the methods. Without --method, adds all methods whose pairs are in the files. Puts the
- * uncompressed model first, because every row is compared with it.
+ * Completes the list of methods. Without --method, adds all methods whose pairs are in the files.
+ * Puts the uncompressed model first, because every row is compared with it.
  */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Opens the tokenizer of the checkpoint, and warns on stderr if it seems to be another model's. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
-/* Opens the texts or ids, and sets the label and the default of --seq-len. */
+/* Opens the texts (or token ids) to evaluate, and sets their label and the default of --seq-len. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
-/* Sets the files that each method reads. */
+/* Selects the loaded files (bases, widths, ...) that each method reads. */
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /*
- * Makes the points of every method. `none_is_error`: a method without a point is an error.
+ * Creates the points (settings to evaluate) of every method. `none_is_error`: a method without a
+ * point is an error.
  */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
@@ -100,11 +109,12 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
  * no method uses. Call it after kvd_inputs_find_files.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
-/*
- * Fails, naming the method, if one of the points cannot run, so that a long run does not end there.
- */
+/* Checks before a long run that every point can run. On failure names the method that cannot. */
 int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
-/* Opens the plan of a point under the seed of the run plus k. The plan stays at its address. */
+/*
+ * Opens the cache plan of a point, with the run's seed plus k. The plan must not be moved in memory
+ * afterwards.
+ */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
 /*
@@ -113,9 +123,12 @@ int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan 
  * options.
  */
 int kvd_inputs_add_key(const kvd_inputs *in, const char *gpu, kvd_run_key *key, kvd_err *err);
-/* Returns true if the output file is a complete result of a run with this key. */
+/*
+ * Returns true if the output file is a complete result of a run with the same key (all inputs and
+ * options).
+ */
 bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key);
-/* Says on stderr, and with --json on stdout, that the output is complete. */
+/* Prints on stderr, and with --json on stdout, that the output file is complete. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);
 /* Writes the methods as the command line names them, separated by spaces. */
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size);

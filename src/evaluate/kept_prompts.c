@@ -105,7 +105,10 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/* Copies the rows after the prompts into whole sequences or, if `out` is true, out of them. */
+/*
+ * Copies the rows of tokens after the prompts into arrays of whole sequences or, if `out` is true,
+ * from these arrays back.
+ */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {
@@ -145,7 +148,10 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     return 0;
 }
 
-/* Fills *steps with the rows of b after its prompts. The caller frees *lengths and *ids. */
+/*
+ * Fills *steps with the tokens of batch b that follow its prompts. The caller frees *lengths and
+ * *ids.
+ */
 static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *steps,
                      size_t **lengths, uint32_t **ids, kvd_err *err)
 {
@@ -183,7 +189,7 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
     p->offset = b->offset;
     int status = cut_batch(p, b, &steps, &lengths, &ids, err);
     status = status || kvd_forward_run(f, &steps, &p->hook, -1, hidden, err);
-    /* Moves the rows to their positions in whole sequences. */
+    /* Moves the hidden rows of steps to their positions in whole sequences. */
     for (size_t s = b->n_sequences; !status && s-- > 0;) {
         const size_t n = steps.offset[s + 1] - steps.offset[s];
         memmove(hidden + (b->offset[s + 1] - n) * d_model, hidden + steps.offset[s] * d_model,

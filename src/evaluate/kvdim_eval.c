@@ -22,10 +22,10 @@
 static const char program[] = "kvdim-eval";
 
 /*
- * ---- one run ----------------------------------------------------------------------------------
+ * ---- set-up of a run --------------------------------------------------------------------------
  */
 
-/* Resolves --device and --compute. */
+/* Resolves --device and --compute into the device and the number type of the forward pass. */
 static int resolve_device(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
@@ -59,7 +59,7 @@ static int make_runner(kvd_eval_run *v, kvd_err *err)
 static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    /* True if the corpus is run many times. */
+    /* true if the run makes many passes over the corpus */
     const bool again = cfg->scan || cfg->resume || !isnan(cfg->target) || cfg->n_weights_bits;
     v->rows = cfg->in.batch > cfg->in.seq_len ? cfg->in.batch : cfg->in.seq_len;
     if (v->rows > kvd_corpus_n_tokens(v->in.corpus))
@@ -81,7 +81,10 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Checks each set of bases once, even if several points use it. */
+/*
+ * Checks that full-width projections reproduce the uncompressed model. Each set of bases is checked
+ * once, even if several points use it.
+ */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -184,7 +187,7 @@ static int write_texts(kvd_eval_run *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Reads the rows that an interrupted run saved. */
+/* Reads the rows that an interrupted run saved (--resume). */
 static int take_up(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_evaluator *const e = &v->evaluator;

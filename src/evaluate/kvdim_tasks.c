@@ -38,9 +38,9 @@ typedef struct {
     kvd_h5 file;
 } tasks_run;
 
-/* ---- the device ---- */
+/* ---- device that runs the model ---- */
 
-/* Resolves --device and --compute. */
+/* Resolves --device and --compute into the device and the number type of the forward pass. */
 static int resolve_device(tasks_run *v, kvd_err *err)
 {
     kvd_tasks_options *const cfg = v->cfg;
@@ -77,7 +77,7 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints the path of a method on a GPU, and why it is not the engine. */
+/* Prints which implementation runs a method on a GPU and, if it is not the engine, the reason. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -163,7 +163,7 @@ static int record_options(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* Finds the form of --chat. */
+/* Finds the chat template that --chat selects. */
 static int find_chat(tasks_run *v, kvd_err *err)
 {
     char *path;
@@ -194,7 +194,7 @@ static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
     return status;
 }
 
-/* Makes the items of --ruler, and writes them with --write-items. */
+/* Generates the test items of --ruler, and writes them to a file with --write-items. */
 static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -236,7 +236,7 @@ static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
     return 0;
 }
 
-/* Makes the items of --ruler, and reads those of all --benchmark files. */
+/* Generates the test items of --ruler, and reads the items of all --benchmark files. */
 static int read_items(tasks_run *v, kvd_err *err)
 {
     kvd_tasks_options *const cfg = v->cfg;
@@ -265,7 +265,7 @@ static int read_items(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Writes the items of --write-items; no model runs. */
+/* Writes the test items to the file of --write-items, without running a model. */
 static int write_items(tasks_run *v, kvd_err *err)
 {
     kvd_inputs *const in = &v->in;
@@ -315,7 +315,7 @@ static size_t runs_of(const tasks_run *v)
     return n;
 }
 
-/* Returns the number of processes that divide the sequences. */
+/* Returns the number of processes (parts of --part) among which the sequences are divided. */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;
@@ -356,7 +356,7 @@ static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
 
 enum { KVD_RUN_NAME = 80 };
 
-/* Name of a point under its k-th seed in the journal. */
+/* Returns the name under which the journal records a point with its k-th seed. */
 static const char *name_of(const tasks_run *v, const kvd_point *point, size_t k,
                            char name[KVD_RUN_NAME])
 {
@@ -448,7 +448,10 @@ static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progr
     return status;
 }
 
-/* Runs the uncompressed model first, from which every other point has its change. */
+/*
+ * Runs all points over the benchmark. The uncompressed model is first, because every other point is
+ * compared with it.
+ */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -512,7 +515,10 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Opens the journal: of one part, or of all sequences, for which it reads those of parts too. */
+/*
+ * Opens the journal, which holds the results of finished sequences. A run of all sequences also
+ * reads the journals of parts.
+ */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -535,7 +541,10 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Generates the part of --part, and leaves it in its journal. */
+/*
+ * Generates the sequences of the part that --part names, and leaves the results in the part's
+ * journal.
+ */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -563,7 +572,7 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /* Not in the key: equal GPUs give equal results, whatever their number. */
+    /* The number of GPUs is not part of the --resume key, because equal GPUs give equal results. */
     if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

@@ -26,10 +26,10 @@
  */
 
 typedef struct {
-    /* Row at which the prompts of the current batch begin; set by the caller. */
+    /* Index of the first kept row of the current batch's prompts; set by the caller. */
     size_t first;
     /* private */
-    /* Hook of the run, which calls `inner` with whole sequences. */
+    /* Attention hook of the run; calls the hook `inner` with whole sequences. */
     kvd_attention hook;
     const kvd_config *config;
     size_t prompt, rows, max_tokens;
@@ -46,7 +46,7 @@ typedef struct {
  * the last.
  */
 size_t kvd_prompt_rows(size_t prompt, size_t n);
-/* Returns the number of bytes per row of a prompt. */
+/* Returns the bytes of memory that one kept prompt token takes. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
 /*
@@ -63,7 +63,10 @@ void kvd_kept_prompts_release(kvd_kept_prompts *p);
  */
 int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 
-/* Passes the kept rows of a batch, layer by layer, to a hook that expects the prompts only. */
+/*
+ * Passes the kept Q, K and V of a batch's prompts, layer by layer, to an attention hook that
+ * expects the prompts only.
+ */
 int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_attention *hook,
                           kvd_err *err);
 
@@ -78,8 +81,8 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
 #define KVD_NOT_KEPT SIZE_MAX
 
 /*
- * Rows with their targets: row i predicts target[i] and counts for sequence[i] of the batch, or for
- * no sequence if that is -1.
+ * Final hidden rows with the tokens to predict: row i predicts target[i] and counts for sequence[i]
+ * of the batch, or for no sequence if that is -1.
  */
 typedef struct {
     size_t n;
@@ -92,9 +95,9 @@ typedef struct kvd_model_runner kvd_model_runner;
 struct kvd_model_runner {
     const kvd_config *config;
     size_t max_tokens, max_len; /* largest number of tokens of a batch, and of a sequence */
-    /* Number of rows whose logits exist at one time. */
+    /* Number of rows whose logits are in memory at one time. */
     size_t piece;
-    /* Type in which the pass computes. */
+    /* Number type in which the forward pass computes. */
     kvd_dtype compute;
     /*
      * Row of the outputs kept by keep_attention at which the current batch begins; set by the
@@ -174,7 +177,7 @@ struct kvd_model_runner {
 
     /* Copies `from` [n] to `to` [n]; they do not overlap. */
     int (*rows_copy)(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err);
-    /* Sets *yes to true if a bit of the n rows differs. */
+    /* Sets *yes to true if any bit of a [n] differs from that of b [n]. */
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes,
                   kvd_err *err);
 

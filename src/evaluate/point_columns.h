@@ -1,4 +1,4 @@
-/* Fills the columns of /rows that say which point of which method a row belongs to. */
+/* Columns of a result row that identify its compression method and settings. */
 #ifndef KVD_EVALUATE_POINT_COLUMNS_H
 #define KVD_EVALUATE_POINT_COLUMNS_H
 

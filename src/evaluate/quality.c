@@ -21,7 +21,9 @@ __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
     /* 1.5 * 2^52: adding it leaves n in the low bits */
     const double round_to_int = 6755399441055744.0;
-    /* Masks are used because gcc compiles ?: to branches here and then cannot vectorise. */
+    /*
+     * With the `?:` operator gcc emits branches and does not vectorise the loop, so masks are used.
+     */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -63,7 +65,10 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
     return sum;
 }
 
-/* Returns sum e^{a_j - top} (a_j - b_j). */
+/*
+ * Returns sum over j of e^{a_j - top} (a_j - b_j), the main term of a KL divergence of logits a
+ * from logits b.
+ */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
     double sum = 0;
@@ -73,7 +78,10 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/* Contribution of one row. bad: the first column that is not finite, or -1 if all are finite. */
+/*
+ * Sums over the logits of one row. bad: the first column that is not finite, or -1 if all are
+ * finite.
+ */
 typedef struct {
     double top, sum, lse; /* sum is the sum of e^{x - top}, lse the logarithm of the sum of e^x */
     size_t best;
@@ -187,7 +195,7 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     return 0;
 }
 
-/* The columns of kvd_quality as arrays, the form that the bootstrap takes. */
+/* Columns of kvd_quality, copied to arrays because the bootstrap takes arrays. */
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
 /*
@@ -227,7 +235,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         total += q[i].n;
         hollow = hollow || !(x[COL_REF_TOP1 * n + i] > 0);
     }
-    /* NaN marks columns that were not asked for. */
+    /* NaN marks columns of the summary that were not requested. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -296,7 +304,7 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
     return kvd_quality_compare_texts(per_sequence, reference, all, 1, seed, out, err);
 }
 
-/* ---- the distribution of changes ---- */
+/* ---- distribution of prediction changes ---- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -304,7 +312,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Quantile of sorted values, n >= 1. */
+/* Returns quantile `share` (0 .. 1) of the sorted values x [n], n >= 1. */
 static double quantile(const float *x, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

@@ -30,26 +30,29 @@ typedef struct {
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_err *err);
 
-/* Change of one prediction from the reference's. */
+/* Change of one token prediction from that of the uncompressed reference. */
 typedef struct {
     float kl;       /* KL(reference || this), nats */
     float p_change; /* probability of the next token less that of the reference */
 } kvd_prediction_change;
 
-/* kvd_quality_add that also sets each [n], for which it needs the reference; NULL: not wanted. */
+/*
+ * Adds rows as kvd_quality_add does, and also sets each [n], which requires the reference. `each`
+ * may be NULL.
+ */
 int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
                          const uint32_t *target, size_t n, size_t vocab,
                          kvd_prediction_change *each, kvd_err *err);
 
 /*
- * The distribution of changes, as llama-perplexity --kl-divergence prints it: quantiles interpolate
- * linearly between the sorted values.
+ * Distribution of prediction changes, as llama-perplexity --kl-divergence prints it. Quantiles
+ * interpolate linearly between the sorted values.
  */
 typedef struct {
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change; /* p_change: mean */
 } kvd_change_summary;
 
-/* Summarises n >= 1 changes. */
+/* Summarises the changes of n >= 1 predictions. */
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
@@ -93,7 +96,7 @@ int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality
 typedef struct {
     float *out; /* [n_layers][max_tokens][n_heads * d_head] */
     size_t max_tokens, width;
-    /* Index of the first row of the current batch. */
+    /* Index in `out` of the first token of the current batch. */
     size_t first;
     int n_layers;
 } kvd_kept_attention;

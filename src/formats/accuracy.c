@@ -130,7 +130,10 @@ static const kvd_column seed_columns[] = {
 };
 enum { N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns };
 
-/* kvd_rows borrows the columns; the last ones are left out without seeds. */
+/*
+ * Returns the columns of a kvdim/accuracy file. Callers leave out the last ones if the rows hold no
+ * statistics over seeds.
+ */
 static const kvd_column *columns(void)
 {
     static kvd_column all[KVD_N_POINT_COLUMNS + N_OWN_COLUMNS + N_SEED_COLUMNS];
@@ -238,7 +241,10 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     *a = (kvd_accuracy_result){0};
 }
 
-/* [row][layer][head] of the file to means over heads, [row][layer]; NaN rows were not measured. */
+/*
+ * Reads attention errors [row][layer][head] and stores their means over heads, [row][layer]. Rows
+ * that were not measured stay NaN.
+ */
 static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, double **out,
                        kvd_err *err)
 {
@@ -265,8 +271,8 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
 }
 
 /*
- * exp of the mean difference of log-likelihoods, paired by sequence; the interval draws whole
- * sequences.
+ * Computes the perplexity of a row over that of the uncompressed model, paired by sequence. The
+ * bootstrap of its confidence interval draws whole sequences.
  */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
@@ -323,7 +329,10 @@ done:
     return status;
 }
 
-/* Needles, by which the report shows depth; rows of a search have NaN. */
+/*
+ * Reads the results of the needle prompts, which the report plots against needle depth. Rows that a
+ * search for a target adds have NaN.
+ */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -361,7 +370,10 @@ typedef struct {
     kvd_err *err;
 } target_reader;
 
-/* Four ends of a target, as they follow one another in the structure. */
+/*
+ * Reads four numbers of a target: the point that keeps it, the first that misses it, and the two
+ * ends of the interval.
+ */
 static int read_ends(target_reader *x, const char *where, const char *name, double *to,
                      kvd_err *err)
 {

@@ -8,18 +8,24 @@
 #include "formats/rows.h"
 
 /*
- * Schemas of complete results, and of OUT.h5.rows: the rows of an unfinished run, with the same
- * content.
+ * Schemas of kvdim/accuracy files: complete results, and OUT.h5.rows, the rows of an unfinished
+ * run.
  */
 extern const kvd_schema kvd_schema_accuracy, kvd_schema_accuracy_rows;
-/* Schema of what kvdim-tasks writes (docs/formats.md). */
+/* Schema of the result files of kvdim-tasks (docs/formats.md). */
 extern const kvd_schema kvd_schema_tasks;
-/* Label of the row that has the mean of a point over N tasks: printf's format, with N as %zu. */
+/*
+ * printf format of the label of a row that holds the mean over N tasks; the argument is N as
+ * size_t.
+ */
 #define KVD_TASKS_MEAN_LABEL "mean of %zu tasks"
 /* Returns true if the label of a row is KVD_TASKS_MEAN_LABEL with some N. */
 bool kvd_tasks_label_is_mean(const char *label);
 
-/* Columns that say which point of which method a row belongs to; kvdim/tasks has them too. */
+/*
+ * Number of columns that identify the compression method of a row and its settings. Schemas
+ * kvdim/accuracy and kvdim/tasks share these columns.
+ */
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
@@ -38,12 +44,15 @@ enum {
 };
 
 /*
- * Returns a table without rows. seeds: with columns about several seeds. On failure returns NULL
- * and fills *err. The caller frees it.
+ * Returns an empty table of the schema kvdim/accuracy. If `seeds`, it has columns for statistics
+ * over seeds. On failure returns NULL and fills *err. The caller frees it.
  */
 kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool seeds,
                             kvd_err *err);
-/* Writes the rows and their samples. predictions [n_sequences]: their number in each sequence. */
+/*
+ * Writes the rows and their samples. predictions [n_sequences]: number of predicted tokens in each
+ * sequence.
+ */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /*
  * Returns the rows of a file with their samples, and fills predictions. Fails if the shapes differ
@@ -60,7 +69,9 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
 typedef struct {
     char name[96], key[64]; /* key is "p" for files of versions that could search p only */
     double target, value, value_misses, value_lo, value_hi;
-    /* NaN for files with key "p" of those versions */
+    /*
+     * shares of bytes saved at these four points; NaN in files of versions that could search p only
+     */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
@@ -75,7 +86,7 @@ typedef struct {
     kvd_rows *rows;
     kvd_interval *ratio; /* [row] perplexity over that of the uncompressed model; NaN without one */
     size_t n_layers;
-    /* [row][n_layers] attention error, mean over heads; NULL if not measured */
+    /* [row][n_layers] attention errors, means over heads; NULL if not measured */
     double *norm, *zdc;
     kvd_target_result *target;
     size_t n_targets;

@@ -99,7 +99,7 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/* ---- raw access ------------------------------------------------------ */
+/* ---- reading bytes of a dataset without HDF5 -------------------------- */
 
 /*
  * The data of a contiguous HDF5 dataset are one run of bytes from H5Dget_offset on. Reading and
@@ -188,8 +188,8 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
 /* ---- reading --------------------------------------------------------- */
 
 /*
- * Opens a dataset and checks its shape. If *dtype is -1 it is set to the dataset's type, else it
- * must be equal.
+ * Opens a dataset of the file and checks its shape. If *dtype is -1 it is set to the dataset's
+ * type, else the types must be equal.
  */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {

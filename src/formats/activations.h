@@ -41,7 +41,10 @@ typedef struct {
 
 /* ---- reading -------------------------------------------------------- */
 
-/* Opens a complete dump and checks every dataset's shape against /model and /tokens. */
+/*
+ * Opens a complete kvdim/activations file and checks every dataset's shape against the groups
+ * /model and /tokens.
+ */
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
 /* Closes the file and frees memory. Safe on a zeroed *a. */
 void kvd_activations_close(kvd_activations *a);
@@ -91,7 +94,7 @@ int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *
  */
 int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first,
                              size_t n, const void *rows, kvd_err *err);
-/* Writes id, sequence and position of tokens first .. first + n - 1. */
+/* Writes the id, the sequence number and the position of tokens first .. first + n - 1. */
 int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
                                const uint32_t *sequence, const uint32_t *position, kvd_err *err);
 /*

@@ -1,4 +1,4 @@
-/* Writes files of type activations: space is reserved first, then rows are written in any order. */
+/* Writes kvdim/activations files. Space is reserved first, then rows are written in any order. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -115,7 +115,7 @@ int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/* Adds the first n_tokens rows of a head to its checksums. */
+/* Reads the first n_tokens rows of a head back and adds them to the head's checksums. */
 static int recount_head(kvd_activations *a, kvd_x x, int layer, int head, size_t n_tokens,
                         kvd_err *err)
 {
@@ -220,7 +220,7 @@ static int put_weight(kvd_activations *a, int set, int layer, const float *w, vo
         if (kvd_h5_write_slab(dataset, name, 4, start, count, kvd_activations_type(a->dtype),
                               scratch, err))
             return kvd_in(err, "'%s'", a->file.path);
-        /* A resumed run puts the weights a second time. */
+        /* A resumed run writes the weights a second time, so their checksums start again. */
         kvd_checksums_clear(&a->checksums[set], (size_t)layer, (size_t)h);
         kvd_checksums_add(&a->checksums[set], (size_t)layer, (size_t)h, 0, d, scratch);
     }

@@ -15,7 +15,7 @@ const double kvd_critical_level[KVD_N_CRITICAL_LEVELS] = {0.9, 0.95, 0.99};
 const double kvd_attention_quantile[KVD_N_QUANTILES] = {0.001, 0.01, 0.05, 0.25, 0.5,
                                                         0.75,  0.95, 0.99, 0.999};
 
-/* ---- bins ------------------------------------------------------------------------------------ */
+/* ---- histogram bins -------------------------------------------------------------------------- */
 
 static size_t bin(double x, double first, double per_unit, size_t n)
 {
@@ -39,7 +39,7 @@ size_t kvd_norm_bin(double log10_norm)
     return bin(log10_norm, -KVD_NORM_DECADES, KVD_LOG_PER_DECADE, KVD_NORM_BINS);
 }
 
-/* ---- fields ---------------------------------------------------------------------------------- */
+/* ---- table of statistics (fields) ------------------------------------------------------------ */
 
 typedef enum {
     END,
@@ -81,7 +81,7 @@ typedef struct {
         __VA_ARGS__                                                                                \
     }
 
-/* Table of fields in the order of kvd_a. */
+/* Table of the attention statistics, in the order of enum kvd_a. */
 static const field fields[KVD_N_A] = {
     {"/window", "keys that a query sees, itself included; 0: all up to it", true, SAME, {LAYER}},
     {"/requests/at_position", "requests that have this position", true, SUM, {POSITION}},
@@ -175,8 +175,8 @@ static size_t length(const kvd_attention_stats *s, axis a)
 }
 
 /*
- * Sets *n to the number of words of field f. Returns -1 if the product of its sizes, which come
- * from a file, does not fit.
+ * Sets *n to the number of 8-byte words of statistic f. Returns -1 if the product of its sizes,
+ * which come from a file, overflows.
  */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
@@ -210,7 +210,7 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a f, size_t
     return s->word + s->at[f] + (request * (size_t)s->n_layers + (size_t)layer) * s->seq_len;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- allocation of the statistics ------------------------------------------------------------ */
 
 static void set_empty(kvd_attention_stats *s, kvd_a f)
 {
@@ -280,7 +280,7 @@ static axis bins_of(kvd_a f)
     return END;
 }
 
-/* Returns the value at edge number x; a fractional x is between two edges. */
+/* Returns the value at histogram edge number x; a fractional x is between two edges. */
 static double edge(scale s, double x)
 {
     const double at = s.first + x / s.per_unit;
@@ -479,7 +479,7 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Checks that every histogram of a field holds `want` values. */
+/* Checks that the bins of every histogram of a statistic sum to `want` values. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {
@@ -561,7 +561,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/* Returns the number of (query, key) pairs of a layer that the mask lets through. */
+/* Returns the number of (query, key) pairs of a layer that the attention mask allows. */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;
@@ -585,7 +585,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
     for (kvd_a f = KVD_A_SCORE_HISTOGRAM; f <= KVD_A_PROBABILITY_HISTOGRAM;
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
-            /* a copy with one layer, because windows differ by layer */
+            /* copy of the description with one layer, because attention windows differ by layer */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
             one.at[f] = s->at[f] + (size_t)l * kvd_attention_stats_count(&one, f);
@@ -637,7 +637,7 @@ int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *
     return status ? -1 : 0;
 }
 
-/* ---- adding ---------------------------------------------------------------------------------- */
+/* ---- sum of two files ------------------------------------------------------------------------ */
 
 static kvd_word combined(const field *f, kvd_word a, kvd_word b)
 {

@@ -36,8 +36,8 @@ enum {
 };
 
 /*
- * Return the bin of a score, and of log10 of a probability or norm. The argument must not be NaN
- * (assert).
+ * Return the index of the histogram bin that holds a score, or log10 of a probability or norm. The
+ * argument must not be NaN (assert).
  */
 size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
@@ -145,11 +145,17 @@ typedef struct {
 int kvd_attention_stats_alloc(kvd_attention_stats *s, kvd_err *err);
 void kvd_attention_stats_release(kvd_attention_stats *s);
 
-/* Returns the number of words of a field. */
+/* Returns the number of 8-byte words of a statistic (field). */
 size_t kvd_attention_stats_count(const kvd_attention_stats *s, kvd_a field);
-/* Returns the first word of [layer][head]; use head 0 for fields without heads. */
+/*
+ * Returns a pointer to the first word of a statistic at [layer][head]; use head 0 for statistics
+ * without heads.
+ */
 kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int layer, int head);
-/* Returns the first word of [request][layer] of a field that is kept token by token. */
+/*
+ * Returns a pointer to the first word at [request][layer] of a statistic that is kept token by
+ * token.
+ */
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,
                                    int layer);
 
@@ -161,7 +167,7 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, si
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);
-/* Reads a whole file. Refuses counts that contradict each other and non-finite sums. */
+/* Reads a kvdim/attention file. Refuses counts that contradict each other and non-finite sums. */
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
 /*
  * Computes sum += other. The requests kept token by token are joined, `sum`'s first; corpus hash

@@ -28,8 +28,8 @@ typedef struct {
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
 /*
- * Reads a file. Refuses widths that do not rise to d_head, and errors that are not finite, are
- * negative, or are not 0 at d_head.
+ * Reads a file of schema kvdim/error-table. Refuses widths that do not rise to d_head, and errors
+ * that are not finite, are negative, or are not 0 at d_head.
  */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);

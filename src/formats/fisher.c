@@ -52,7 +52,7 @@ static size_t heads_of(const kvd_fisher *f)
     return (size_t)f->n_layers * (size_t)f->model.n_kv_heads;
 }
 
-/* Returns the number of products of one side. */
+/* Returns the number of doubles in the gradient products (`moment`) of one side, keys or values. */
 static size_t moments_of(const kvd_fisher *f)
 {
     const size_t wide = (size_t)f->model.n_kv_heads * (size_t)f->model.d_head;
@@ -169,7 +169,10 @@ static int describe(kvd_fisher *f, kvd_err *err)
                : 0;
 }
 
-/* Reads sums. Each must be finite, and a sum of squares must not be negative. */
+/*
+ * Reads a dataset of gradient sums. Each sum must be finite, and a sum of squares must not be
+ * negative.
+ */
 static int read_sums(kvd_h5 *h, const char *path, int rank, const hsize_t *dims, double *to,
                      kvd_err *err)
 {

@@ -31,7 +31,10 @@ typedef struct kvd_fisher {
          * elements
          */
         *weight[KVD_F_SIDES];
-    /* [n_layers][n_kv_heads]: mean over elements of sqrt(mean over sequences) */
+    /*
+     * [n_layers][n_kv_heads]: root mean square over sequences of each weight's gradient, averaged
+     * over the elements of W_K^h or W_V^h
+     */
     double *root[KVD_F_SIDES];
     /*
      * [n_layers][n_kv_heads d_head][n_kv_heads d_head]: products g^T g of gradients with respect to
@@ -47,7 +50,10 @@ typedef struct kvd_fisher {
 
 /* ---- reading ---- */
 
-/* Opens a complete file, checks every shape and reads the sums. A negative sum is an error. */
+/*
+ * Opens a complete kvdim/fisher file, checks every shape and reads the sums. A negative sum is an
+ * error.
+ */
 int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
 /*
  * Closes the file. Removes a file that was being written and is not finished. Safe on a zeroed *f.
@@ -55,8 +61,8 @@ int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
 void kvd_fisher_close(kvd_fisher *f);
 
 /*
- * Reads tokens first .. first + n - 1 of one head into [n][d_head]. Rows that do not match their
- * checksum, negative numbers and non-finite numbers are errors.
+ * Reads the squared gradients of tokens first .. first + n - 1 of one head into [n][d_head]. Rows
+ * that do not match their checksum, negative numbers and non-finite numbers are errors.
  */
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n,
                     float *rows, kvd_err *err);
@@ -68,7 +74,10 @@ int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t firs
  * label, corpus_hash, n_tokens, n_sequences, seq_len, layers and n_rows in *f.
  */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
-/* Writes tokens first .. first + n - 1 of all KV heads of a layer, [n_kv_heads][n][d_head]. */
+/*
+ * Writes the squared gradients of tokens first .. first + n - 1 of all KV heads of a layer,
+ * [n_kv_heads][n][d_head].
+ */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,
                         const float *rows, kvd_err *err);
 /* Writes the sums, completes the file and closes it. */

@@ -110,7 +110,10 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "sums and exchanges between GPUs",
                                                 "the host alone"};
 
-/* Named as kvd_phase_column says; kvd_rows borrows them. */
+/*
+ * Returns the columns of a kvdim/jct file. kvd_phase_column names the columns that hold phase
+ * times.
+ */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -217,7 +220,10 @@ done:
     return status;
 }
 
-/* Rounding error of a time of the row. A step that represents several multiplies the error. */
+/*
+ * Returns the rounding error, in seconds, of a time in this row. If one measured step represents
+ * several steps, the error is multiplied by their number.
+ */
 static double rounding(const kvd_rows *r, size_t row)
 {
     const double jct = kvd_row_real(r, row, "jct_s");

@@ -14,17 +14,19 @@
 #include "formats/rows.h"
 
 /*
- * Schemas of complete results, and of OUT.h5.rows: the rows of an unfinished sweep, with the same
- * content.
+ * Schemas of kvdim/jct files: complete results, and OUT.h5.rows, the rows of an unfinished sweep.
  */
 extern const kvd_schema kvd_schema_jct, kvd_schema_jct_rows;
 
-/* Samples of a row: the JCT of every run or the time of every iteration, and the TTFT of runs. */
+/*
+ * Indices of the samples of a row: the JCT (job completion time) of every run or the time of every
+ * iteration, and the TTFT (time to first token) of every run.
+ */
 enum { KVD_JCT_SECONDS, KVD_JCT_TTFT, KVD_JCT_SAMPLES };
 
 /*
- * Returns a table without rows, with `samples` samples of each sort per row; unused places are NaN.
- * On failure returns NULL and fills *err. The caller frees it.
+ * Returns an empty table of the schema kvdim/jct whose rows hold `samples` values of each kind of
+ * sample; unused values are NaN. On failure returns NULL and fills *err. The caller frees it.
  */
 kvd_rows *kvd_jct_rows(int samples, kvd_err *err);
 
@@ -35,17 +37,21 @@ typedef struct {
      * checks.
      */
     const char *sweep;
-    /* Points that could not run, with reasons, one line each. */
+    /*
+     * Measurement points (method, batch, lengths) that could not run, one line each with the
+     * reason.
+     */
     const char *skipped;
     size_t points, points_done;
 } kvd_jct_facts;
 
 /*
- * Writes everything into f, which kvd_h5_create made, and completes the file. The caller closes f.
+ * Writes the rows and the facts into f, which kvd_h5_create made, and completes the file. The
+ * caller closes f.
  */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
-/* Replaces the whole file OUT.h5.rows, whose name is `path`. */
+/* Writes the rows of an unfinished sweep to the file `path` (OUT.h5.rows), replacing the file. */
 int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts,
                  const kvd_run *run, kvd_err *err);
 
@@ -70,7 +76,7 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
  */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
-/* ---- comparing rows, for the program that writes them and for the report ---- */
+/* ---- comparison of job rows with method `none`, for kvdim-jct and the report ---- */
 
 /* Returns the job row of method `none` that has equal settings and equal lengths, or SIZE_MAX. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);

@@ -1,6 +1,7 @@
 /*
- * kvdim/kernels: what kvdim-attn writes. One row per case, implementation and scheduler with every
- * time sample of the row, and the rates that the machine reached in the same run.
+ * kvdim/kernels: times of attention kernels, measured by kvdim-attn. One row per case,
+ * implementation and scheduler with all its time samples, and the peak rates of the machine in the
+ * same run.
  */
 #ifndef KVD_FORMATS_KERNELS_H
 #define KVD_FORMATS_KERNELS_H
@@ -9,7 +10,7 @@
 
 extern const kvd_schema kvd_schema_kernels;
 
-/* Measured peak rates, per second; 0 if not measured. */
+/* Measured peak rates of a CPU or GPU, per second; 0 if not measured. */
 typedef struct {
     double copy_bytes; /* bytes read plus bytes written by a device copy */
     double read_bytes; /* bytes read by a kernel that only reads */
@@ -19,8 +20,8 @@ typedef struct {
 } kvd_rate_ceilings;
 
 /*
- * Returns a table without rows, whose samples number 0 are `samples` times per row in microseconds.
- * On failure returns NULL and fills *err. The caller frees it.
+ * Returns an empty table of the schema kvdim/kernels whose rows hold `samples` times in
+ * microseconds (sample index 0). On failure returns NULL and fills *err. The caller frees it.
  */
 kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 

@@ -23,7 +23,7 @@ bool kvd_model_info_untrained(const kvd_model_info *m)
     return strcmp(m->dtype, "initial") == 0;
 }
 
-/* Table of the fields of /model, used for writing, reading and comparing. */
+/* Table of the fields of the HDF5 group /model, used to write, read and compare the group. */
 typedef struct {
     const char *name;
     size_t offset;

@@ -1,4 +1,6 @@
-/* Group /model, which every file has, and the check that two files belong to the same model. */
+/*
+ * HDF5 group /model, which every file has, and the check that two files belong to the same model.
+ */
 #ifndef KVD_FORMATS_MODEL_INFO_H
 #define KVD_FORMATS_MODEL_INFO_H
 
@@ -21,26 +23,26 @@ typedef struct {
 const char *kvd_model_info_rope(const kvd_model_info *m, bool before);
 
 /*
- * Returns true if the weights are random (model/checkpoint/shapes.h). The next function returns the
- * text that summaries print after the model's name: a note on random weights, or "".
+ * Returns true if the weights are random (model/checkpoint/shapes.h). Summaries then print
+ * kvd_random_weights_note after the model's name.
  */
 bool kvd_model_info_random(const kvd_model_info *m);
 /*
- * Returns true if the model has the configuration of a trained one and random weights
- * (kvdim-collect --untrained): its results are the null of claims about the trained model.
+ * Returns true if the model has the configuration of a trained model and random weights
+ * (kvdim-collect --untrained). Its results are a control for claims about the trained model.
  */
 bool kvd_model_info_untrained(const kvd_model_info *m);
 extern const char kvd_random_weights_note[];
 
 int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err);
 /*
- * Reads and checks /model: every size is positive and below 1e6, n_heads is divisible by
- * n_kv_heads.
+ * Reads and checks the HDF5 group /model. Every size must be positive and below 1e6, and n_heads
+ * divisible by n_kv_heads.
  */
 int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
 /*
- * Fails, naming both files and the first field that differs. Name and path may differ, the hash may
- * not.
+ * Checks that two files belong to the same model. On failure names both files and the first field
+ * that differs. Name and path may differ, the hash may not.
  */
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
                         const char *file_b, kvd_err *err);

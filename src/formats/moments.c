@@ -46,8 +46,8 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
 }
 
 /*
- * Sets *n to the number of doubles. Returns -1 if the product of the sizes, which come from a file,
- * does not fit.
+ * Sets *n to the number of doubles in gram[g]. Returns -1 if the product of the sizes, which come
+ * from a file, overflows.
  */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
@@ -272,7 +272,7 @@ done:
     return status;
 }
 
-/* ---- adding ---------------------------------------------------------- */
+/* ---- sum of two files -------------------------------------------------- */
 
 static int same_weights(const kvd_moments *a, const char *file_a, const kvd_moments *b,
                         const char *file_b, kvd_g g, kvd_err *err)

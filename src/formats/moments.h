@@ -45,13 +45,16 @@ int kvd_moments_heads(const kvd_moments *m, kvd_g g);
 double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
 /* Returns the number of doubles in gram[g], 0 if it is absent. */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
-/* Returns the bytes that kvd_moments_alloc takes for the description in *m. */
+/*
+ * Returns the bytes of memory that kvd_moments_alloc allocates for the model, layers and has_pre in
+ * *m.
+ */
 double kvd_moments_bytes(const kvd_moments *m);
 
-/* Allocates zeroed sums for the model, layers and has_pre in *m. */
+/* Allocates zeroed Gram matrices for the model, layers and has_pre in *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
-/* Reads a whole file. Refuses non-finite sums and negative diagonals. */
+/* Reads a kvdim/moments file. Refuses non-finite sums and negative diagonals. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
  * Computes sum += other. Sums of activations and token counts are added; sums of weights must agree

@@ -31,7 +31,9 @@ typedef enum {
     KVD_PHASE_HOST,   /* the device is idle */
     KVD_PHASES
 } kvd_phase;
-/* Returns the name of the phase, "qkv". The column of jct files is this name and "_s". */
+/*
+ * Returns the name of a phase, e.g. "qkv". The column in kvdim/jct files has this name plus "_s".
+ */
 const char *kvd_phase_column(kvd_phase p);
 
 typedef struct {

@@ -12,7 +12,7 @@
 
 extern const kvd_schema kvd_schema_projections;
 
-/* Matrices of one side. Components from rank on are not used. */
+/* Projection matrices of one side, K or V. Components from `rank` on are not used. */
 typedef struct {
     size_t n_components;
     int32_t *rank; /* [n_layers][n_kv_heads], 1 .. n_components */
@@ -29,10 +29,10 @@ typedef struct {
 } kvd_projections;
 
 /*
- * Reads a file. Refuses one of another model than `model`, which messages call model_path, ranks
- * outside of 1 .. n_components, more components than rows, NaN and infinity, `heads` that do not
- * divide the number of KV heads or are not 1 after RoPE, and KV heads that share a latent but have
- * other ranks or matrices `down`. On success the caller releases *p.
+ * Reads a kvdim/projections file. Refuses a model other than `model` (model_path in messages),
+ * ranks outside 1 .. n_components, more components than rows, NaN and infinity. Refuses `heads`
+ * that do not divide the number of KV heads, or are not 1 after RoPE. KV heads that share a latent
+ * must have equal ranks and equal matrices `down`. On success the caller releases *p.
  */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);

@@ -190,7 +190,10 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
     return 0;
 }
 
-/* Returns true if the rule gives no singular value removal rate r, or one r for each pair. */
+/*
+ * Returns true if the rule that chose the widths has no single singular value removal rate r: it
+ * has none, or one for each pair.
+ */
 static bool without_r(const char *rule)
 {
     return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");

@@ -16,7 +16,7 @@ typedef struct {
     int32_t *kept[2]; /* [n_layers][n_kv_heads], 1 .. d_head */
 } kvd_widths;
 
-/* Allocates widths of 0, to be filled. On success the caller releases *w. */
+/* Allocates the kept widths of all heads, set to 0. On success the caller releases *w. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w); /* safe on a zeroed *w */
 /*
@@ -52,8 +52,8 @@ typedef struct {
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
 /*
- * Reads a file. Refuses widths outside 1 .. d_head, an overall p that does not follow from them,
- * and an r if the rule has none. On success the caller releases *r.
+ * Reads a kvdim/rates file. Refuses widths outside 1 .. d_head, an overall p that does not follow
+ * from them, and a removal rate r if the rule has none. On success the caller releases *r.
  */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r); /* safe on a zeroed *r */

@@ -326,7 +326,7 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err)
     return 0;
 }
 
-/* ---- cells for people ---- */
+/* ---- text of table cells ---- */
 
 const char *kvd_real_text(char *to, size_t size, const char *format, double x)
 {

@@ -27,7 +27,7 @@ typedef struct kvd_rows kvd_rows;
 kvd_rows *kvd_rows_new(const kvd_column *columns, int n_columns, kvd_err *err);
 void kvd_rows_free(kvd_rows *r);
 size_t kvd_rows_count(const kvd_rows *r);
-/* Starts a row: reals are NaN, ints 0, texts "". */
+/* Appends a row to the table: reals are NaN, ints 0, texts "". */
 int kvd_rows_begin(kvd_rows *r, kvd_err *err);
 /*
  * Set a field of the newest row. An unknown name or a wrong kind is a programming error (assert).
@@ -54,7 +54,7 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 /* Returns the samples of a row, which the next kvd_rows_begin may move. */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
-/* Returns their declaration, whose dims[1 ..] are the shape per row. */
+/* Returns the declaration of the samples with this index; dims[1 ..] are their shape per row. */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
 /* Reads samples of a loaded table. Fails if their shape is not that of spec for all rows. */
 int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
@@ -66,9 +66,9 @@ int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_e
 int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
 /*
- * Reads every column of a file, whatever they are (the report does not know them beforehand). Data
- * of higher rank under /rows (raw samples) are passed over. NULL with *err for columns of unequal
- * length, texts that are not UTF-8, links out of the file; else the caller frees it.
+ * Reads all columns of a file, also those that its schema does not name. Skips datasets of higher
+ * rank under /rows (raw samples). Returns NULL and fills *err for columns of unequal length, texts
+ * that are not UTF-8, and links out of the file. The caller frees the table.
  */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 /*
@@ -83,7 +83,10 @@ int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *column
 int kvd_rows_columns(const kvd_rows *r);
 const kvd_column *kvd_rows_column(const kvd_rows *r, int i);
 int kvd_rows_find(const kvd_rows *r, const char *column); /* returns the column's index, or -1 */
-/* Return a cell. The column must be of that kind (assert). Texts belong to the table. */
+/*
+ * Return the cell of a row in the column with index `column`, which must have the kind that the
+ * function names (assert). Texts belong to the table.
+ */
 const char *kvd_rows_get_text(const kvd_rows *r, size_t row, int column);
 int64_t kvd_rows_get_int(const kvd_rows *r, size_t row, int column);
 /* an int column is returned as double */

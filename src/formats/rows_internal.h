@@ -30,7 +30,7 @@ struct kvd_rows {
     } samples[KVD_MAX_SAMPLES];
 };
 
-/* Returns a table without rows, or NULL if memory runs out. */
+/* Returns an empty table with these columns, or NULL if memory runs out. */
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads tables from files, whatever their columns are. */
+/* Reads tables of rows from HDF5 files. The columns need not be known beforehand. */
 #include "formats/rows_internal.h"
 
 #include <stdio.h>
@@ -149,7 +149,7 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/* ---- the group ---- */
+/* ---- HDF5 group /rows ---- */
 
 /* Returns the order of the columns: by creation if the file recorded it, else by name. */
 static H5_index_t order_of(hid_t group)

@@ -90,7 +90,7 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
              bound_name[bound]);
 }
 
-/* "ttft_mean_s", "ttft_mean_lo_s", ...; kvd_rows borrows them. */
+/* Returns the columns of a kvdim/serving file: "ttft_mean_s", "ttft_mean_lo_s", ... */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];

@@ -39,12 +39,15 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
 /* Samples of a row: quantiles 0, 0.01 .. 1 of the first three measures; NaN if validation. */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
-/* Returns a table without rows. On failure returns NULL and fills *err. The caller frees it. */
+/*
+ * Returns an empty table of the schema kvdim/serving. On failure returns NULL and fills *err. The
+ * caller frees it.
+ */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
 /*
- * Writes the table into a file just created, and completes the file. none: a line for each method
- * without a sustainable rate.
+ * Writes the table into a file just created, and completes the file. none: one line for each method
+ * that sustains no rate.
  */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);

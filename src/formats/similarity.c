@@ -194,8 +194,8 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
 }
 
 /*
- * One dataset of a pair, of values from 0 to `most`; `skip` values are left NaN in front (file 0 of
- * what is over the other files).
+ * Reads one dataset of a pair, whose values must be in 0 .. `most`. Leaves `skip` values NaN at the
+ * front if the dataset has no value for file 0.
  */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)

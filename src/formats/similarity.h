@@ -30,7 +30,7 @@ typedef struct {
     double *all; /* memory of all arrays */
 } kvd_comparison;
 
-/* Writes one pair. h_axis: name of the axis of heads, "head" or "kv_head". */
+/* Writes the comparison of one pair. h_axis: name of the axis of heads, "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
 /* Writes the model and the list of the n spectra that are compared. path: their files as given. */
@@ -38,8 +38,9 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
                                kvd_err *err);
 
 /*
- * One pair of a similarity file. Matrices are [n_files][n_files], row: whose basis, column: whose
- * data; means over layers and heads. "half": the leading d_head / 2 columns.
+ * Measures of one pair in a similarity file. In matrices [n_files][n_files] the row names the file
+ * of the basis, the column that of the data. Values are means over layers and heads. "half": the
+ * leading d_head / 2 columns.
  */
 typedef struct {
     kvd_pair pair;

@@ -182,7 +182,7 @@ int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
     return 0;
 }
 
-/* ---- what is derived ---- */
+/* ---- values derived from sigma ---- */
 
 double kvd_effective_rank(const double *sigma, size_t d)
 {
@@ -343,7 +343,7 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return write_derived(f, s, pair, h_axis, err);
 }
 
-/* Table of the attributes of one group, used by writer and reader. */
+/* Table of the calibration attributes, used to write and to read the group. */
 static const struct {
     const char *name;
     size_t at;
@@ -530,7 +530,9 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/* Reads the bases of a pair; a file without them is an error unless they are not wanted. */
+/*
+ * Reads the bases of a pair. A file without bases is an error unless the caller does not want them.
+ */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {

@@ -32,9 +32,9 @@ typedef enum {
     KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-/* names: "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw" */
+/* names of the pairs: "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw" */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/* Returns the pair with that name, or -1. */
+/* Returns the pair (kvd_pair) with this name, or -1. */
 int kvd_pair_find(const char *name);
 /* Reads the root attributes pair_qk and pair_v of a file. Each must name a pair of its side. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
@@ -117,8 +117,9 @@ double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 
 /*
- * Writes a hash of two pairs, which must be present: "xxh3:" and the XXH3-128 of their bases (R, or
- * left and right). Singular values, labels and other pairs have no effect on it.
+ * kvd_spectrum_bases_hash writes a hash of the bases (R, or left and right) of two pairs, which
+ * must be present: "xxh3:" and their XXH3-128. Singular values, labels and other pairs have no
+ * effect on it.
  */
 enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
@@ -135,7 +136,7 @@ double kvd_effective_rank(const double *sigma, size_t d);
  */
 int kvd_energy_rank(const double *sigma, size_t d, double share);
 
-/* Summary over all layers and heads of a pair. */
+/* Summary of the singular values of a pair over all layers and heads. */
 typedef struct {
     size_t heads, n_rows;
     /* CV is the sample standard deviation (n - 1) / mean, as in ZACK Tables 6 and 7. */
@@ -151,13 +152,13 @@ int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summar
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
 /*
- * Writes a file. Also writes derived values: /<pair>/effective_rank [layer][h], /<pair>/mean_sigma
- * [dim], /<pair>/mean_sigma_normalised [dim], attribute cv_max_sigma.
+ * Writes a kvdim/spectrum file. Also writes derived values: /<pair>/effective_rank [layer][h],
+ * /<pair>/mean_sigma [dim], /<pair>/mean_sigma_normalised [dim], attribute cv_max_sigma.
  */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
 /*
- * Reads a file. Refuses NaN, negative or rising sigma, and an R that is not orthogonal to 1e-8; the
- * message names the place.
+ * Reads a kvdim/spectrum file. Refuses NaN, negative or rising sigma, and an R that is not
+ * orthogonal to 1e-8; the message names pair, layer and head.
  */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
 /*

@@ -41,7 +41,10 @@ typedef enum {
      * [measure][layer][layer]: share of the set that two layers have in common, mean over requests
      */
     KVD_T_UNIMPORTANT,
-    /* standard deviation over requests */
+    /*
+     * [measure][layer][layer]: standard deviation over requests of the share that two layers have
+     * in common
+     */
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,

@@ -78,7 +78,8 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
 }
 
 /*
- * Returns the dot product. Eight partial sums keep an addition from waiting for the preceding one.
+ * Returns the dot product of x [n] and y [n]. Eight partial sums keep an addition from waiting for
+ * the preceding one.
  */
 static double dot(const float *x, const float *y, size_t n)
 {
@@ -126,8 +127,8 @@ typedef struct {
 } job;
 
 /*
- * Computes row `row` (of n_q) of head h. The row is query t of a request with q_len queries, whose
- * kv_len keys start at row kv_first.
+ * Computes attention of query head h for row `row` of all n_q rows of Q. The row is query t of a
+ * request with q_len queries, whose kv_len keys start at row kv_first.
  */
 static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, size_t kv_len,
                      size_t kv_first, double *scores, double *out)

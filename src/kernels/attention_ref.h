@@ -19,7 +19,7 @@ typedef struct {
     int group;            /* number of query heads per KV head */
     size_t n_q, n_kv;     /* sums of q_len and of kv_len over all requests */
     size_t max_q, max_kv; /* largest q_len and largest kv_len of a request */
-    /* number of elements of the whole tensor */
+    /* number of elements of Q, K, V and O, all heads and rows */
     size_t q_elements, k_elements, v_elements, o_elements;
     /* [n_heads] index of the first element of query head h */
     size_t q_at[KVD_HEADS_MAX], o_at[KVD_HEADS_MAX];

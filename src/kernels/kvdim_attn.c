@@ -40,7 +40,7 @@ typedef struct {
     kvd_progress progress;
 } sweep;
 
-/* ---- what runs ---- */
+/* ---- implementations to time ---- */
 
 static int resolve_impls(sweep *s, kvd_err *err)
 {
@@ -180,7 +180,7 @@ static int resolve_lengths(sweep *s, kvd_err *err)
     return 0;
 }
 
-/* ---- provenance ---- */
+/* ---- provenance record of the run ---- */
 
 static int add_input_once(sweep *s, const char *path, kvd_err *err)
 {
@@ -237,7 +237,7 @@ static int record(sweep *s, kvd_err *err)
     return 0;
 }
 
-/* ---- the sweep ---- */
+/* ---- sweep over all cases ---- */
 
 static int measure_machine(sweep *s, kvd_err *err)
 {
@@ -268,7 +268,10 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /* If memory runs out, the line is not kept for the file, but it was printed above. */
+    /*
+     * If memory runs out, the line on a skipped case is missing from the result file; it was
+     * printed above.
+     */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {
@@ -349,7 +352,7 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        s->done--; /* the file on disk does not contain this case */
+                        s->done--; /* the result file on disk does not contain this case */
                         return -1;
                     }
                     print_new_rows(s);

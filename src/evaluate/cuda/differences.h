@@ -32,8 +32,8 @@ cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_chang
                              cudaStream_t stream);
 
 /*
- * Sums of one head: |v - u|^2, |u|^2, |v - u| / |u| over elements with u != 0, and the number of
- * elements with u = 0.
+ * Sums over the attention outputs of one head, u uncompressed and v compressed: |v - u|^2, |u|^2,
+ * |v - u| / |u| over elements with u != 0, and the number of elements with u = 0.
  */
 typedef struct {
     double diff2, norm2, relative, n_zero;

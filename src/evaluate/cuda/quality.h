@@ -1,4 +1,6 @@
-/* evaluate/quality.h on the device: sums over rows of logits that never leave it. */
+/*
+ * Prediction quality (evaluate/quality.h) computed on the GPU from rows of logits that stay there.
+ */
 #ifndef KVD_EVALUATE_CUDA_QUALITY_H
 #define KVD_EVALUATE_CUDA_QUALITY_H
 

@@ -1,4 +1,4 @@
-/* The sums of evaluate/quality.h row by row, on the device. */
+/* Prediction quality (evaluate/quality.h) of every row of logits, computed on the GPU. */
 #ifndef KVD_EVALUATE_CUDA_QUALITY_ROWS_H
 #define KVD_EVALUATE_CUDA_QUALITY_ROWS_H
 
@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 /*
- * Contribution of one row. bad: the first column that is not finite, or vocab if all are. The other
- * numbers are valid only if all columns are finite.
+ * Contribution of one row of logits to the quality sums. bad: the first column that is not finite,
+ * or vocab if all are. The other numbers are valid only if all columns are finite.
  */
 typedef struct {
     double nll, kl;          /* kl is 0 without a reference */

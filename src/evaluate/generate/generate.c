@@ -7,7 +7,7 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* A GPU with its model, or a thread on the CPU. */
+/* Worker that generates groups of sequences: a GPU with its model, or a thread on the CPU. */
 typedef struct {
     kvd_generator_spec spec; /* of this worker alone */
     kvd_generate_path *rows; /* the path by rows; NULL until the first plan that takes it */
@@ -109,9 +109,9 @@ static int check(const kvd_generator *g, const kvd_continuations *c, kvd_err *er
     return 0;
 }
 
-/* ---- one call ---- */
+/* ---- one call of kvd_generate ---- */
 
-/* A call of kvd_generate, which its workers share. */
+/* State of one call of kvd_generate, shared by the worker threads. */
 typedef struct {
     kvd_generator *g;
     const kvd_plan *plan;
@@ -157,8 +157,8 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 }
 
 /*
- * Takes the next group of the generator's part. Returns false if there is none, or if a worker has
- * failed.
+ * Assigns the next group of sequences of this process to a worker. Returns false if there is none,
+ * or if a worker has failed.
  */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
@@ -185,7 +185,7 @@ static bool follows(const job *j, size_t s)
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
 }
 
-/* Runs the sequences of a group whose results are not there yet. */
+/* Generates those sequences of a group that have no results from an earlier run. */
 static int run_group(job *j, kvd_generate_path *path, size_t first, size_t n, kvd_err *err)
 {
     const bool *const done = j->c->done;

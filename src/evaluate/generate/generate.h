@@ -18,7 +18,7 @@
 #include "methods/sequence_cache.h"
 #include "model/checkpoint/checkpoint.h"
 
-/* Prompts, and the number of tokens that follow each. */
+/* Prompts to continue, and the number of tokens to generate after each. */
 typedef struct {
     size_t n_sequences;
     /*
@@ -58,7 +58,7 @@ typedef struct {
  */
 #define KVD_FREE_TOKEN UINT32_MAX
 
-/* Costs of one sequence. */
+/* Cache size and time of one generated sequence. */
 typedef struct {
     /* Bits that the cache holds when the prompt is stored, and at the end of the sequence. */
     double prompt_bits, bits;
@@ -98,9 +98,9 @@ typedef struct {
      */
     size_t part, n_parts;
     /*
-     * Number of rows of one pass. In the path by rows it limits how many sequences, with their
-     * prompts and continuations, run together, but at least one runs; in the engine it limits the
-     * prompts of one iteration.
+     * Number of tokens of one forward pass. In the path by rows it limits how many sequences, with
+     * their prompts and continuations, run together, but at least one runs. In the engine it limits
+     * the prompts of one iteration.
      */
     size_t max_tokens;
     size_t max_len; /* largest number of tokens of a prompt and its continuation */

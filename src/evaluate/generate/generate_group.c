@@ -10,7 +10,8 @@
 #include "evaluate/generate/generate_path.h"
 
 /*
- * ---- what a row of logits says ------------------------------------------------------------------
+ * ---- token and probability from a row of logits
+ * --------------------------------------------------
  */
 
 static bool is_own(const kvd_continuations *c, size_t at)
@@ -43,9 +44,9 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* ---- sequences side by side ---- */
+/* ---- group of sequences that run together ---- */
 
-/* Sequences first .. first+n-1 of c, which run together. */
+/* Group of sequences first .. first+n-1 of c, which run together in one batch. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
@@ -122,7 +123,10 @@ static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_er
     return ended < 0 ? -1 : 0;
 }
 
-/* Adds the seconds of a pass to the sequences of the batch by their rows. */
+/*
+ * Divides the seconds of a pass among the sequences of the batch in proportion to their tokens, and
+ * records the cache size of each sequence.
+ */
 static void share_time(group *u, size_t n_sequences, double seconds)
 {
     const double rows = (double)u->offset[n_sequences];

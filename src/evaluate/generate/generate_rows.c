@@ -90,7 +90,7 @@ kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_gene
     return NULL;
 }
 
-/* ---- the path ---- */
+/* ---- callbacks of the path by rows ---- */
 
 typedef struct {
     kvd_generate_path path; /* must be the first member */

@@ -16,7 +16,7 @@
 
 #include "evaluate/tasks/metrics.h"
 
-/* A question and its answer. */
+/* Question of a benchmark item, with its reference answer. */
 typedef struct {
     char *question;      /* "" if the context contains the question */
     char *answer_prefix; /* beginning of the answer, which the model is given; "" for none */
@@ -41,15 +41,18 @@ typedef struct {
     char *stop;
 } kvd_benchmark_item;
 
-/* All strings and arrays are allocated and belong to the list. A zeroed list is empty. */
+/* List of benchmark items. It owns all its strings and arrays. A zeroed list is empty. */
 typedef struct {
     kvd_benchmark_item *item;
     size_t n, capacity;
 } kvd_benchmark;
 
-/* Appends a zeroed item and returns it; NULL with *err on failure. */
+/* Appends a zeroed benchmark item and returns it. On failure returns NULL and fills *err. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
-/* Appends a zeroed turn to the item last added; returns it, or NULL with *err. */
+/*
+ * Appends a zeroed turn (question) to the item last added and returns it. On failure returns NULL
+ * and fills *err.
+ */
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
 /* Appends a copy of text to a list of strings. */
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
@@ -57,7 +60,7 @@ void kvd_benchmark_release(kvd_benchmark *b);
 
 /* ---- files ---- */
 
-/* Forms in which benchmarks are published, one JSON object per item. */
+/* Formats of published benchmark files, which have one JSON object per item. */
 typedef enum {
     KVD_FORM_AUTO, /* the form is recognised by the fields of each item */
     KVD_FORM_RULER,

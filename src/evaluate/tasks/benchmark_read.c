@@ -14,7 +14,7 @@ const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1] = {
     "auto",    "ruler",   "longbench", "longbench-v2", "infinitebench", "gsm8k",
     "scbench", "general", NULL};
 
-/* One object of a file, while it is turned into an item. */
+/* State of the conversion of one JSON object of a benchmark file into a benchmark item. */
 typedef struct {
     kvd_benchmark *b;
     kvd_benchmark_item *item;
@@ -26,7 +26,9 @@ typedef struct {
 
 /* ---- fields ---- */
 
-/* Sets *text to the string of a field, or to NULL if the field is absent or null. */
+/*
+ * Sets *text to the string in a field of JSON object x, or to NULL if the field is absent or null.
+ */
 static int optional_text(const json_t *x, const char *field, const char **text, kvd_err *err)
 {
     const json_t *const value = json_object_get(x, field);
@@ -65,7 +67,10 @@ static int push_scalar(char ***list, size_t *n, const json_t *x, const char *fie
     return status;
 }
 
-/* Appends a string, a number, or every element of a list of them. */
+/*
+ * Appends the value of a JSON field to a list of strings: a string, a number, or every element of a
+ * list of them.
+ */
 static int push_field(char ***list, size_t *n, const json_t *x, const char *field, kvd_err *err)
 {
     const json_t *const value = json_object_get(x, field);
@@ -99,7 +104,10 @@ typedef struct {
     const char *text;
 } slot;
 
-/* Returns template [n] with the slots filled in. The caller frees it. */
+/*
+ * Returns a copy of template [n] in which every {slot} is replaced by its text. The caller frees
+ * it.
+ */
 static char *filled(const char *template, size_t n, const slot *slots, kvd_err *err)
 {
     char *out = NULL;
@@ -149,7 +157,7 @@ static char *stripped(const char *s)
     return strndup(s, n);
 }
 
-/* ---- rows of the tables ---- */
+/* ---- prompts of the published task formats ---- */
 
 static int use_row(reader *r, const kvd_benchmark_row *row, kvd_err *err)
 {

@@ -10,9 +10,9 @@
 const char *const kvd_compress_at_words[3] = {"prompt", "context", NULL};
 const char *const kvd_benchmark_turns_words[3] = {"follow", "apart", NULL};
 
-/* ---- sequences ---- */
+/* ---- sequences of prompts and answers ---- */
 
-/* Growing lists, which become the arrays of the run. */
+/* Token and answer lists that grow while sequences are built, and become the arrays of the run. */
 typedef struct {
     kvd_ids prompt, forced;
     kvd_ids offset, end; /* as 32-bit numbers until the lengths are known */
@@ -67,7 +67,7 @@ static char *turn_text(const kvd_benchmark_run *r, const char *context, const kv
     return whole;
 }
 
-/* Encodes a turn that follows an answer. */
+/* Encodes the tokens of a turn (question) that follows an answer in the same sequence. */
 static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t, kvd_ids *ids,
                         kvd_err *err)
 {
@@ -230,7 +230,7 @@ static int make_sequences(kvd_benchmark_run *r, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Sets *id to the token of a text that a chat form needs. */
+/* Sets *id to the token of a special text that the chat form needs. */
 static int chat_token(const kvd_benchmark_run *r, const char *text, uint32_t *id, kvd_err *err)
 {
     kvd_ids ids = {0};
@@ -292,7 +292,7 @@ void kvd_benchmark_run_release(kvd_benchmark_run *r)
     *r = (kvd_benchmark_run){0};
 }
 
-/* ---- answers ---- */
+/* ---- end of an answer, and scores of answers ---- */
 
 static bool is_end(const kvd_benchmark_run *r, uint32_t token)
 {
@@ -330,7 +330,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     /* A chat form writes the end of an answer itself, before the next user turn. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
-    /* binary search of the last answer that begins at or before the place */
+    /* binary search for the last answer that begins at or before token index `at` */
     while (high - low > 1) {
         const size_t middle = (low + high) / 2;
         if (r->answer[middle].at <= at)
@@ -347,7 +347,7 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     return !text ? -1 : stopped;
 }
 
-/* Scores the answers of a plan from the tokens of all places. */
+/* Scores the answers that the model generated under a plan, from the tokens of all sequences. */
 static int score(const kvd_benchmark_run *r, const uint32_t *token, kvd_benchmark_result *out,
                  kvd_err *err)
 {
@@ -369,7 +369,7 @@ static int score(const kvd_benchmark_run *r, const uint32_t *token, kvd_benchmar
     return 0;
 }
 
-/* ---- one plan ---- */
+/* ---- generation and scores under one plan ---- */
 
 static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
                    kvd_err *err)

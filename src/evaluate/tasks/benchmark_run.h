@@ -63,7 +63,7 @@ typedef struct {
     uint32_t chat_stop; /* token that ends an answer in the chat form; not used without one */
 } kvd_benchmark_run;
 
-/* Results of one plan; per answer, and per sequence. */
+/* Results of running a benchmark under one cache plan, per answer and per sequence. */
 typedef struct {
     char **text;              /* [n_answers] answers as scored, up to the text that ends them */
     double *score;            /* [n_answers] */

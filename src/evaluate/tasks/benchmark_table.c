@@ -55,7 +55,7 @@ struct kvd_benchmark_table {
     size_t n_points;
 };
 
-/* ---- the table ---- */
+/* ---- table of result rows ---- */
 
 static int number_tasks(kvd_benchmark_table *t, kvd_err *err)
 {
@@ -123,7 +123,7 @@ static double dense_bytes(const kvd_config *c)
     return 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
 }
 
-/* In place of a task: all tasks, each with equal weight. */
+/* Task index that means the mean over all tasks, each with equal weight. */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
@@ -271,7 +271,7 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
     return line;
 }
 
-/* ---- answers in the file ---- */
+/* ---- answers in the result file ---- */
 
 /* Returns a copy in which bytes that are not UTF-8 are replaced by U+FFFD. */
 static char *valid_text(const char *s)

@@ -9,7 +9,7 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Bytes of a line of text about a row. */
+/* Size in bytes of the text line that describes a result row. */
 enum { KVD_BENCHMARK_LINE = 400 };
 
 typedef struct kvd_benchmark_table kvd_benchmark_table;
@@ -32,10 +32,10 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, cons
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);
 extern const char kvd_benchmark_heading[];
-/* Writes row i into line [KVD_BENCHMARK_LINE]; returns line. */
+/* Writes result row i as text into line [KVD_BENCHMARK_LINE]. Returns line. */
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line);
 
-/* Writes the rows and the answers. */
+/* Writes the result rows and the generated answers to the file. */
 int kvd_benchmark_table_write(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err);
 
 #endif

@@ -27,7 +27,10 @@ typedef struct {
     const char *stop; /* text that ends an answer, or NULL */
 } kvd_benchmark_row;
 
-/* Each function returns the row of a task, or NULL if the table has no such task. */
+/*
+ * Return the prompt template and settings of a task by its name, or NULL if the benchmark has no
+ * such task.
+ */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*

@@ -8,7 +8,10 @@
 
 #include "common/err.h"
 
-/* Code points; a byte that begins no character is 0x110000 + the byte. */
+/*
+ * Text as an array of Unicode code points. A byte that is not valid UTF-8 is stored as 0x110000 +
+ * the byte.
+ */
 typedef struct {
     uint32_t *c;
     size_t n;
@@ -16,7 +19,7 @@ typedef struct {
 
 /* Allocates the code points of s [len]; the caller frees x->c. */
 int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err);
-/* Makes them lower case, one by one (towlower of the locale C.UTF-8). */
+/* Converts the code points to lower case, one by one (towlower of the locale C.UTF-8). */
 int kvd_characters_lower(kvd_characters *x, kvd_err *err);
 /* Returns true for letters and digits, as \w of regular expressions without the underscore. */
 bool kvd_character_is_word(uint32_t c);
@@ -33,7 +36,7 @@ typedef struct {
 
 /* Allocates the words of x, which must outlive them; the caller frees w->word. */
 int kvd_words_of(const kvd_characters *x, kvd_words *w, kvd_err *err);
-/* Returns less than, equal to or above 0, as strcmp. */
+/* Compares two words. Returns a number less than, equal to or above 0, as strcmp does. */
 int kvd_words_order(const kvd_characters *a, const kvd_characters *b);
 
 #endif

@@ -20,7 +20,7 @@ struct kvd_journal {
     size_t n_parts;
 };
 
-/* ---- the file ---- */
+/* ---- lines of the journal file ---- */
 
 /*
  * A line ends with a space, the XXH3 of its JSON text in 16 hexadecimal digits, and a line feed.
@@ -289,7 +289,7 @@ static int account_of(json_t *x, kvd_stepwise_account *a)
     return 0;
 }
 
-/* Places from..to-1 of a sequence. */
+/* Returns the results of tokens from..to-1 of a sequence as a JSON object. */
 static json_t *sequence_json(const kvd_continued *out, size_t sequence, size_t from, size_t to)
 {
     json_t *const x = json_object(), *const token = json_array(), *const log_p = json_array(),
@@ -315,7 +315,10 @@ static json_t *sequence_json(const kvd_continued *out, size_t sequence, size_t f
     return x;
 }
 
-/* Returns 0 if the sequence has the places from..to-1, and writes them. */
+/*
+ * Reads the results of tokens from..to-1 of a sequence from JSON object x into *out. Returns 0 if x
+ * holds them all.
+ */
 static int sequence_of(json_t *x, const kvd_continued *out, size_t sequence, size_t from, size_t to)
 {
     json_t *const token = json_object_get(x, "token"), *const log_p = json_object_get(x, "log_p"),
@@ -343,9 +346,9 @@ static int sequence_of(json_t *x, const kvd_continued *out, size_t sequence, siz
     return 0;
 }
 
-/* ---- generating ---- */
+/* ---- generation that saves its results ---- */
 
-/* A call of kvd_generate whose sequences are saved. */
+/* State of a call of kvd_generate whose finished sequences are saved in the journal. */
 typedef struct {
     kvd_journal *journal;
     const char *run;
@@ -408,7 +411,9 @@ static int take_saved(saved_call *r, kvd_err *err)
     return 0;
 }
 
-/* Saves a group, and calls the caller's step. */
+/*
+ * Saves the results of a finished group of sequences in the journal, and calls the caller's `step`.
+ */
 static int save_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
                      kvd_err *err)
 {

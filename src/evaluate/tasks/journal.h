@@ -25,7 +25,7 @@ kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *k
 size_t kvd_journal_n_saved(const kvd_journal *j);
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
-/* Removes the file and those of the parts: call it when OUT.h5 is complete. */
+/* Removes the journal file and the journals of parts. Call it when OUT.h5 is complete. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 void kvd_journal_close(kvd_journal *j);
 

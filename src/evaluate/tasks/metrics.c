@@ -110,7 +110,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Share of the runs of digits in the answer that are `number` [n]. */
+/* Returns the share of the numbers (runs of digits) in the answer that equal `number` [n]. */
 static double share_of_numbers(const char *answer, const char *number, size_t n)
 {
     size_t all = 0, right = 0;
@@ -123,7 +123,7 @@ static double share_of_numbers(const char *answer, const char *number, size_t n)
     return all ? (double)right / (double)all : 0;
 }
 
-/* First run of digits after `word` in the reference; NULL: none. */
+/* Returns the first run of digits after `word` in the reference, or NULL if there is none. */
 static const char *number_after(const char *reference, const char *word)
 {
     for (const char *at = reference; (at = strstr(at, word)); at++)
@@ -138,7 +138,7 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Width of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at s; 0: none. */
+/* Returns the length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at s, or 0 if there is none. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -222,7 +222,9 @@ static bool is_reference(const kvd_metric_key *key, const char *s, size_t n)
     return false;
 }
 
-/* Copy of s with the characters of `drop` as blanks and no two blanks in a row. */
+/*
+ * Returns a copy of s with the characters of `drop` replaced by blanks and no two blanks in a row.
+ */
 static char *blanked(const char *s, const char *drop)
 {
     char *const out = malloc(strlen(s) + 1);
@@ -300,7 +302,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* ---- all ---- */
+/* ---- checks of references, and the score of any metric ---- */
 
 /*
  * Fails if a metric that looks for the reference in the answer has a reference that every answer

@@ -45,7 +45,7 @@ bool kvd_ruler_needs_essay(size_t k)
     return k < VT && needle_tasks[k].haystack == KVD_RULER_ESSAY;
 }
 
-/* ---- shared by the tasks ---- */
+/* ---- functions shared by the RULER tasks ---- */
 
 int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *err)
 {
@@ -105,7 +105,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
 
 /* ---- size of an item ---- */
 
-/* Beginning of the last line of a prompt, which is the question. */
+/* Returns the byte offset of the last line of a prompt, which is the question. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -177,7 +177,10 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
     return 0;
 }
 
-/* Sets *size for fwe: grows from a sixth of the limit by f->step until the text is too long. */
+/*
+ * Sets *size to the size of items of RULER's frequent-words task (fwe). It grows by f->step from a
+ * sixth of the limit until the text is too long.
+ */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -373,7 +376,7 @@ int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
     return status ? -1 : 0;
 }
 
-/* ---- RULER's files ---- */
+/* ---- files in RULER's format ---- */
 
 static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n, bool special,
                      size_t *tokens, kvd_err *err)

@@ -10,7 +10,7 @@
 /* Lists of words with one blank between two words (ruler_words.c). */
 extern const char kvd_ruler_adjectives[], kvd_ruler_nouns[], kvd_ruler_verbs[];
 
-/* Words of a text. The text and the list are allocated. */
+/* Text and the list of its words, both allocated. */
 typedef struct {
     char *text; /* the words, each ended by '\0' */
     const char **word;
@@ -30,7 +30,7 @@ typedef struct {
     size_t keys, values, queries; /* keys hidden, values of each key, keys asked for */
 } kvd_ruler_needles;
 
-/* One item. All texts are allocated. A zeroed item is empty. */
+/* Texts of one item of a RULER task, all allocated. A zeroed item is empty. */
 typedef struct {
     char *input;  /* prompt without the answer prefix; its last line is the question */
     char *prefix; /* answer prefix */

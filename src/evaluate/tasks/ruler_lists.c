@@ -7,7 +7,7 @@
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/* One chain of assignments. */
+/* Chain of variable assignments in a variable tracking (vt) item. */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
@@ -253,14 +253,16 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Number of coded words, of which the first is replaced by dots. */
+/* Returns the number of coded words, of which the first is replaced by dots. */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/* Number of times that the word of rank k (from 1) appears among n: Zipf's law with exponent 2. */
+/*
+ * Returns how often the word of rank k (from 1) appears among n words: Zipf's law with exponent 2.
+ */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;

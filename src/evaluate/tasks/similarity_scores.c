@@ -27,7 +27,7 @@ static bool is_article(const kvd_characters *w)
     return false;
 }
 
-/* Lower case without punctuation; articles become blanks. */
+/* Converts a text to lower case without punctuation; articles become blanks. */
 static int normalise(kvd_characters *x, kvd_err *err)
 {
     size_t n = 0;
@@ -54,7 +54,9 @@ static int by_order(const void *a, const void *b)
     return kvd_words_order(a, b);
 }
 
-/* Number of words common to both sorted lists, each as often as both have it. */
+/*
+ * Returns the number of words common to both sorted lists, each counted as often as both have it.
+ */
 static size_t common(const kvd_words *a, const kvd_words *b)
 {
     size_t i = 0, j = 0, n = 0;
@@ -270,7 +272,10 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/* Longest block within a[alo..ahi-1], b[blo..bhi-1]: of equal ones that of the smallest a, b. */
+/*
+ * Returns the longest block common to a[alo..ahi-1] and b[blo..bhi-1]; of equally long blocks that
+ * of the smallest a, then b.
+ */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};
@@ -297,7 +302,7 @@ static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
     return best;
 }
 
-/* Characters in matching blocks. */
+/* Returns the number of characters in matching blocks of a[alo..ahi-1] and b[blo..bhi-1]. */
 static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     size_t sum = 0;
@@ -312,7 +317,7 @@ static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi
     return sum;
 }
 
-/* SequenceMatcher(None, a, b).ratio() */
+/* Computes the similarity of two texts as Python's SequenceMatcher(None, a, b).ratio() does. */
 static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, kvd_err *err)
 {
     enum { FREQUENT_FROM = 200 };
@@ -335,7 +340,9 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/* The first line without `, # and //; *len receives its bytes, 0 if there is none. */
+/*
+ * Returns the first line of s that has no `, # or //. *len receives its bytes, 0 if there is none.
+ */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");

@@ -30,7 +30,9 @@ void kvd_task_items_release(kvd_task_items *items)
 
 /* ---- sequences one after another ---- */
 
-/* Growing lists, which become the arrays of the items at the end. */
+/*
+ * Token lists that grow while test items are built, and become the arrays of the items at the end.
+ */
 typedef struct {
     kvd_ids prompt, forced;
     size_t *offset, *end; /* [n + 1] */
@@ -170,7 +172,7 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
     return status ? -1 : 0;
 }
 
-/* ---- documents ---- */
+/* ---- documents as prompts ---- */
 
 /* Fields of documents, one after another; zeroed is empty. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* The command line of kvdim-tasks. */
+/* Options of kvdim-tasks' command line. */
 #ifndef KVD_EVALUATE_TASKS_TASK_OPTIONS_H
 #define KVD_EVALUATE_TASKS_TASK_OPTIONS_H
 

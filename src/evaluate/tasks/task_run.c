@@ -45,7 +45,7 @@ const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES] = {
      "share of documents whose likeliest class is the uncompressed model's", true},
 };
 
-/* ---- the tasks ---- */
+/* ---- measures of each task ---- */
 
 /* Returns the number of tokens before the token that ends a text. */
 static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
@@ -218,7 +218,7 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     return status ? -1 : 0;
 }
 
-/* ---- all of them ---- */
+/* ---- run of all tasks under one plan ---- */
 
 static int reserve(const kvd_task_run *f, kvd_task_result *r, kvd_err *err)
 {

@@ -13,7 +13,7 @@
 #include "evaluate/tasks/journal.h"
 #include "evaluate/tasks/task_items.h"
 
-/* Numbers per item, in the order of kvd_task_measures. */
+/* Measures that every item of a task has, in the order of kvd_task_measures. */
 typedef enum {
     KVD_TASK_ROUGE1,
     KVD_TASK_ROUGE1_PRECISION,
@@ -44,7 +44,7 @@ typedef struct {
 } kvd_task_measure_info;
 extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
-/* Results of one plan. */
+/* Results of all tasks under one cache plan. */
 typedef struct {
     /* [n_items of the task]; NULL: the task was not run; NaN: the item has no text */
     double *value[KVD_N_FREE_MEASURES];

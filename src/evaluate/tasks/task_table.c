@@ -70,7 +70,7 @@ static void add_measure(kvd_task_table *c, const kvd_task_measure_info *m)
         add_column(c, m->name, "_sd", m->units, "its sample standard deviation over seeds");
 }
 
-/* Columns of every row that are no measures. */
+/* Columns of every result row other than the measures of the tasks. */
 static const kvd_column common_columns[] = {
     {"path", KVD_COL_TEXT, "1", "where passes ran and the cache was (docs/tasks.md)"},
     {"prompt", KVD_COL_INT, "token", "--prompt: rows of a sequence before the first step"},
@@ -250,7 +250,7 @@ const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line)
     return line;
 }
 
-/* ---- the file ---- */
+/* ---- result file ---- */
 
 static int write_measure(kvd_h5 *f, const kvd_task_table *c, int m, kvd_err *err)
 {

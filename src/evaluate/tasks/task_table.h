@@ -14,7 +14,7 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Bytes of a line of text about a row. */
+/* Size in bytes of the text line that describes a result row. */
 enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
@@ -42,7 +42,7 @@ const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
 /* Writes the measures of row i with their intervals into line [KVD_TASK_LINE]; returns line. */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
 
-/* Writes the rows and the raw values. */
+/* Writes the result rows and the raw values of all items to the file. */
 int kvd_task_table_write(kvd_h5 *f, const kvd_task_table *c, kvd_err *err);
 
 #endif

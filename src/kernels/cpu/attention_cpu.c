@@ -54,7 +54,10 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
     return &kvd_cpu_kernel_portable;
 }
 
-/* A piece of a task, or a whole task. */
+/*
+ * Part of a task that one thread computes, or a whole task. A task is a tile of query rows of one
+ * KV head.
+ */
 typedef struct {
     kvd_cpu_task task;
     double cost;
@@ -218,7 +221,10 @@ static int make_plan(plan *x, kvd_err *err)
     return x->scratch ? 0 : kvd_no_memory(err, "panels of Q and O", bytes);
 }
 
-/* Merges the partial sums of n pieces, in the order of keys, into the sums over all keys. */
+/*
+ * Merges the partial attention sums of n pieces of a task, in the order of keys, into the sums over
+ * all keys.
+ */
 static void merge(const piece *p, size_t n)
 {
     const kvd_cpu_task *t = &p->task;

@@ -1,4 +1,4 @@
-/* Attention with AVX2 and FMA. */
+/* Attention kernel for x86-64 processors with AVX2 and FMA. */
 #if defined(__x86_64__)
 #define VL     8
 #define NV     3

@@ -1,4 +1,4 @@
-/* Attention with AVX-512 F and DQ. */
+/* Attention kernel for x86-64 processors with AVX-512 F and DQ. */
 #if defined(__x86_64__)
 #define VL     16
 #define NV     3

@@ -179,7 +179,7 @@ INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, floa
         v_store(p->sum + n * VL, v_fma(v_load(p->sum + n * VL), v_load(p->alpha + n * VL), sum[n]));
 }
 
-/* Adds P V to O for a tile of columns. */
+/* Adds the product P V of a block of keys to a tile of columns of the output O. */
 INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                         const size_t *column, int first, const float *alpha, float *o)
 {
@@ -268,7 +268,10 @@ static void output_seen(const float *s, const float *v, size_t d, size_t key, si
                     p->o[c * pitch + r] += s[j * pitch + r] * v[j * d + c];
 }
 
-/* Adds keys key .. key + n_keys - 1 to the sums of one panel. */
+/*
+ * Adds the contribution of keys key .. key + n_keys - 1 to the attention sums of one panel of query
+ * rows.
+ */
 INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys, float *s,
                   panel *p)
 {
@@ -350,7 +353,10 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Stores O: divided by the sum in the output, or undivided in the partial result. */
+/*
+ * Stores the attention output O of a panel: divided by the sum of weights in the output, or
+ * undivided in a partial result.
+ */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

@@ -198,7 +198,7 @@ static int allocate(void **to, size_t bytes, int bf16, const char *name, kvd_err
                                        cudaGetErrorString(e));
 }
 
-/* ---- the four ---- */
+/* ---- the four peak-rate measurements ---- */
 
 struct job {
     void *a, *b, *c;

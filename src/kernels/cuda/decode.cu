@@ -49,7 +49,7 @@ enum {
  */
 template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
 
-/* ---- the producer ---- */
+/* ---- producer warp: copies pages to shared memory ---- */
 
 typedef struct {
     /* shared-memory addresses of the ring and of two arrays of PAGES_IN_FLIGHT barriers */
@@ -202,7 +202,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
         stamp(p, AT_LAST_COPY);
 }
 
-/* ---- the consumers ---- */
+/* ---- consumer warps: compute attention ---- */
 
 /*
  * Loads the query rows of the segment as A operand: [k step][row lane/4 dims 0-7, dims 8-15, then

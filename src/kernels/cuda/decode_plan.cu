@@ -131,7 +131,7 @@ static __device__ __forceinline__ void plan_none(const params &p, int batch)
     }
 }
 
-/* ---- the papers' ---- */
+/* ---- scheduler of the papers (ZACK, FDC) ---- */
 
 /* Sorts `key` [n] in decreasing order, in place; n must be a power of 2. */
 static __device__ void sort_falling(u64 *key, int n)
@@ -248,7 +248,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* ---- ours ---- */
+/* ---- scheduler of kvdim (KVD_SCHEDULE_OURS) ---- */
 
 /*
  * Returns the cost of KV heads first .. end - 1 of request b, which must have equal numbers of

@@ -158,7 +158,7 @@ static __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
-/* ---- arithmetic ---- */
+/* ---- arithmetic on a tile of keys ---- */
 
 static __device__ __forceinline__ float exp2_fast(float x)
 {

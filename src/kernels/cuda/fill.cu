@@ -50,7 +50,7 @@ __device__ static size_t blocked(size_t t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* ---- our layouts ---- */
+/* ---- tensors in kvdim's layouts (kernels/layout.h) ---- */
 
 __global__ static void fill_q_kernel(const kvd_fill_args a, uint16_t *q)
 {
@@ -143,7 +143,7 @@ extern "C" cudaError_t kvd_fill_kv(const kvd_fill_args *a, void *pool, cudaStrea
     return cudaGetLastError();
 }
 
-/* ---- any strides ---- */
+/* ---- tensors with arbitrary strides ---- */
 
 __global__ static void fill_strided_kernel(const kvd_fill_strided_args a, uint16_t *to)
 {
@@ -217,7 +217,7 @@ extern "C" cudaError_t kvd_fill_latents(const kvd_fill_args *a, const kvd_palu_s
     return cudaGetLastError();
 }
 
-/* ---- the L2 cache ---- */
+/* ---- flush of the L2 cache ---- */
 
 __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *sink)
 {

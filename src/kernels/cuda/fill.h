@@ -32,7 +32,7 @@ typedef struct {
  * Fills blocked Q of prefill, all heads. Sets the unused rows of each last group of 8 rows to zero.
  */
 cudaError_t kvd_fill_q(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/* Fills row-major Q of decode. */
+/* Fills Q of a decode problem, row-major, all heads. */
 cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t stream);
 /*
  * Fills K and V in the pages and the zeros that the layout requires; leaves the rest of the pool

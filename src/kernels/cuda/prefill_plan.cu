@@ -216,7 +216,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         *p.next = 0;
 }
 
-/* ---- the papers' ---- */
+/* ---- scheduler of the papers (ZACK, FDC) ---- */
 
 /* Returns the unit of task i: prefix[u] <= i < prefix[u + 1]. */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)

@@ -24,7 +24,7 @@ struct kvdim_plan {
     const kvdim_layer *layer;
     bool decode;
     int32_t max_pages, pool_pages;
-    const int32_t *page_table; /* the caller's, in memory of the layer's device */
+    const int32_t *page_table; /* page table of the caller, in memory of the layer's device */
     /* host, owned, [n_requests]; row: first row of a request in Q and O */
     int32_t *q_len, *kv_len, *row;
     kvd_attn_batch batch; /* views of q_len and kv_len */
@@ -37,9 +37,9 @@ struct kvdim_plan {
 /* Functions return KVDIM_OK, or another status and fill *err. `stream` is a cudaStream_t. */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /* Writes the bytes of workspace that p needs; p has no state yet. */
+    /* Stores in *bytes the size of the workspace that plan p needs; p->state is not created yet. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
-    /* Creates p->state on first use and plans the work for p's lengths. */
+    /* Creates p->state on first use, and divides the work for the request lengths of plan p. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);
     kvdim_status (*append)(const kvdim_plan *p, const kvdim_append_args *args, void *stream,
                            kvd_err *err);

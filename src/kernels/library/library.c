@@ -1,4 +1,7 @@
-/* The functions of include/kvdim/attention.h: checks of arguments, objects, and the last error. */
+/*
+ * Public functions of include/kvdim/attention.h: they check arguments, create objects and keep the
+ * last error.
+ */
 #include "kvdim/attention.h"
 
 #include <stdlib.h>
@@ -12,7 +15,7 @@ _Static_assert((int)KVDIM_PAGE_TOKENS == (int)KVD_PAGE_TOKENS, "tokens of a page
 
 static _Thread_local kvd_err last;
 
-/* Returns `status` after a call that has filled `last`. */
+/* Sets the thread's last error message to the printf arguments, and has the value `status`. */
 #define FAIL(status, ...) (kvd_fail(&last, __VA_ARGS__), (status))
 
 int kvdim_attention_abi(void)
@@ -30,7 +33,10 @@ const char *kvdim_last_error(void)
     return last.msg;
 }
 
-/* Returns true if the caller's struct has the size that this library knows; else fills `last`. */
+/*
+ * Returns true if the caller's struct has the size that this library knows; else sets the error
+ * message `last`.
+ */
 static bool known_size(const char *name, size_t given, size_t expected)
 {
     if (given == expected)
@@ -170,7 +176,7 @@ static kvdim_status check_batch(const kvdim_layer *layer, const kvdim_batch *b)
     return KVDIM_OK;
 }
 
-/* Sets rows and counts of a plan from its lengths. */
+/* Sets the first row of each request and the number of rows of a plan, from its lengths. */
 static void place_rows(kvdim_plan *p)
 {
     p->n_new = 0;
@@ -185,7 +191,10 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/* Returns a plan with lengths and without backend state; on failure NULL, and fills `last`. */
+/*
+ * Returns a plan that holds the request lengths but no backend state. On failure returns NULL and
+ * sets the error message `last`.
+ */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;
@@ -298,7 +307,7 @@ int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request)
  * ---- work ---------------------------------------------------------------------------------------
  */
 
-/* Fails if an address is not a multiple of `bytes`. */
+/* Checks that the address of an argument is a multiple of `bytes`. */
 static kvdim_status check_aligned(const char *name, const void *address, size_t bytes)
 {
     return (uintptr_t)address % bytes

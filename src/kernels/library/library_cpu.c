@@ -46,7 +46,10 @@ static float *floats(size_t n, kvd_err *err)
     return p;
 }
 
-/* Returns the page of token t of request b, or NULL and fills *err. */
+/*
+ * Returns the KV-cache page that holds token t of request b. On failure returns NULL and fills
+ * *err.
+ */
 static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t, kvd_err *err)
 {
     const size_t j = t / KVD_PAGE_TOKENS;
@@ -79,7 +82,7 @@ static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *
             memcpy(to + kvd_blocked_index(u, i, d), line, 8 * sizeof *line);
 }
 
-/* Stores the new rows of K and V, PLAIN over the new tokens, in the pages. */
+/* Stores K and V of the new tokens, given in layout PLAIN, in the pages of the KV cache. */
 static kvdim_status store(const kvdim_plan *p, const double *k, const double *v, void *pool,
                           kvd_err *err)
 {
@@ -151,7 +154,7 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
  * ---- attend -------------------------------------------------------------------------------------
  */
 
-/* Reads Q as kvd_pack_q or kvd_pack_q_decode wrote it into PLAIN float32. */
+/* Converts Q, as kvd_pack_q or kvd_pack_q_decode wrote it, to float32 in layout PLAIN. */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -171,7 +174,10 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
     }
 }
 
-/* Reads K (side 0) or V (side 1) of all requests from the pages into PLAIN float32. */
+/*
+ * Reads K (side 0) or V (side 1) of all requests from the pages, and converts it to float32 in
+ * layout PLAIN.
+ */
 static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
                                kvd_err *err)
 {
@@ -226,7 +232,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     const size_t n_lse = (size_t)l->heads.n_heads * plain.n_q;
     float *const q = floats(plain.q_elements, err), *const k = floats(plain.k_elements, err),
                  *const v = floats(plain.v_elements, err), *const o = floats(plain.o_elements, err);
-    /* Only the reference, in float64, gives the logarithm of the sum. */
+    /* lse (log of the sum of exponentials) is computed by the float64 reference only. */
     double *const exact = a->lse ? malloc((plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;
     if (a->lse && !exact)

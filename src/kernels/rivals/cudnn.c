@@ -39,11 +39,13 @@ int kvd_cudnn_version(int *version, kvd_err *err)
     return 0;
 }
 
-/* ---- a plan --------------------------------------------------------------------------------- */
+/*
+ * ---- plan of one attention shape --------------------------------------------------------------
+ */
 
 typedef struct {
     int form;
-    desc config, plan; /* plan is NULL until it is made */
+    desc config, plan; /* execution plan is NULL until created */
     int64_t workspace;
     int refused;
     double us;
@@ -65,13 +67,15 @@ struct kvd_cudnn_plan {
     char name[256];
 };
 
-/* Returns a new sequence of steps whose descriptors belong to the plan. */
+/*
+ * Returns an empty list of cuDNN calls; the descriptors that these calls create belong to plan p.
+ */
 static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 {
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/* ---- candidates ----------------------------------------------------------------------------- */
+/* ---- candidates: configurations of cuDNN engines --------------------------------------------- */
 
 /*
  * Writes the name of a configuration, such as "composite heads engine 5 knobs 24=33": the engine
@@ -233,7 +237,10 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* Ragged decode: a request has as many query rows as the form, whatever the caller's q_len. */
+/*
+ * Fills the query row counts of ragged decode: every request has as many rows as the graph form,
+ * whatever the caller's q_len.
+ */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;

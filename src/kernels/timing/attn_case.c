@@ -94,7 +94,7 @@ int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *x, kvd_err *err)
     return 0;
 }
 
-/* ---- for people ---- */
+/* ---- table on stdout ---- */
 
 const char kvd_kernels_heading[] =
     "phase   impl           sched  type   batch x tokens  widths            p "
@@ -217,7 +217,10 @@ static int check(running *r, entry *e, kvd_err *err)
                : 0;
 }
 
-/* Returns true if the errors are within the tolerance. NaN never passes. */
+/*
+ * Returns true if the output errors of an implementation are within the tolerance. NaN never
+ * passes.
+ */
 static bool within(const entry *e, kvd_dtype dtype)
 {
     const double most = kvd_row_tolerance(dtype);
@@ -226,7 +229,9 @@ static bool within(const entry *e, kvd_dtype dtype)
 
 /* ---- scheduling and balance ---- */
 
-/* Makes one plan, which is not timed; all later launches use it. */
+/*
+ * Creates the work plan that all later launches of an implementation use. This call is not timed.
+ */
 static int plan_once(running *r, entry *e, kvd_err *err)
 {
     if (e->impl->plan && (e->impl->plan(e->self, kvd_bench_stream(r->bench), err) ||
@@ -281,7 +286,7 @@ static int time_busy(running *r, entry *e, kvd_err *err)
     return 0;
 }
 
-/* ---- times and rows ---- */
+/* ---- timed launches and result rows ---- */
 
 static int time_all(running *r, double *us, kvd_err *err)
 {

@@ -232,7 +232,7 @@ static int check_usage(void *config, kvd_err *err)
     return status;
 }
 
-/* Prints the output of --list. */
+/* Prints the implementations and schedulers that --list shows. */
 static void print_list(void)
 {
     printf("%-15s %-5s %-15s %-12s %-20s %s\n", "impl", "on", "phases", "types", "schedules",
@@ -257,7 +257,7 @@ static void print_list(void)
     }
 }
 
-/* ---- the table ---- */
+/* ---- table of command-line options ---- */
 
 static const char *const checks[] = {"auto", "rows", "all", "none", NULL},
                          *const data[] = {"normal", "sharp", NULL},

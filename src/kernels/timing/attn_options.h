@@ -91,7 +91,10 @@ void kvd_attn_options_release(kvd_attn_options *cfg);
  * planned, and its launches are timed in turns with those of the others.
  */
 
-/* One row of a kvdim/kernels file from what kvdim-attn measured, and the table on stdout. */
+/*
+ * Measurements of kvdim-attn for one row of a kvdim/kernels file, which is also a line of the table
+ * on stdout.
+ */
 
 typedef struct {
     int number; /* number of the case, from 0 */

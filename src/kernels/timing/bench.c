@@ -36,7 +36,7 @@ struct kvd_bench {
 #endif
 };
 
-/* ---- open and close ---- */
+/* ---- opening and closing a benchmark ---- */
 
 #ifdef KVD_CUDA
 static int cuda_fail(cudaError_t e, const char *what, kvd_err *err)
@@ -154,14 +154,14 @@ const char *kvd_bench_driver(const kvd_bench *b)
     return b->driver;
 }
 
-/* ---- one launch ---- */
+/* ---- timing of one launch ---- */
 
 static double now_us(void)
 {
     return 1e6 * kvd_clock_s();
 }
 
-/* Overwrites the caches of all cores: every thread writes its part. */
+/* Evicts the CPU caches of all cores: every thread overwrites its part of a large buffer. */
 static int flush_cpu(kvd_bench *b, int round, kvd_err *err)
 {
     if (!b->cpu_flush && !(b->cpu_flush = malloc(b->cpu_flush_bytes)))
@@ -245,7 +245,7 @@ typedef struct {
     double hottest;
 } readings;
 
-/* NVML readings of one round. */
+/* GPU clock, temperature and throttling, read from NVML in one round. */
 typedef struct {
     double sm_mhz, mem_mhz, temperature;
     bool throttled, power_capped;
@@ -308,7 +308,10 @@ static void shuffle(kvd_rng *rng, int *order, int n)
     }
 }
 
-/* Runs one round. `sample` is negative in warm-up rounds. */
+/*
+ * Launches and times every implementation once, in shuffled order. `sample` is negative in warm-up
+ * rounds.
+ */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
 {

@@ -42,7 +42,7 @@ typedef struct {
     char engine[64];
 } state;
 
-/* ---- what it takes ---- */
+/* ---- cases that an implementation supports ---- */
 
 static int attribute(enum cudaDeviceAttr what)
 {

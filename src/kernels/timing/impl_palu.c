@@ -29,7 +29,7 @@ typedef struct {
     char engine[64];
 } state;
 
-/* ---- the case in latents ---- */
+/* ---- benchmark case in Palu's latent dimensions ---- */
 
 static int to_step(double rank)
 {

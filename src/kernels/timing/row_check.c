@@ -110,7 +110,7 @@ static int choose(choosing *c, bool all, kvd_err *err)
     return 0;
 }
 
-/* ---- their references ---- */
+/* ---- reference output of the checked rows ---- */
 
 /*
  * Computes rows [first, last), which share request and KV head. K and V are generated once, up to
@@ -201,7 +201,7 @@ void kvd_row_check_release(kvd_row_check *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ---- the comparison ---- */
+/* ---- comparison of output rows with the reference ---- */
 
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err)

@@ -118,7 +118,7 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
         to->bits = to->entries * e->row_bits;
 }
 
-/* Returns the number of entries of both sides that are coded, of n entries of a head. */
+/* Returns how many of the n K and n V cache entries of a head are stored as codes (quantised). */
 static size_t coded(const by_engine *e, size_t n)
 {
     size_t sum = 0;
@@ -131,7 +131,7 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Adds a batch's rows of one sequence to the account. */
+/* Adds the cache reads and bits of one sequence's tokens in a batch to the account. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -165,7 +165,7 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/* ---- the path ---- */
+/* ---- callbacks of the engine path ---- */
 
 static size_t together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
 {
@@ -193,7 +193,7 @@ static int begin(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *
     return 0;
 }
 
-/* Runs sequences from .. from+n-1 of the batch in one iteration. */
+/* Runs sequences from .. from+n-1 of the batch in one iteration of the engine. */
 static int iterate(by_engine *e, const kvd_batch *b, const size_t *slot, size_t from, size_t n,
                    kvd_err *err)
 {
@@ -277,7 +277,7 @@ static void release(kvd_generate_path *p)
     free(e);
 }
 
-/* Returns the largest number of n sequences that run together. */
+/* Returns the number of batch slots: how many of n sequences run together at most. */
 static size_t slots_of(size_t n)
 {
     const size_t share = (n + GROUPS - 1) / GROUPS, slots = share < LEAST_SLOTS  ? LEAST_SLOTS

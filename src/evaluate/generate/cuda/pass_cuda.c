@@ -39,7 +39,7 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the forward pass, or opens it again if it takes fewer rows. */
+/* Opens the forward pass of the GPU. If it is open with room for fewer tokens, opens it again. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
