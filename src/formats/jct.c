@@ -221,13 +221,14 @@ done:
 }
 
 /*
- * Returns the rounding error, in seconds, of a time in this row. If one measured step represents
- * several steps, the error is multiplied by their number.
+ * Returns the largest rounding error, in seconds, of a time in this row. A CUDA event counts in
+ * steps of 0.5 us, which is up to 1e-4 of a decode step of 5 ms. If one measured step represents
+ * several steps, the error is multiplied by their number, as the time is.
  */
 static double rounding(const kvd_rows *r, size_t row)
 {
     const double jct = kvd_row_real(r, row, "jct_s");
-    return 1e-3 + (jct > 0 ? 1e-5 * jct : 0);
+    return 1e-3 + (jct > 0 ? 1e-4 * jct : 0);
 }
 
 static bool refused(const kvd_rows *r, size_t row, const char *column, double x)

@@ -17,6 +17,13 @@ ledger=$D/claims/tables/ledger.csv
 claims() { "$PYTHON" scripts/claims.py "$@"; }
 check "documents agree with the ledger" claims "$ledger" results/ledger.md README.md docs/*.md
 
+# The reader accepts every committed file, rounding of measured times included.
+unread=
+for d in $(find results -name '*.h5' -not -path '*/report/*' -printf '%h\n' | sort -u); do
+  "$B/bin/kvdim-report" "$d" --no-plots -q -o "$D/page" 2>"$log" || unread="$unread $d: $(head -n 1 "$log")"
+done
+is "every folder of results makes its page" "" "$unread"
+
 # A number that was changed, in a table, in a paragraph, and in the whole ledger.
 mkdir "$D/docs"
 sed '/(ZACK Table 4)/s/(\([0-9]*\) values)/(\19 values)/' docs/results.md >"$D/docs/table.md"
