@@ -33,6 +33,7 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
     size_t best = n;
     for (size_t x = 0; x < n; x++) {
         const int after =
+            /* cppcheck-suppress arrayIndexThenCheck */
             last == n || logit[x] < logit[last] || (logit[x] <= logit[last] && x > last);
         if (after && logit[x] >= -INFINITY && (best == n || logit[x] > logit[best]))
             best = x;
