@@ -21,7 +21,7 @@ typedef struct {
     kvd_dtype type, to;
     int n_heads, n_kv_heads, d, shares;
     bool pre;
-    size_t batch[3]; /* rows of each batch; 0 ends the list */
+    size_t batch[3]; /* rows (tokens) of each batch; 0 ends the list */
 } test_case;
 
 static const test_case cases[] = {
@@ -118,8 +118,8 @@ static kvd_gpu_share share_of(const test_case *c, int index)
 }
 
 /*
- * Copies n tensors of a share of the heads to the device, next to each other in each row as in the
- * forward pass, with NaN around them.
+ * Copies n tensors, those of the attention heads in GPU share `s`, to the device, next to each
+ * other in each row as in the forward pass, with NaN around them.
  */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
@@ -155,7 +155,10 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/* Records a layer of a batch in both files. Returns -1 with both messages if either fails. */
+/*
+ * Records one layer of a batch in the file that the CPU writes and in that of the device. If either
+ * recording fails, returns -1 and fills both errors.
+ */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {
@@ -192,7 +195,7 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        /* overwrites the rows, as the pass does */
+        /* overwrites the device's rows at once, as the forward pass may do */
         fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type));
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);
@@ -268,8 +271,8 @@ static void run(const test_case *c)
 }
 
 /*
- * Expects the CPU and the device to fail with the same message, at once or when the result is
- * fetched.
+ * Checks that the CPU and the device refuse the same values with the same message, either when they
+ * are recorded or when the device's result is fetched.
  */
 static void refused(const char *name, kvd_dtype type, kvd_dtype to, float poison)
 {

@@ -17,9 +17,9 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    int n_heads, n_kv_heads, d, index, count; /* share number `index` of `count` */
+    int n_heads, n_kv_heads, d, index, count; /* the GPU holds share `index` of `count` */
     bool pre;
-    size_t batch[4]; /* rows of each batch; 0 ends the list */
+    size_t batch[4]; /* rows (tokens) of each batch; 0 ends the list */
 } test_case;
 
 static const test_case cases[] = {
@@ -37,7 +37,9 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/* two of three layers are recorded; WIDTH: d_model of the weights */
+/*
+ * Two of the model's layers are recorded, from FIRST_LAYER on. WIDTH is the d_model of the weights.
+ */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static int failures;
@@ -45,7 +47,7 @@ static kvd_err err;
 
 static uint64_t seed = 7;
 
-/* Returns a uniform number, occasionally forty times as large. */
+/* Returns a random number, uniform in -1 .. 1; about one in 97 is multiplied by 40. */
 static float value(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -67,10 +69,7 @@ static void must(int status, const char *what)
     }
 }
 
-/*
- * n values of `type` as float32 and on the device. Of every `ld` values, those from `end` on are
- * NaN.
- */
+/* An array of `type` numbers on the device and their values as float32 on the host. */
 typedef struct {
     float *host;
     void *device;
@@ -78,7 +77,7 @@ typedef struct {
 
 static array make_array(kvd_dtype type, size_t rows, size_t ld, size_t end)
 {
-    const size_t n = (rows + 1) * ld; /* followed by one row of NaN */
+    const size_t n = (rows + 1) * ld; /* the rows are followed by one row of NaN */
     array a = {need(n * sizeof(float)), NULL};
     void *bits = need(n * 4);
     for (size_t i = 0; i < n; i++)
@@ -120,8 +119,8 @@ static kvd_moments shape_of(const test_case *c)
 }
 
 /*
- * One layer of one batch: q, k and v next to each other in each row, as in the pass, then q and k
- * before RoPE.
+ * Input of one layer for one batch: rows of q, k and v next to each other as in the forward pass,
+ * and separate rows of q and k before RoPE.
  */
 typedef struct {
     array qkv, pre;
@@ -155,7 +154,9 @@ static void drop_layer(layer *x)
     drop_array(&x->pre);
 }
 
-/* Adds the moments on the host by kvd_gram_add. */
+/*
+ * Adds the second moments (Gram matrices) of a layer's rows to `sums` on the host, by kvd_gram_add.
+ */
 static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_share *s,
                           const layer *x)
 {
@@ -179,8 +180,8 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
 }
 
 /*
- * Returns the largest difference between entries of two Gram matrices, in units of the root of the
- * product of their diagonal entries.
+ * Returns the largest difference between entries of the Gram matrices in `a` and `b`. The
+ * difference of entry (i, j) is divided by the square root of diagonal entries i and j.
  */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
@@ -193,7 +194,7 @@ static double distance(const kvd_moments *a, const kvd_moments *b)
                 for (size_t j = 0; j < d; j++) {
                     const double scale = sqrt(y[i * d + i]) * sqrt(y[j * d + j]);
                     const double off = fabs(x[i * d + j] - y[i * d + j]);
-                    /* Entries of heads that this GPU does not hold must stay zero. */
+                    /* Gram matrices of heads that this GPU does not hold must stay zero. */
                     const double relative = off == 0 ? 0 : off / scale;
                     worst = isfinite(relative) ? fmax(worst, relative) : INFINITY;
                 }
@@ -210,7 +211,10 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
     return true;
 }
 
-/* Makes W_O [d_model][heads * d], and W_Q, W_K and W_V [..][d_model] stacked. */
+/*
+ * Makes weights on the device, W_O [d_model][heads * d] and stacked W_Q, W_K and W_V [..][d_model],
+ * and adds their Gram matrices to both sides of the comparison.
+ */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
 {
@@ -222,7 +226,7 @@ static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments 
         at[l] = (kvd_gpu_layer){.qkv = qkv.device, .o = o.device};
         const kvd_gpu_weights w = {.type = c->type, .share = *s, .layer = at};
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
-        /* replaces the weights' sums */
+        /* replaces the Gram matrices of weights that the object had */
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
         check(cudaDeviceSynchronize(), c->name);
         for (int g = KVD_G_W_O; g <= KVD_G_W_V; g++)
@@ -254,7 +258,10 @@ static void run(const test_case *c)
     must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
              kvd_moments_alloc(&want, &err),
          c->name);
-    /* `one` adds all batches; `two` moves to the host and into a new object between batches. */
+    /*
+     * `one` adds all batches. Between batches, the sums of `two` are copied to the host and into a
+     * new object, as a resumed run does.
+     */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     must(!two, c->name);
@@ -303,7 +310,7 @@ static void not_finite(void)
     must(!m, c.name);
     layer x = make_layer(&c, &share, 2, 40);
     const uint16_t nan = 0x7fc0;
-    /* puts a NaN into K, row 17, dim 5 */
+    /* puts a NaN into row 17 of K, head 1, dimension 5 */
     char *const k = (char *)x.qkv.device + (17 * x.in.ld + 2 * 32 + 5) * 2;
     check(cudaMemcpy(k, &nan, 2, cudaMemcpyHostToDevice), c.name);
     must(kvd_gpu_moments_add(m, &x.in, &err), c.name);
@@ -324,7 +331,7 @@ static void not_finite(void)
         fail(&c, "d_head 300 passes", 1, 0);
 }
 
-/* Returns the median milliseconds of work() on the default stream. */
+/* Returns the median time of work(ctx) on the default stream in milliseconds. */
 static double milliseconds(int (*work)(void *), void *ctx)
 {
     enum { SAMPLES = 15 };
@@ -390,7 +397,9 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
-    /* A triangle with its diagonal; one product and one sum per entry. */
+    /*
+     * floating-point operations: the triangle with its diagonal, one product and one sum per entry
+     */
     const double flop = 48.0 * 128 * 129 * n;
     printf(
         "%s, %s, %zu rows: %.3f ms a layer, %.2f us a token of 32 layers, %.1f TFLOP/s on the triangle",

@@ -16,8 +16,9 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * The two heads share a key, so the scores of token i at key j add up to (q0 + q1)_i k_j.
- * Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0. Layer 1: q0 + q1 = 4 3 2 1, k = 1 1 1 9.
+ * Queries and keys of four tokens. The two query heads share one KV head, so the scores of query i
+ * at key j add up to (q0 + q1)_i k_j. Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0. Layer 1: q0 + q1 =
+ * 4 3 2 1, k = 1 1 1 9.
  */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
@@ -27,7 +28,7 @@ static const float v[N] = {1, 2, 3, 4};
 static const kvd_config config = {
     .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
 
-/* Records both layers of one sequence into *s, which the caller releases. */
+/* Records the attention scores of one sequence in both layers into `*s`. The caller releases it. */
 static void record(kvd_attention_stats *s, size_t window)
 {
     static const size_t offset[2] = {0, N};
@@ -67,7 +68,10 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/* Token i as a query sees i + 1 keys; token j as a key is seen by 4 - j queries. */
+/*
+ * Tests the mean scores of tokens. Token i as a query is averaged over the i + 1 keys that it sees,
+ * token j as a key over the 4 - j queries that see it.
+ */
 static void test_mean_scores(void **state)
 {
     (void)state;
@@ -80,7 +84,10 @@ static void test_mean_scores(void **state)
     kvd_attention_stats_release(&s);
 }
 
-/* With a window of 2 a query sees itself and the token before it. */
+/*
+ * Tests mean scores with an attention window of 2, in which a query sees itself and the preceding
+ * token.
+ */
 static void test_window(void **state)
 {
     (void)state;
@@ -92,9 +99,10 @@ static void test_window(void **state)
 }
 
 /*
- * Half of the tokens are in each set. As queries, both layers rank tokens 1 and 2 lowest (ties by
- * position) and 0 and 3 highest. As keys, the lowest are 1 and 3 in layer 0 and 2 and 1 in layer 1;
- * the highest are 0 and 2, and 3 and 0.
+ * Tests the sets of tokens with the lowest and the highest mean scores; each set has half of the
+ * tokens. As queries, both layers rank tokens 1 and 2 lowest (ties by position) and 0 and 3
+ * highest. As keys, the lowest tokens are 1 and 3 in layer 0, and 1 and 2 in layer 1; the highest
+ * are 0 and 2, and 0 and 3.
  */
 static void test_sets(void **state)
 {
@@ -115,7 +123,10 @@ static void test_sets(void **state)
         assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_IMPORTANT, want[i].by, 1).mean,
                            want[i].high, 1e-15);
     }
-    /* Layers that share all tokens are one group, layers that share half of them are two. */
+    /*
+     * Layers whose sets are equal form one group. Layers whose sets share half of the tokens form
+     * two.
+     */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);
     kvd_tokens_release(&t);

@@ -1,8 +1,8 @@
 /*
- * Methods that keep each KV head by itself on two GPUs, compared with one: logits of every output
- * token and the bytes held. Every head has data of its own (ranges of kvquant, projections of
- * palu), so that heads that are taken from the wrong GPU would show: the distance between one and
- * two GPUs must be small against the distance between the method and no method.
+ * Compares two GPUs with one GPU, for methods that store data per KV head: logits of every output
+ * token and the bytes held. The data (ranges of kvquant, projections of palu) differ from head to
+ * head, so a head that used another head's data would change the logits. The distance between one
+ * and two GPUs must be small against the distance between the method and no method.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void report(int ok, const char *name, const char *detail)
 }
 
 typedef struct {
-    float *logits; /* [outputs][vocab] */
+    float *logits; /* [outputs][vocab] logits of emitted tokens */
     double held[HELD];
     size_t n_held;
 } outcome;
@@ -51,7 +51,10 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* Opens the plan of a method with drawn matrices and tables. Ranges of kvquant differ by head. */
+/*
+ * Opens the plan of a method with random matrices and tables. The ranges of kvquant's codes differ
+ * from head to head.
+ */
 static int open_plan(const kvd_config *c, const char *method, size_t max_len, kvd_plan *plan,
                      kvd_err *err)
 {
@@ -99,7 +102,10 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
     return status;
 }
 
-/* Returns the median distance of the rows of x from those of want; one tie moves few rows. */
+/*
+ * Returns the median distance between rows of logits. The median ignores the few rows that a tie
+ * changes.
+ */
 static double off(const load *l, const float *x, const float *want)
 {
     double *const each = need(l->outputs * sizeof *each);
@@ -110,7 +116,7 @@ static double off(const load *l, const float *x, const float *want)
     return median;
 }
 
-/* Returns the largest relative difference of the bytes held. */
+/* Returns the largest relative difference between the bytes held in two runs. */
 static double held_off(const outcome *a, const outcome *b)
 {
     double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
@@ -120,9 +126,10 @@ static double held_off(const outcome *a, const outcome *b)
 }
 
 /*
- * `rounding` is the distance of none between one and two GPUs, which add in another order. Codes
- * and choices of tokens near a tie amplify it, up to a quarter of what the method changes. Data of
- * another head would change as much as the method does, which must be far above the rounding.
+ * Compares a method on one and on two GPUs. `rounding` is the distance between them without a
+ * method, as two GPUs add in another order. Codes and choices of tokens near a tie amplify it, up
+ * to a quarter of the method's effect. Using another head's data would change the logits as much as
+ * the method does.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {

@@ -33,11 +33,11 @@ typedef struct {
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
     /*
-     * index of each request's first token; the last output token, which never enters the cache, is
-     * not counted
+     * Index of the first token of each request in `id`. The last output token of a request is not
+     * counted, because it never enters the cache.
      */
     size_t offset[REQUESTS + 1];
-    size_t longest; /* longest request, with its last token */
+    size_t longest; /* tokens of the longest request, including the last output token */
     uint32_t *id;
     float *want; /* [tokens][vocab] expected logits */
 } texts;
@@ -52,7 +52,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* some requests are long enough for the table of long sequences */
+        /* some requests are long enough for longrope's factors for long sequences */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -80,7 +80,10 @@ static void close_texts(texts *t)
     kvd_checkpoint_close(t->checkpoint);
 }
 
-/* Runs the plain pass over whole sequences, through the cache of the plan. */
+/*
+ * Computes the expected logits by the forward pass over whole sequences, with the KV cache of the
+ * plan.
+ */
 static void forward(texts *t, const kvd_plan *plan)
 {
     kvd_err err = {""};
@@ -115,7 +118,8 @@ static uint32_t best(const float *x, size_t n)
 }
 
 /*
- * Adds the distance of an iteration's logits from the rows of the plain pass to *error and *square.
+ * Compares the logits of an iteration's rows with those of the forward pass. Adds the squared
+ * distance to `*error` and the squared norm to `*square`, and returns the number of rows.
  */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
@@ -145,9 +149,10 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Serves all requests with the batcher and the engine, feeding the tokens of the texts instead of
- * the emitted ones. If `pages` is not 0, the cache has this number of pages, requests reserve only
- * pages in use, and *preempted counts the preempted requests, which are computed again.
+ * Serves all requests with the batcher and the engine, and returns the distance of the logits from
+ * the expected ones. Each step is fed the token of the text instead of the emitted one. If `pages`
+ * is not 0, the cache has this number of pages, a request reserves only the pages it uses, and
+ * `*preempted` counts the preempted requests, which are computed again.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -244,7 +249,8 @@ static void test_families(void **unused)
 }
 
 /*
- * Fills dims with widths that differ from head to head; one side of one head keeps all dimensions.
+ * Fills `dims` with attention head widths that differ from head to head. K or V of one head keeps
+ * all dimensions.
  */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
@@ -290,8 +296,8 @@ static void test_plans_of_dims(void **unused)
 }
 
 /*
- * Numbers are rounded where they are stored, so a product in another order can round to another
- * value.
+ * Tests caches of 16-bit numbers. A product that adds in another order can round to another stored
+ * number, so the bounds are wider than for float32.
  */
 static void test_types_of_the_cache(void **unused)
 {
@@ -316,8 +322,8 @@ static void test_types_of_the_cache(void **unused)
 }
 
 /*
- * A layer with sliding-window attention stores the tokens of the window, and the engine counts only
- * these.
+ * A layer with sliding-window attention must store only the tokens in its window, and the engine
+ * must count only these bytes.
  */
 static void test_window_is_what_is_held(void **unused)
 {
@@ -344,12 +350,12 @@ static void test_window_is_what_is_held(void **unused)
 }
 
 /*
- * Plans that go row by row (dropped tokens, codes, cut dimensions, several of these) against the
- * cache of whole sequences with the same prompt.
+ * Tests plans that the engine runs row by row (evicted tokens, codes, cut dimensions, and
+ * combinations) against the cache of whole sequences with the same prompt.
  *
  * Both passes do the same arithmetic: with float32 products summed in float64 their logits agree to
  * the last bit. The kernels of SGEMM add the products of a row in another order if the batch is
- * smaller, and a code whose number is close to a rounding edge then moves by one step. With
+ * smaller, and a number close to a border between two codes may then get the other code. With
  * OpenBLAS's Haswell kernels this happens to zipcache (2.0e-4) and gear (7.1e-5), while h2o is off
  * by 4e-7. A wrong plan is off by more than 4e-3: zipcache with blocks of 21 tokens by 2.2e-2, with
  * a share of 0.58 by 7.5e-3, kivi with a residual of 48 tokens by 4.2e-3.
@@ -401,8 +407,9 @@ static void test_plans_row_by_row(void **unused)
 }
 
 /*
- * Requests that are preempted and computed again get the logits of the plain pass. A plan that
- * compresses prompts serves all tokens too; its second prompt is longer, so its logits may differ.
+ * Requests that are preempted and computed again must get the logits of the forward pass. With a
+ * plan that compresses prompts only the number of served tokens is checked: a request that enters
+ * again has a longer prompt, so its logits may differ.
  */
 static void test_preempted_requests(void **unused)
 {
@@ -496,7 +503,7 @@ static void test_facts(void **unused)
     assert_int_equal((size_t)cut.bytes_per_token, 2 * kept);
     assert_int_equal(whole.pages, 2 * ((t.longest + PAGE - 1) / PAGE));
     assert_int_equal((size_t)cut.cache_bytes, 2 * kept * PAGE * cut.pages);
-    /* V is folded, so W_V and W_O are narrower */
+    /* the rotation of V is multiplied into the weights, so the cut W_V and W_O are narrower */
     assert_true(cut.weight_bytes < whole.weight_bytes);
     assert_true(cut.peak_bytes > cut.weight_bytes + cut.cache_bytes);
     kvd_dims_release(&dims);
@@ -519,7 +526,7 @@ static void test_refusals(void **unused)
     kvd_slice slice = {.slot = 0, .n = 4, .emits = 1};
     kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = 4};
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), 0);
-    slice.before = 3; /* the slot holds 4 tokens */
+    slice.before = 3; /* wrong: the slot of the batch holds 4 tokens */
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "which holds 4"));
     slice.before = 4;

@@ -96,7 +96,7 @@ static void set_up(void)
     }
 }
 
-/* Plan of a method, with the data from which it was made. */
+/* Plan of a method, with the parsed method and calibration data from which it was made. */
 typedef struct {
     kvd_method m;
     kvd_point *point;
@@ -133,7 +133,7 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/* ---- comparison of GPU and CPU ---- */
+/* ---- generation on the GPU compared with the CPU ---- */
 
 typedef struct {
     uint32_t token[PLACES];
@@ -143,7 +143,10 @@ typedef struct {
     double seconds;
 } outcome;
 
-/* Generates along `forced`; with `scores` also log probabilities. Returns false on failure. */
+/*
+ * Generates answers. Where `forced` has a token, it is fed instead of the generated one. If
+ * `scores` is true, also fills the log probabilities. Returns false on failure.
+ */
 static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
                      outcome *o, kvd_err *err)
 {
@@ -158,12 +161,12 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
     return done;
 }
 
-/* Largest accepted numbers of a kind of method. */
+/* Largest accepted differences between GPU and CPU for one kind of method. */
 typedef struct {
-    double margin; /* CPU's log p of its own token less that of the other, at a first difference */
-    double log_p;  /* mean distance of log p along the CPU's tokens */
-    double bits;   /* relative difference of the bits held; 0: equal */
-    size_t sequences; /* number of sequences whose tokens differ */
+    double margin;    /* log p of the CPU's token less that of the GPU's at a difference */
+    double log_p;     /* mean distance of log p along the CPU's tokens */
+    double bits;      /* relative difference of the bits held; 0: must be equal */
+    size_t sequences; /* sequences whose tokens differ */
 } limits;
 
 typedef struct {
@@ -172,7 +175,7 @@ typedef struct {
     bool account;
 } difference;
 
-/* Compares the tokens of free-running answers up to the first difference of each sequence. */
+/* Compares the tokens of freely generated answers up to the first difference in each sequence. */
 static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome *want,
                          const outcome *got, difference *d)
 {
@@ -206,7 +209,10 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     }
 }
 
-/* Compares predictions along the same tokens, and the bits that the sequences hold. */
+/*
+ * Compares log probabilities along equal tokens, and the bits that the caches of the sequences
+ * hold.
+ */
 static void compare_forced(const outcome *want, const outcome *got, difference *d)
 {
     for (size_t i = 0; i < PLACES; i++) {
@@ -269,9 +275,12 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/* ---- answers that end early ---- */
+/* ---- answers that end before their maximum length ---- */
 
-/* Ends answers after 5 + s tokens, every second one without feeding the last token. */
+/*
+ * Ends the answer of every sequence early, after 5 to 7 tokens. In every second sequence the last
+ * token is not fed. Used as the `ended` callback of kvd_continuations.
+ */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -316,7 +325,7 @@ static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type
     close_plan(&o);
 }
 
-/* ---- several GPUs ---- */
+/* ---- generation on several GPUs compared with one ---- */
 
 static kvd_generator *generator(bool gpu, kvd_dtype compute, int n_gpus)
 {
@@ -341,8 +350,8 @@ typedef struct {
 } many;
 
 /*
- * Generates after every prompt six times, so that the engine needs two groups and the row-by-row
- * path needs more.
+ * Generates answers to every prompt six times in one call, more sequences than the engine and the
+ * row-by-row path can run at once.
  */
 static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, many *out)
 {
@@ -406,17 +415,17 @@ static void compare_several(void)
     }
 }
 
-/* ---- all comparisons ---- */
+/* ---- list of methods, and all comparisons ---- */
 
 /*
- * Compares all methods. If `quick`, compares only methods of two axes, for tools that slow the
- * device down.
+ * Compares GPU and CPU for all methods. If `quick` is true, compares only methods of two axes, for
+ * tools such as compute-sanitizer that slow the device down.
  */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
 {
     /*
-     * If `smooth` is false, tokens may differ: the method codes numbers or chooses tokens, which
-     * rounding can change.
+     * Methods. `smooth` is false if tokens may differ because the method codes numbers or chooses
+     * tokens, which rounding can change.
      */
     static const struct {
         const char *text;
@@ -470,7 +479,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
     kvd_generator_free(gpu);
 }
 
-/* gpu_generate [quick] */
+/* usage: gpu_generate [quick]: quick: fewer methods, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -24,7 +24,10 @@ static void verdict(int good, const char *name, const char *detail)
     failed |= !good;
 }
 
-/* Both sides of a comparison: rows, the tokens that they predict, and their sequences. */
+/*
+ * Rows of logits, of the compressed and of the uncompressed model, with the token that each row
+ * should predict and its sequence.
+ */
 typedef struct {
     size_t n, vocab;
     float *logits, *reference; /* on the host */
@@ -50,7 +53,7 @@ static void rows_free(rows *x)
     free(x->sequence);
 }
 
-/* reference = logits + spread * noise */
+/* Makes random logits [n][vocab] and reference = logits + spread * noise. */
 static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
 {
     rows x = rows_new(n, vocab);
@@ -67,7 +70,10 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
     return x;
 }
 
-/* Adds one row at a time on the CPU, in the order in which the device sums. */
+/*
+ * Adds rows to the quality statistics on the CPU, one at a time, because the device sums in that
+ * order.
+ */
 static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
                   kvd_err *err)
 {
@@ -142,7 +148,7 @@ static void compare(const char *name, const rows *x, double limit)
     verdict(nll <= limit && kl <= limit && row <= 1e-6 && counts, name, detail);
 }
 
-/* ---- cases of rows ---- */
+/* ---- test cases: sizes, ties, extreme logits ---- */
 
 static void sizes(void)
 {
@@ -173,7 +179,7 @@ static void ties_and_extremes(void)
             u[j] = floorf(u[j]);
             v[j] = floorf(v[j]);
         }
-        /* Chooses a target among those that share the largest logit. */
+        /* chooses a target token among those that share the largest logit */
         for (size_t j = 0, best = 0; j < x.vocab; j++)
             if (u[j] > u[best] || (u[j] == u[best] && i % 3 == 0 && j % 2)) {
                 best = j;
@@ -205,7 +211,7 @@ static void against_itself(void)
     rows_free(&x);
 }
 
-/* Compares the device's message with the CPU's, over all rows at once. */
+/* Checks that device and CPU refuse the rows with equal messages. */
 static void refused(const char *name, rows *x)
 {
     kvd_quality q[SEQUENCES] = {{0}};
@@ -224,7 +230,7 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /* row 13 does not count, but a NaN in it is refused nevertheless */
+    /* row 13 is not scored, but a NaN in it must be refused nevertheless */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;
@@ -283,7 +289,7 @@ static void rate(size_t n, size_t vocab)
     rows_free(&x);
 }
 
-/* "small": without the rates, for a sanitizer */
+/* usage: gpu_quality [small]: small: without the bandwidth measurement, for a sanitizer */
 int main(int argc, char **argv)
 {
     int n_devices = 0;

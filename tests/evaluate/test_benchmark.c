@@ -1,7 +1,7 @@
 /*
- * Items of benchmarks: prompts as the authors' code writes them
- * (tests/oracle/make_benchmark_prompts.py), and how prompts are cut and questions follow each other
- * in sequences.
+ * Tests of benchmark items: their prompts must be those of the benchmarks' own code
+ * (tests/oracle/make_benchmark_prompts.py). Also tests how prompts that are too long are cut, and
+ * how several questions follow each other in one sequence.
  */
 #include <jansson.h>
 #include <setjmp.h>
@@ -89,7 +89,10 @@ static void prompts_as_the_authors(void **state)
     json_decref(all);
 }
 
-/* Tasks of InfiniteBench whose prompts name a function or what a list is asked for. */
+/*
+ * Compares InfiniteBench prompts with the authors' code, for tasks whose prompt depends on the
+ * item: the name of a function, or the kind of number asked for in a list.
+ */
 static void infinitebench_as_the_authors(void **state)
 {
     (void)state;
@@ -122,7 +125,10 @@ static void infinitebench_as_the_authors(void **state)
     json_decref(root);
 }
 
-/* The examples before a question of GSM8K are its context. */
+/*
+ * GSM8K prompts must be those of lm-evaluation-harness, and the solved examples before the question
+ * must be the item's context.
+ */
 static void shots_as_the_harness(void **state)
 {
     (void)state;
@@ -175,8 +181,8 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
 }
 
 /*
- * LongBench keeps the first and the last half of the tokens that fit; the question is in the last
- * half.
+ * A prompt that is too long must be cut as in LongBench, which keeps the first and the last half of
+ * the tokens that fit. The question is in the last half.
  */
 static void the_middle_is_cut(void **state)
 {
@@ -230,8 +236,8 @@ static void the_middle_is_cut(void **state)
 }
 
 /*
- * Turns in one sequence must have each question after the previous answer; separate turns must each
- * repeat the context.
+ * If the turns of an item share one sequence, each question must follow the previous answer. If
+ * they are separate sequences, each must repeat the context.
  */
 static void turns_follow_or_stand_apart(void **state)
 {
@@ -239,7 +245,7 @@ static void turns_follow_or_stand_apart(void **state)
     json_t *const item =
         json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "context", "Max is a dog.", "multi_turns",
                   "input", "Who?", "answer", "Max", "input", "What is he?", "answer", "dog");
-    enum { NEW = 150 }; /* scbench_kv */
+    enum { NEW = 150 }; /* maximum tokens of an answer of scbench_kv */
     kvd_benchmark b;
     kvd_benchmark_run r;
     kvd_ids second;
@@ -268,8 +274,9 @@ static void turns_follow_or_stand_apart(void **state)
 }
 
 /*
- * A chat form surrounds context and question of every turn, without a second BOS; white space
- * at the ends of a user's text is removed, and the answer prefix follows the header.
+ * A chat template must enclose the context and every question, without a second BOS token. White
+ * space at the ends of the user's text is removed, and the answer prefix follows the assistant's
+ * header.
  */
 static void chat_around_turns(void **state)
 {
@@ -288,7 +295,7 @@ static void chat_around_turns(void **state)
     json_t *const item = json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "context",
                                    " \n Max is a dog.", "multi_turns", "input", "Who? ", "answer",
                                    "Max", "input", "And he?\n", "answer", "dog");
-    enum { NEW = 150 }; /* scbench_kv */
+    enum { NEW = 150 }; /* maximum tokens of an answer of scbench_kv */
     const kvd_benchmark_run_settings s = {
         .max_len = 1000, .generator = {.max_tokens = 512}, .chat = &chat};
     kvd_benchmark_run_settings split = s, apart = s, unknown = s;
@@ -313,7 +320,7 @@ static void chat_around_turns(void **state)
     assert_memory_equal(r.run.id, whole.id, whole.n * sizeof *whole.id);
     assert_int_equal(r.run.end[1], 2 * NEW + next.n);
     assert_memory_equal(r.run.forced + NEW, next.id, next.n * sizeof *next.id);
-    /* The token that ends an answer is replaced by the text between turns. */
+    /* The token that ends an answer must be replaced by the template's text between turns. */
     uint32_t token[] = {5, next.id[0]};
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 0, token, &err), 0);
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 1, token, &err), 2);

@@ -120,8 +120,8 @@ static void test_none_is_the_reference(void **state)
 }
 
 /*
- * The sums do not depend on the batches, on keeping the reference, or on evaluating several choices
- * at once.
+ * The sums of an evaluation must not depend on the batch size, on whether the reference rows are
+ * kept, or on how many compression choices are evaluated at once.
  */
 static void test_ways_to_the_same_sums(void **state)
 {
@@ -170,7 +170,10 @@ static size_t nothing_to_spare(const kvd_model_runner *r)
     return 1000;
 }
 
-/* If the reference rows do not fit into memory they are computed again, and the result says so. */
+/*
+ * If the reference rows do not fit into memory, they must be computed again, and the result must
+ * say so.
+ */
 static void test_reference_that_does_not_fit(void **state)
 {
     (void)state;
@@ -244,7 +247,7 @@ static void test_full_rank_guard(void **state)
                                                 &error, &err),
                          0);
         assert_true(error < 1e-4);
-        /* A small error in one matrix of one head is detected. */
+        /* A small error in one matrix of one head must be detected. */
         d.head[3].b_v[5] += 0.05f;
         assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, 1e-3, &error, &err), -1);
         assert_non_null(strstr(err.msg, "at full width changes logits by"));
@@ -259,7 +262,7 @@ static void test_guards_of_points(void **state)
     kvd_err err = {""};
     bench b;
     open_bench(&b, TOKENS, false);
-    /* A method that changes nothing. */
+    /* a choice that names a method but compresses nothing */
     kvd_choice idle = {.method = "zack", .overall_p = 0.5, .plan = {.type = KVD_F32}};
     assert_int_equal(kvd_evaluate(&b.e, &idle, 1, 0, false, NULL, &err), -1);
     assert_string_equal(
@@ -267,7 +270,7 @@ static void test_guards_of_points(void **state)
         "method 'zack', overall p 0.5000: every prediction is bit for bit the uncompressed "
         "one, so nothing was compressed");
     kvd_choice_release(&idle);
-    /* Numbers overflow, in float32 and in a float16 cache. */
+    /* a method whose numbers overflow, in a float32 and in a float16 cache */
     for (int i = 0; i < 2; i++) {
         kvd_dims d;
         build(&d, &kvd_dims_zack, 0.5);
@@ -288,7 +291,7 @@ static void test_guards_of_points(void **state)
     close_bench(&b);
 }
 
-/* ---- shortcuts that must not change a number ---- */
+/* ---- shortcuts of the evaluation that must not change a result ---- */
 
 enum { PROMPT = 20 };
 
@@ -298,8 +301,8 @@ typedef struct {
 } outcome;
 
 /*
- * Evaluates one method after prompts. With `shortcuts` the runner may leave out work whose result
- * it knows.
+ * Evaluates one method on sequences with prompts into `*o`. If `shortcuts` is true, the runner may
+ * skip passes whose result it knows, such as the uncompressed pass over prompts.
  */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
@@ -321,7 +324,7 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    /* the second time with the kept reference */
+    /* the second evaluation uses the reference rows kept by the first */
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
             kvd_choice_release(&o->c);
@@ -361,7 +364,10 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     }
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
-        /* In layers that store every row unchanged, the difference is rounding. */
+        /*
+         * In layers that store every row unchanged, the attention error is rounding alone, which
+         * may differ between the two runs.
+         */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
                     fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);
@@ -384,8 +390,8 @@ static void drop_outcome(outcome *o)
 }
 
 /*
- * Runs that begin after their prompts, of one batch and of several, with the prompts' rows kept for
- * all tokens, and without room to keep them.
+ * Evaluations that run each prompt once and continue after it must give the results of whole runs:
+ * in one batch and in several, with room to keep the prompts' rows of all tokens, and without.
  */
 static void test_prompts_run_once(void **state)
 {
@@ -412,7 +418,9 @@ static void test_prompts_run_once(void **state)
         }
 }
 
-/* A method that changes nothing is not run; its results must equal those of a run bit for bit. */
+/*
+ * If a method changes nothing, its run is skipped. The result must equal that of a run bit for bit.
+ */
 static void test_none_is_not_run(void **state)
 {
     (void)state;
@@ -429,7 +437,7 @@ static void test_none_is_not_run(void **state)
     }
 }
 
-/* number of rows whose logits were computed */
+/* Number of rows whose logits were computed. */
 static size_t logit_rows;
 static int (*real_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
 static int count_logits(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err)
@@ -476,7 +484,10 @@ static void test_attention_error_by_hand(void **state)
     assert_int_equal(kvd_kept_attention_save(&kept, &in, u, &err), 0);
     assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
     assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
-    /* Head 0 reads (3,4),(0,0) as (3,1),(0,5); head 1 reads (0,2),(0,-2) as (1,2),(0,-3). */
+    /*
+     * Attention outputs: head 0 should be (3,4),(0,0) and is (3,1),(0,5); head 1 should be
+     * (0,2),(0,-2) and is (1,2),(0,-3).
+     */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12); /* (0 + 3/4) / 2 */
@@ -513,7 +524,10 @@ static void test_error_scan(void **state)
         }
     }
     assert_true(positive > 60);
-    /* Computes one entry by a whole evaluation: V of layer 1, KV head 0, width 8. */
+    /*
+     * Computes one entry of the error table by a whole evaluation: V of layer 1, KV head 0, cut to
+     * width 8.
+     */
     kvd_dims d;
     assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -523,7 +537,7 @@ static void test_error_scan(void **state)
     kvd_choice_release(&c);
     kvd_dims_release(&d);
     /*
-     * If memory holds only one unit of work, units are computed one at a time and must give the
+     * If memory holds only one unit of work, the units are computed one at a time and must give the
      * same table.
      */
     kvd_error_table alone;

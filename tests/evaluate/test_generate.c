@@ -1,8 +1,8 @@
 /*
- * Tests of generation with a compressed cache. With method `none` each token is the argmax of a
- * full pass over all tokens so far, also where longrope's factors change. With a plan, each token
- * is the prediction of kvd_cache over the whole sequence with that prompt. The uncompressed model
- * is also compared with Transformers.
+ * Tests of generation with a compressed cache. With method `none` each token must be the argmax of
+ * a forward pass over all tokens so far, also where longrope's factors change. With another method,
+ * each token must be the prediction of a pass over the whole sequence with the same prompt and the
+ * method's cache. The uncompressed model is also compared with Transformers.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -64,7 +64,8 @@ static int read_ids(kvd_err *err)
 }
 
 /*
- * Makes noise rows in the model's shape. Any calibration will do, because both sides use the same.
+ * Writes a calibration file with noise rows in the model's shape. Any calibration data will do,
+ * because both sides of each comparison use it.
  */
 static int make_calibration(kvd_err *err)
 {
@@ -90,7 +91,7 @@ static int set_up(void **state)
     config = kvd_checkpoint_config(checkpoint);
     hidden = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *hidden);
     logits = malloc((size_t)LONGEST * (size_t)config->vocab_size * sizeof *logits);
-    /* two of three sequences run at a time */
+    /* room for two of the three sequences at a time */
     const kvd_generator_spec spec = {.max_tokens = 2 * LONGEST, .max_len = LONGEST};
     generator = kvd_generator_new(checkpoint, &spec, &err);
     forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
@@ -125,7 +126,7 @@ static size_t argmax(const float *x)
     return best;
 }
 
-/* Returns the log softmax of x at token j. */
+/* Returns the log probability of token j given the logits x. */
 static double log_p(const float *x, size_t j)
 {
     const double top = (double)x[argmax(x)];
@@ -141,8 +142,8 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
 }
 
 /*
- * Computes the logits of n tokens in one forward pass over the whole sequence. If plan is NULL,
- * attention is dense.
+ * Computes the logits of n tokens in one forward pass over the whole sequence, with the KV cache of
+ * `plan`. If `plan` is NULL, attention is dense.
  */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
@@ -188,17 +189,17 @@ static void none_is_repeated_full_passes(void **state)
             assert_int_equal(token[end[s] + j], whole[n + j]);
         }
     }
-    /* Every row after a prompt, except that of the last token, is one step of every head. */
+    /* Every row after a prompt, except that of the last token, is one step of every KV head. */
     assert_int_equal(account.rows,
                      PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
 /*
- * With longrope each token is the argmax of a full pass over the tokens so far, whose factors
- * follow from their number: the library computes the cache again when a text outgrows the original
- * length, here 32. Text lengths before and after generation: below, across, from just below to the
- * first that counts as long, and above.
+ * With longrope each token must be the argmax of a forward pass over the tokens so far. RoPE's
+ * factors change when a text outgrows the original length, here 32, so the library then computes
+ * the cache again. Cases of text lengths before and after generation: below 32, across it, from
+ * just below to the first long length, and above it.
  */
 static void longrope_follows_the_text(void **state)
 {
@@ -261,8 +262,8 @@ static void longrope_follows_the_text(void **state)
 }
 
 /*
- * Compares generation with a forward pass over the whole sequence. `tolerance` applies to log
- * probabilities, because rounding may move a value to another code.
+ * Compares generation under a method with a forward pass over the whole sequence. `tolerance` is
+ * that of log probabilities, which differ if rounding moves a value to another code.
  */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
@@ -291,7 +292,7 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     if (kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token, .log_p = p}, NULL, NULL,
                      NULL, &err))
         fail_msg("%s: %s", text, err.msg);
-    /* Forced along its own tokens, the generator gives the same predictions. */
+    /* If the generator is forced along the tokens it chose, it must predict them again. */
     c.forced = token;
     if (kvd_generate(generator, &plan, &c,
                      &(kvd_continued){.token = again, .log_p = q, .rank = rank}, NULL, NULL, NULL,
@@ -392,7 +393,7 @@ static void codes_are_the_whole_sequence(void **state)
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
 
-/* Reads the numbers of one line of the oracle's file. */
+/* Reads the comma-separated numbers of one line of the file that the oracle script wrote. */
 static size_t read_line(FILE *f, double *x, size_t most)
 {
     char line[2000];
@@ -405,8 +406,8 @@ static size_t read_line(FILE *f, double *x, size_t most)
 }
 
 /*
- * Compares with Transformers and its own cache (tests/oracle/generate_oracle.py), on prompts of
- * unequal lengths in one batch.
+ * Compares greedy generation of the uncompressed model with Transformers
+ * (tests/oracle/generate_oracle.py), on prompts of unequal lengths in one batch.
  */
 static void none_is_transformers(void **state)
 {
@@ -453,8 +454,8 @@ static void none_is_transformers(void **state)
 }
 
 /*
- * Rows must continue the sequence: a cache that lost or repeated a row would silently give other
- * results.
+ * Rows that do not continue the cached sequence must be refused: a cache that lost or repeated a
+ * row would silently give other results.
  */
 static void rows_that_do_not_follow(void **state)
 {
@@ -481,7 +482,7 @@ static void rows_that_do_not_follow(void **state)
     start = LONGEST - 2;
     assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
     assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
-    /* Several rows after the prompt in one call equal one row at a time. */
+    /* Several rows after the prompt in one call must equal one row at a time. */
     float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     assert_non_null(one);
     for (size_t t = 0; t < 4; t++) {
@@ -507,8 +508,9 @@ static void rows_that_do_not_follow(void **state)
 }
 
 /*
- * Ends an answer of sequence 1 with its second token, and one of sequence 2 with its first. Returns
- * seen[PROMPTS] for these tokens.
+ * Ends an answer of sequence 1 with its second token, and one of sequence 2 with its first. For
+ * these tokens returns seen[PROMPTS]: 1 if the token is fed, 2 if not. Used as the `ended`
+ * callback.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -520,10 +522,10 @@ static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *toke
 }
 
 /*
- * Questions and answers on one cache: a question of forced tokens, an answer that may end early, a
- * second question and a second answer. All tokens that were fed, forced in a run without an early
- * end, have the same next tokens. ended: 1 if the token that ends an answer early is fed, 2 if the
- * next forced token replaces it.
+ * Tests two questions with answers on one cache: a question of forced tokens, an answer that may
+ * end early, a second question, a second answer. A run without an early end, forced along all
+ * tokens that were fed, must give the same next tokens. `ended` is 1 if the token that ends an
+ * answer is fed, 2 if the next forced token replaces it.
  */
 static void check_questions(size_t ended)
 {
@@ -584,12 +586,12 @@ static void questions_in_turn(void **state)
     check_questions(2);
 }
 
-/* ---- work divided among workers ---- */
+/* ---- sequences divided among worker threads ---- */
 
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    kvd_stepwise_account account, stepped; /* of the call, and summed over its steps */
+    kvd_stepwise_account account, stepped; /* account of the whole call; sum over its steps */
     size_t steps;
 } divided;
 
@@ -603,7 +605,9 @@ static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_accoun
     return 0;
 }
 
-/* Generates with one sequence in a group. */
+/*
+ * Generates the sequences that are not in `done`, one sequence in a group, and records the results.
+ */
 static void divide(const kvd_generator_spec *spec, const bool *done, divided *d)
 {
     kvd_err err = {""};
@@ -631,8 +635,8 @@ static void assert_same(const divided *a, const divided *b)
 }
 
 /*
- * Threads take the place of GPUs: three workers for three sequences, then two, of which one gets
- * two sequences.
+ * Several workers must give the results of one. Threads take the place of GPUs: three workers for
+ * three sequences, then two workers, of which one computes two sequences.
  */
 static void several_workers_are_one(void **state)
 {
@@ -654,7 +658,7 @@ static void parts_are_the_whole(void **state)
     static divided one, part, both;
     const bool done[] = {false, true, false};
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    /* The results of a sequence that is done stay as they are. */
+    /* The results of a sequence that was done before must not be overwritten. */
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
         both.token[i] = 7;
     divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);
@@ -678,7 +682,7 @@ static void parts_are_the_whole(void **state)
 }
 
 #ifdef KVD_CUDA
-/* Returns the reason why the engine does not generate with a method; "" if it does. */
+/* Returns the reason why the CUDA engine cannot generate under a method, or "" if it can. */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];
@@ -706,7 +710,9 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
     return why;
 }
 
-/* If the engine does not support a model or plan, generation must use the row-by-row path. */
+/*
+ * If the CUDA engine does not support a model or method, generation must use the row-by-row path.
+ */
 static void paths_on_a_gpu(void **state)
 {
     (void)state;
@@ -731,7 +737,10 @@ static void paths_on_a_gpu(void **state)
         if (!*why_not(config, rows[i], KVD_BF16))
             fail_msg("%s in the engine", rows[i]);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
-    /* Codes of keys before RoPE, with norms of Q and K between the product and RoPE. */
+    /*
+     * Codes of keys before RoPE are not supported if norms of Q and K come between the projection
+     * and RoPE.
+     */
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");

@@ -1,6 +1,7 @@
 /*
- * Tests of the cache of latent attention (DeepSeek): what it holds per token, that generation reads
- * it as a pass over the whole sequence does, and which methods it refuses.
+ * Tests of the cache of latent attention (DeepSeek), which stores one latent row per token in place
+ * of K and V: its bytes per token, generation compared with a pass over the whole sequence, and the
+ * methods it refuses.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -32,7 +33,7 @@ static kvd_checkpoint *open_model(const char *name)
     return c;
 }
 
-/* Parses a method and opens its plan. Returns kvd_plan_open's status. */
+/* Parses the method `text` and opens its plan. Returns the status of kvd_plan_open. */
 static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
     kvd_method m;
@@ -49,7 +50,10 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
     return status;
 }
 
-/* Runs one sequence of LONGEST tokens through a cache and returns its logits; the caller frees. */
+/*
+ * Runs one sequence of LONGEST tokens with the cache of `plan` and returns its logits, which the
+ * caller frees.
+ */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
                          kvd_cache_account *account)
 {
@@ -84,7 +88,7 @@ static size_t argmax(const float *x, size_t n)
     return best;
 }
 
-/* Generation gives the predictions of a pass over the whole sequence, under each plan. */
+/* Under each method, generation must give the predictions of a pass over the whole sequence. */
 static void test_generation(void **state)
 {
     (void)state;
@@ -131,7 +135,7 @@ static void test_bytes(void **state)
     (void)state;
     static const struct {
         const char *model;
-        size_t numbers; /* of all layers */
+        size_t numbers; /* numbers per token, summed over layers */
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},
                  {"deepseek-v2-lite", (13 + 4) * 2},
                  {"deepseek-v3", (11 + 10) * 2},
@@ -159,7 +163,10 @@ static void test_bytes(void **state)
         assert_true(bytes.dense == 2.0 * (double)cases[i].numbers && bytes.nominal == bytes.dense);
         kvd_plan_close(&plan);
 
-        /* A method that keeps B entries stores the same row for each of them. */
+        /*
+         * A method that keeps 11 cache entries stores the same latent row for each of them as
+         * without a method.
+         */
         assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *
@@ -170,7 +177,7 @@ static void test_bytes(void **state)
     }
 }
 
-/* Methods that change keys and values apart are refused by one line that says why. */
+/* Methods that change keys and values separately must be refused with one line that says why. */
 static void test_refused(void **state)
 {
     (void)state;

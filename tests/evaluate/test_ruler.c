@@ -48,7 +48,9 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/* Returns the settings that generate the task `name`, or all tasks if it is NULL. */
+/*
+ * Returns settings that generate `items` items of the task `name`, or of all tasks if it is NULL.
+ */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {
@@ -94,13 +96,13 @@ static size_t count(const char *text, const char *part)
     return n;
 }
 
-/* ---- shapes, to compare items whose random texts differ ---- */
+/* ---- shapes of text, to compare items whose random words differ ---- */
 
 static const char needle_start[] = "One of the special magic ";
 
 /*
- * Writes one word, with random texts replaced: 9 for digits, U for UUIDs, K for words with hyphens,
- * V and its length for names of variables.
+ * Writes one word of a prompt with its random parts replaced: 9 for a number, U for a UUID, K for
+ * words joined by hyphens, and V with its length for the name of a variable.
  */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
@@ -122,7 +124,7 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Returns the shape of text [n]. The caller frees it. */
+/* Returns the shape of text [n], in which random words are replaced. The caller frees it. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -142,7 +144,7 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* Shapes of the lines of one prompt, each once, in the order of the bytes. */
+/* Distinct shapes of the lines of one prompt, sorted by strcmp. */
 typedef struct {
     char *line[64];
     size_t n;
@@ -153,7 +155,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Adds the shape of text [n] unless the list has it. Takes ownership of nothing. */
+/* Adds the shape of text [n] to the list unless the list has it already. */
 static void add_shape(shapes *s, const char *text, size_t n)
 {
     char *const shape = shape_of(text, n);
@@ -166,7 +168,10 @@ static void add_shape(shapes *s, const char *text, size_t n)
     s->line[s->n++] = shape;
 }
 
-/* Adds the shape of each needle in a line of the essay. */
+/*
+ * Adds the shapes of the needles in a line of the essay: the sentences hidden in it that hold the
+ * answer.
+ */
 static void add_needles(shapes *s, const char *text, size_t n)
 {
     const char *const end = text + n;
@@ -178,8 +183,9 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the shapes of the lines of a prompt. Only these parts count: of the essay the needles,
- * of the list of task cwe its beginning, and of the text of task fwe the sentences before it.
+ * Collects the shapes of the lines of a prompt. Of the essay only the needles count, of the list of
+ * task cwe (common words) its beginning, and of task fwe (frequent words) the sentences before the
+ * coded text.
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -245,9 +251,10 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * The longest of our items has at least 96 % of the tokens of RULER's longest, and our mean is at
- * most one step of RULER's search below RULER's. Steps: 500 words of the essay, 25 needles, 25
- * lines of noise, or 1/32 of the coded text. In the essay the longest may be one step shorter.
+ * Compares the lengths of prompts with those of RULER's scripts. The longest of our prompts must
+ * have at least 96 % of the tokens of RULER's longest, and our mean may be below RULER's by at most
+ * one step of RULER's search: 500 words of the essay, 25 needles, 25 lines of noise, or 1/32 of the
+ * coded text. In the essay the longest prompt may be one step shorter.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -319,7 +326,7 @@ static void items_as_rulers(void **state)
     json_decref(all);
 }
 
-/* ---- needles ---- */
+/* ---- needles: sentences that hold the answer ---- */
 
 static bool matches(const char *pattern, const char *text)
 {
@@ -331,8 +338,8 @@ static bool matches(const char *pattern, const char *text)
 }
 
 /*
- * Every value asked for is in one needle, whose key is in the question. Only niah_multivalue has
- * other needles with that key.
+ * Every value that a question asks for must be in exactly one needle, whose key is in the question.
+ * Only niah_multivalue may have other needles with that key.
  */
 static void needles_are_unique(void **state)
 {
@@ -367,7 +374,10 @@ static void needles_are_unique(void **state)
     }
 }
 
-/* Depths are uniform: 4 equal parts of the context hold the needle equally often. */
+/*
+ * Needles must be at uniformly distributed depths: each quarter of the context holds the needle
+ * equally often.
+ */
 static void depths_are_uniform(void **state)
 {
     (void)state;
@@ -387,7 +397,7 @@ static void depths_are_uniform(void **state)
         }
         for (size_t p = 0; p < PARTS; p++)
             chi2 += (in[p] - ITEMS / PARTS) * (in[p] - ITEMS / PARTS) / (ITEMS / PARTS);
-        /* 16.3 is the 0.999 quantile of chi-square with 3 degrees of freedom. */
+        /* 16.3 is the 0.999 quantile of the chi-square distribution with 3 degrees of freedom. */
         if (chi2 > 16.3)
             fail_msg("%s: chi2 %.1f: %.0f %.0f %.0f %.0f", tasks[k], chi2, in[0], in[1], in[2],
                      in[3]);
@@ -395,7 +405,7 @@ static void depths_are_uniform(void **state)
     }
 }
 
-/* ---- chains and lists ---- */
+/* ---- chains of variables and lists of words ---- */
 
 static void chains_are_tracked(void **state)
 {
@@ -418,7 +428,7 @@ static void chains_are_tracked(void **state)
             assert_true(matches("^[A-Z]{5}$", name[k]));
             assert_int_equal(count(b.item[i].context, name[k]), k < 4 ? 2 : 1);
             if (k < 4) {
-                /* Assignments follow each other in the text. */
+                /* Each assignment of the chain must follow the previous one in the text. */
                 snprintf(line, sizeof line, "\nVAR %s = VAR %s \n", name[k + 1], name[k]);
                 at = strstr(at, line);
             }
@@ -436,7 +446,7 @@ static void common_words_are_common(void **state)
         kvd_benchmark b;
         make(&b, &s);
         for (size_t i = 0; i < b.n; i++) {
-            /* The list of the example comes first. */
+            /* skips the list of the solved example, which comes first */
             char *const list = strdup(strstr(strstr(b.item[i].context, "\n1. ") + 1, "\n1. "));
             char *const *const common = b.item[i].turn[0].reference;
             size_t words = 0, seen_common = 0;
@@ -475,7 +485,10 @@ static void frequent_words_are_frequent(void **state)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /* Zipf's law with exponent 2 from rank 2: n / 4, n / 9, n / 16. */
+        /*
+         * The number of occurrences follows Zipf's law with exponent 2, starting at rank 2: n / 4,
+         * n / 9, n / 16.
+         */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);
@@ -485,9 +498,9 @@ static void frequent_words_are_frequent(void **state)
     kvd_benchmark_release(&b);
 }
 
-/* ---- seeds and files ---- */
+/* ---- random seeds and files of items ---- */
 
-/* Number of leading items that two lists have in common. */
+/* Returns the number of leading items that two benchmarks have in common. */
 static size_t common_items(const kvd_benchmark *a, const kvd_benchmark *b)
 {
     size_t i = 0;

@@ -1,6 +1,7 @@
 /*
- * Tests of evaluate/target: crossings computed from samples. test_kvdim_eval.sh runs the search
- * itself.
+ * Tests of evaluate/target, which finds the strongest compression that keeps a given share of
+ * accuracy: crossings of the target computed from samples, and the search on a known function.
+ * test_kvdim_eval.sh runs the search of the program.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -13,7 +14,10 @@
 #include "evaluate/accuracy_text.h"
 #include "evaluate/target.h"
 
-/* Makes a sample at x = value that saves half of x. */
+/*
+ * Makes a sample at compression x with the given share of accuracy and its interval. It saves x / 2
+ * of the bytes.
+ */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
     return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
@@ -39,7 +43,10 @@ static void test_monotone(void **state)
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
-/* The first sample that misses the target counts; a later one that keeps it is reported. */
+/*
+ * If the share of accuracy is not monotone, the first sample that misses the target must count, and
+ * a later one that keeps it must be reported.
+ */
 static void test_not_monotone(void **state)
 {
     (void)state;
@@ -79,10 +86,10 @@ static void test_never_missed_and_no_interval(void **state)
         "h2o misses 0.99 of the accuracy from the first h2o.heavy = 0.1 on, 5.0 % of the bytes saved");
 }
 
-/* ---- search on an axis with a known answer ---- */
+/* ---- search on a function with a known answer ---- */
 
 typedef struct {
-    double miss;  /* share falls below 0.99 beyond this x */
+    double miss;  /* the share of accuracy falls below 0.99 beyond this x */
     double grain; /* settings are multiples of this */
     double dip;   /* setting that misses the target although later ones keep it; -1: none */
     size_t measured;
@@ -104,12 +111,12 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     double x;
     place(ctx, wanted, &x, err);
     for (size_t i = 0; i < k->measured; i++)
-        assert_true(fabs(k->last[i] - x) > 1e-9); /* no setting is measured twice */
+        assert_true(fabs(k->last[i] - x) > 1e-9); /* no setting may be measured twice */
     k->last[k->measured++] = x;
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* of two texts, one crosses later and one earlier than both together */
+    /* of two texts, one crosses the target later and one earlier than both together */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -138,7 +145,7 @@ static void test_search_ends_at_the_crossing(void **state)
     }
 }
 
-/* There are eight settings: the answer is one of them, and none is measured twice. */
+/* With only eight settings the answer must be one of them, and none may be measured twice. */
 static void test_search_on_few_settings(void **state)
 {
     (void)state;
@@ -159,7 +166,7 @@ static void test_search_on_few_settings(void **state)
     }
 }
 
-/* The crossing of each text is found as precisely as that of all texts together. */
+/* The crossing of each single text must be found as precisely as that of all texts together. */
 static void test_search_of_texts(void **state)
 {
     (void)state;

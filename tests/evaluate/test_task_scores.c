@@ -1,6 +1,7 @@
 /*
- * Scores of answers against the benchmarks' own code (tests/oracle/make_task_scores.py and
- * make_infinitebench.py), and what the scores refuse.
+ * Compares scores of answers with those of the benchmarks' own code
+ * (tests/oracle/make_task_scores.py and make_infinitebench.py), and tests which references the
+ * metrics refuse.
  */
 #include <jansson.h>
 #include <math.h>
@@ -54,7 +55,7 @@ static void as_the_authors(void **state)
                                     choice, texts(json_object_get(row, "choices"), choice)};
         const char *const answer = json_string_value(json_object_get(row, "answer"));
         const double wanted = json_number_value(json_object_get(row, "score"));
-        /* RULER rounds its means to hundredths of a percent. */
+        /* RULER rounds its mean scores to hundredths of a percent. */
         const double tolerance = m == KVD_METRIC_MATCH_ALL ? 5.1e-5 : 1e-12;
         double score = NAN;
         kvd_err err = {""};
@@ -101,7 +102,10 @@ static void refusals(void **state)
          "metric retrieval needs references 'Paragraph N', not 'three'"},
         {KVD_METRIC_NUMBER, &key, "metric number needs '#### N' at the end of the reference"},
         {KVD_METRIC_NUMBER, &result, "metric number needs '#### N' at the end of the reference"},
-        /* An empty reference is part of every answer, which would give every method 100 %. */
+        /*
+         * An empty reference is part of every answer and would give every method 100 %, so it is
+         * refused.
+         */
         {KVD_METRIC_MATCH_ALL, &empty, "metric match-all needs a reference that is not empty"},
         {KVD_METRIC_MATCH_PART, &empty, "metric match-part needs a reference that is not empty"},
         {KVD_METRIC_LETTER, &empty, "metric letter needs a reference that is not empty"},

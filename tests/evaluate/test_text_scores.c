@@ -58,8 +58,8 @@ static double similarity(const char *a, size_t n, const char *b, size_t m)
 }
 
 /*
- * The similarity of any bytes is symmetric, 1 only for equal texts, and its distance obeys d(a, c)
- * <= d(a, b) + d(b, c).
+ * Similarity of random bytes must be symmetric and 1 only for equal texts. The edit distance that
+ * it is computed from must obey the triangle inequality d(a, c) <= d(a, b) + d(b, c).
  */
 static void distances_of_bytes(void **state)
 {
@@ -80,7 +80,10 @@ static void distances_of_bytes(void **state)
         const bool same = n[0] == n[1] && !memcmp(text[0], text[1], n[0]);
         assert_int_equal(similarity(text[0], n[0], text[1], n[1]) >= 1, same);
     }
-    /* A lead byte without continuation counts as one character, different from every other one. */
+    /*
+     * A UTF-8 lead byte without continuation counts as one character that differs from every other
+     * one.
+     */
     assert_true(fabs(similarity("\xC3", 1, "\xC3\xA9", 2)) < 1e-15);
     assert_true(fabs(similarity("a\xC3 b", 4, "a\xC4 b", 4) - 0.75) < 1e-15);
 }

@@ -18,9 +18,9 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of the engine's rows from the reference in float32, relative to the
- * distance of the bf16 pass (with the same cache, whose numbers are bf16). The engine rounds at
- * other places and folds V into weights instead of multiplying it.
+ * Largest accepted distance of the engine's logits from those of the float32 forward pass, relative
+ * to the distance of the bf16 pass with the same cache. The engine rounds at other points than the
+ * pass and folds V into weights instead of multiplying by it.
  */
 static const double allowed = 1.5;
 static int failures, n_gpus = 1;
@@ -38,11 +38,12 @@ typedef struct {
     bool graphs, phases, sequence;
 } setting;
 
-/* ---- forward pass as reference ---- */
+/* ---- logits of the forward pass, the reference ---- */
 
 /*
- * Computes the logits [offset[n]][vocab] of all tokens by the forward pass in a number type. If
- * plan is NULL, attention is dense; else it reads the plan's cache.
+ * Computes the logits [offset[n]][vocab] of all tokens by the forward pass in the number type
+ * `type`. If `plan` is NULL, attention is dense; otherwise it reads the KV cache that the plan
+ * compresses.
  */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
                        kvd_err *err)
@@ -77,8 +78,8 @@ static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *p
 }
 
 /*
- * Sets the expected logits and the largest accepted distance: `allowed` times the largest distance
- * of a row of the bf16 pass.
+ * Sets the expected logits to those of the float32 pass, and the largest accepted distance to
+ * `allowed` times the largest distance of a row of the bf16 pass from them.
  */
 static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
@@ -92,17 +93,20 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
     return narrow ? 0 : -1;
 }
 
-/* ---- serving by the engine ---- */
+/* ---- logits of requests that the engine serves ---- */
 
 typedef struct {
     double worst; /* largest distance of a row of logits */
     /*
-     * rows compared; rows of steps; tokens that differ although the pass's two best logits are
-     * apart
+     * Number of compared rows of logits; number of those that decode steps computed; number of
+     * emitted tokens that differ although the pass's two largest logits are clearly apart.
      */
     size_t rows, steps, other;
-    double sent[2]; /* bytes sent in exchanges */
-    /* most negative phase; largest share of the total that no phase has */
+    double sent[2]; /* bytes sent between GPUs in both exchanges */
+    /*
+     * most negative time of a phase of an iteration; largest share of an iteration's time in no
+     * phase
+     */
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;
@@ -188,8 +192,8 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
 }
 
 /*
- * Returns the first token of a GPU's slice of a prompt, in whole pages; for GPU n_gpus the prompt's
- * length.
+ * Returns the first token of the slice of a prompt that GPU `gpu` computes. Slices consist of whole
+ * pages. If `gpu` is n_gpus, returns the length of the prompt.
  */
 static size_t slice_at(size_t len, int gpu)
 {
@@ -198,8 +202,9 @@ static size_t slice_at(size_t len, int gpu)
 }
 
 /*
- * Compares the bytes that GPUs sent with a count by hand: of every slice, the heads of every other
- * GPU at their stored widths, Q in rows of 8 tokens, K and V in pages; and P V' back.
+ * Compares the bytes that the GPUs sent with a count by hand. Each GPU sends the attention heads of
+ * every other GPU for its slice of the prompt (Q in rows of 8 tokens, K and V in pages, all at
+ * their stored widths), and receives the attention outputs P V'.
  */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
@@ -264,7 +269,7 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
         e->free(e);
 }
 
-/* ---- models ---- */
+/* ---- model families ---- */
 
 static kvd_checkpoint *open_or_end(const char *path)
 {
@@ -317,8 +322,9 @@ static void test_whole(const subject *m, int quick)
 }
 
 /*
- * Families whose fixtures have heads that the kernels do not take: half of a head rotated, with
- * norms before the branches and around them, and norms after the branches alone.
+ * Model families whose fixtures have attention heads that the kernels do not support. These shapes
+ * replace them: RoPE on half of a head, norms before and around the branches of a layer, and norms
+ * after the branches only.
  */
 static const kvd_shape shape[] = {
 #define SIZES                                                                                      \
@@ -360,7 +366,10 @@ static void test_shapes(const request *r)
     }
 }
 
-/* Families whose layers differ: biases, norms of Q and K, other orders, learned positions. */
+/*
+ * Tests model families whose layers differ: biases, norms of Q and K, other orders of operations,
+ * learned positions.
+ */
 static void test_families(const request *r, const setting *first, const setting *second)
 {
     static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa", "qwen3-gqa",
@@ -387,9 +396,11 @@ static void test_families(const request *r, const setting *first, const setting 
     }
 }
 
-/* ---- compressed heads ---- */
+/* ---- caches with compressed attention heads ---- */
 
-/* Makes widths that differ between heads and layers, some of them not multiples of 16. */
+/*
+ * Makes attention head widths that differ between heads and layers; some are not multiples of 16.
+ */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
                      kvd_err *err)
 {
@@ -428,9 +439,12 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
     }
 }
 
-/* ---- remaining checks of the engine ---- */
+/* ---- uncomputed contexts, non-finite numbers, refused plans ---- */
 
-/* A step after tokens that were never computed gives finite logits, equal in a second run. */
+/*
+ * A decode step after tokens that were never computed must give finite logits, equal in a second
+ * run.
+ */
 static void test_context(const subject *m)
 {
     static const kvd_plan none = {.type = KVD_BF16};
@@ -495,15 +509,16 @@ static void test_refused(void)
 }
 
 /*
- * With one bad weight, the engine names the request and token. Request 3 has tokens 1 .. 12,
- * request 5 tokens 11 .. 17, the last of them in a step.
+ * Puts one non-finite number into the weights and checks that the engine's error names the request
+ * and the token position. Request 3 has tokens 1 to 12, request 5 tokens 11 to 17, the last of them
+ * in a decode step.
  */
 static void test_nonfinite(void)
 {
     static const struct {
         const char *tensor;
         size_t i;
-        const char *prompts, *step; /* parts of the messages; NULL: no error */
+        const char *prompts, *step; /* parts of the error messages; NULL: no error */
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,
          "embedding: activation of request 5 at position 6"},
@@ -550,8 +565,8 @@ static void test_nonfinite(void)
 }
 
 /*
- * Heads that cannot be divided among the GPUs, a method that chooses tokens by all heads, and
- * iterations with more than one prompt are refused.
+ * Checks that the engine on two GPUs refuses attention heads that it cannot divide among the GPUs,
+ * a method that chooses tokens by all heads, and iterations with more than one prompt.
  */
 static void test_refused_on_two(void)
 {
@@ -575,7 +590,10 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/* Prompts of 2600 tokens in one iteration, enough rows that sums between GPUs overlap products. */
+/*
+ * Serves prompts of 2600 tokens in one iteration: enough rows that the GPUs add up partial results
+ * of one half while they multiply the other half.
+ */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
@@ -635,7 +653,7 @@ static void test_by_tokens(const subject *m, int gpus, int quick)
     }
 }
 
-/* Four GPUs with two KV heads each. */
+/* Compares four GPUs, each with two KV heads of a made-up model, with one GPU. */
 static void test_on_four(const setting *const *set)
 {
     char path[64];
@@ -665,8 +683,8 @@ static void test_on_four(const setting *const *set)
  *   quick   a few small cases, for compute-sanitizer
  *   one     cases on one GPU
  *   two     cases on two GPUs
- *   halves  on two GPUs, only those with enough rows that sums overlap products
- *   tokens  on two GPUs, only those that divide prompts by tokens
+ *   halves  cases on two GPUs with enough rows that sums between GPUs overlap matrix products
+ *   tokens  cases on two GPUs that divide prompts by tokens
  *   four    cases on four GPUs
  */
 int main(int argc, char **argv)
@@ -674,7 +692,7 @@ int main(int argc, char **argv)
     static const setting *const some[] = {&replayed, &pieces, NULL};
     static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
     int devices = 0;
-    /* line buffered, so that results are visible if time runs out */
+    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";

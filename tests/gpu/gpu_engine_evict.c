@@ -29,17 +29,23 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- requests ---- */
+/* ---- served requests: numbers of input and output tokens ---- */
 
 static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
                                              {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
-    float *logits;   /* [outputs][vocab] */
-    double *entries; /* [outputs] entries that the request then had in every KV head */
-    /* [n][heads of all layers][LONGEST] positions kept before the last token, from 0 */
+    float *logits;   /* [outputs][vocab] logits of emitted tokens */
+    double *entries; /* [outputs] cache entries per KV head of the request at that time */
+    /*
+     * [requests][heads of all layers][LONGEST] positions of the tokens that are in the cache before
+     * the last output token; positions start at 0
+     */
     uint32_t *position;
-    /* [n][heads] number of them; for methods with unequal heads, of entries after the prompt */
+    /*
+     * [requests][heads of all layers] number of positions; for methods that keep different numbers
+     * of tokens per head, number of entries after the prompt
+     */
     size_t *kept;
 } result;
 
@@ -63,13 +69,16 @@ static void result_release(result *r)
     free(r->kept);
 }
 
-/* Returns the token after which kept sets are compared: the one before the last. */
+/*
+ * Returns true if the sets of kept tokens are compared when request r has `tokens` tokens in the
+ * cache: before its last output token.
+ */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
 }
 
-/* ---- CPU engine, one request at a time ---- */
+/* ---- reference: CPU engine, one request at a time ---- */
 
 static struct {
     const kvd_tokens_method *method;
@@ -78,7 +87,7 @@ static struct {
     size_t request;
 } watched;
 
-/* Records the entries that a KV head keeps after a step. */
+/* Records the cache entries that a KV head keeps after a decode step. */
 static void record_kept(const kvd_step_attention *a, const uint8_t *level)
 {
     if (!compared(watched.request, a->now + 1))
@@ -91,7 +100,10 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* The method's step, which also records the entries that it keeps. */
+/*
+ * Runs the method's choice in a decode step and records the entries that it keeps. Used as the
+ * `step` callback of the plan's method.
+ */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -119,7 +131,10 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* The method's choice after a prompt, which also records how many entries every head keeps. */
+/*
+ * Runs the method's choice after a prompt and records how many entries every head keeps. Used as
+ * the `prompt` callback of the plan's method.
+ */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -138,13 +153,16 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if layers or KV heads keep different numbers of entries under a method. */
+/* Returns true if layers or KV heads keep different numbers of entries under the method `t`. */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
 }
 
-/* Returns true if the engine stores scores and positions of the entries of a method. */
+/*
+ * Returns true if the engine stores a score and a position with every cache entry of the method
+ * `t`.
+ */
 static bool notes(const kvd_tokens_method *t)
 {
     return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming;
@@ -194,12 +212,12 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
     return status;
 }
 
-/* ---- the CUDA engine ---- */
+/* ---- CUDA engine, requests in batches ---- */
 
 typedef struct {
     const char *name;
     size_t max_batch;
-    bool mixed, graphs, phases; /* mixed: prompts and steps may share an iteration */
+    bool mixed, graphs, phases; /* mixed: prompts and decode steps may share an iteration */
 } setting;
 
 static const setting apart = {"apart, graphs", 3, false, true, true},
@@ -222,8 +240,9 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Reads how many entries every head of a slot has after the prompt. Returns the number of heads
- * whose pages do not hold their entries, or could hold more than the entry of the next step too.
+ * Reads how many cache entries every KV head of slot `slot` has after the prompt. Returns the
+ * number of heads whose pages cannot hold these entries, or have room for more than one further
+ * entry's page.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -242,11 +261,11 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    const double *want; /* entries of every output, or NULL */
-    double entry;       /* bytes of one entry */
-    double here[MOST];  /* entries of each running request */
+    const double *want; /* cache entries at every output token; NULL: not checked */
+    double entry;       /* bytes of one cache entry */
+    double here[MOST];  /* cache entries of each running request */
     bool steps;         /* true: scores and positions of entries are stored */
-    bool uneven;        /* true: heads hold different numbers of entries */
+    bool uneven;        /* true: KV heads hold different numbers of entries */
     result *to;
     size_t wrong;
 } counted;
@@ -277,8 +296,8 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
 }
 
 /*
- * Serves the load on the CUDA engine. want: entries of every output, which must add up to the
- * number of bytes that the engine reports; NULL for runs without a method.
+ * Serves the load on the CUDA engine. `want` contains the number of cache entries at every output
+ * token, from which the bytes that the engine reports are checked; NULL for runs without a method.
  */
 static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
@@ -310,7 +329,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
 
 /* ---- comparison of the engines ---- */
 
-/* Computes median and largest distance of the rows of two results. */
+/* Computes the median and the largest distance between rows of logits of two results. */
 static void distances(const load *l, const result *a, const result *b, double *median, double *most)
 {
     const size_t n = l->outputs;
@@ -324,8 +343,9 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Returns the overlap of two sets of positions, relative to the larger set: the least over all
- * heads; *mean receives the mean. If `numbers` is true, the numbers of entries are compared alone.
+ * Returns the smallest overlap over all KV heads of two sets of kept positions, relative to the
+ * larger set. `*mean` receives the mean overlap. If `numbers` is true, only the sizes of the sets
+ * are compared.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -333,7 +353,10 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     double least = 1, sum = 0;
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
-        /* The entries of a request that ends with its prompt are not read. */
+        /*
+         * The GPU's entries of a request that ends with its prompt are not read, so they cannot be
+         * compared.
+         */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
         if (!read || (!a->kept[h] && !b->kept[h]))
             continue;
@@ -365,7 +388,10 @@ static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_er
     return kvd_plan_open(plan, &setup, err);
 }
 
-/* Compares with the CPU engine. bar: median distance of the two engines without a method. */
+/*
+ * Compares the CUDA engine with the CPU engine under a method. `bar` is the median distance of
+ * their logits without a method.
+ */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -408,7 +434,10 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     result_release(&again);
 }
 
-/* If nothing is evicted, the bits are those of a plan with the same dims and no method. */
+/*
+ * If no token is evicted, the logits must equal, bit for bit, those of a plan with the same
+ * compressed heads and no eviction method.
+ */
 static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -430,8 +459,8 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
 }
 
 /*
- * With compressed heads, the engine holds as many entries as the CPU engine, and graphs change no
- * bit.
+ * With compressed heads, the CUDA engine must hold as many cache entries as the CPU engine, and its
+ * results must be equal bit for bit with and without CUDA graphs.
  */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims)

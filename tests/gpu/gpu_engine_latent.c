@@ -17,9 +17,9 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of the engine's rows from the pass in float32, relative to that of the
- * bf16 pass with the same cache. Keys and values are rounded once more when they are restored, and
- * down-projections are rounded into weights.
+ * Largest accepted distance of the engine's logits from those of the float32 forward pass, relative
+ * to the distance of the bf16 pass with the same cache. The engine also rounds keys and values when
+ * it restores them from latents, and rounds down-projections folded into weights.
  */
 static const double allowed = 2;
 static int failures;
@@ -37,9 +37,12 @@ typedef struct {
     kvd_attention_choice attention;
 } setting;
 
-/* ---- forward pass as reference ---- */
+/* ---- logits of the forward pass, the reference ---- */
 
-/* Computes logits of all tokens by the pass in a type, with the cache of a plan. */
+/*
+ * Computes the logits of all tokens by the forward pass in the number type `type`, with the KV
+ * cache of the plan.
+ */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
                        kvd_err *err)
 {
@@ -81,10 +84,13 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
     return narrow ? 0 : -1;
 }
 
-/* ---- the engine ---- */
+/* ---- logits and bytes of the engine ---- */
 
 typedef struct {
-    /* held_off: difference in bytes from the expected size; restore: seconds of the phase */
+    /*
+     * largest distance of a row of logits; difference of the bytes held from the expected size;
+     * seconds in the phase that restores keys and values
+     */
     double worst, held_off, restore;
     size_t rows, other;
 } outcome;
@@ -97,7 +103,7 @@ static uint32_t largest(const float *x, size_t n)
     return (uint32_t)best;
 }
 
-/* Bytes of the tokens and of the slots in use. */
+/* Bytes of cache per token, and bytes per occupied slot of the batch. */
 typedef struct {
     double token, slot;
 } bytes;
@@ -105,9 +111,9 @@ typedef struct {
 typedef struct {
     const load *l;
     bytes each;
-    double tokens[MOST]; /* tokens of each slot */
+    double tokens[MOST]; /* number of cached tokens of each slot */
     outcome *o;
-    float *got; /* [vocab] */
+    float *got; /* [vocab] logits of one token */
 } watched;
 
 static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
@@ -162,7 +168,10 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/* fused: 1 if steps must run on Hopper's fused kernel, 0 if they must not. */
+/*
+ * Serves the load with a plan and compares the logits and the bytes held. `fused` is true if decode
+ * steps must run on the fused kernel for Hopper GPUs, false if they must not.
+ */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -185,11 +194,11 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
         e->free(e);
 }
 
-/* ---- latents ---- */
+/* ---- latents of palu ---- */
 
 /*
- * Makes random latents: every group has its own basis, cut to rank[side] minus `less` times its
- * number.
+ * Makes random projections to latents. Every group of heads has its own orthogonal basis, cut to
+ * rank[side] less `less` times the number of the group.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -230,7 +239,10 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/* Computes the bytes of a token. Ranks are stored as multiples of 16. */
+/*
+ * Computes the bytes that a token takes in the cache of latents. Ranks are stored as multiples of
+ * 16.
+ */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -291,9 +303,12 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
-/* ---- the strawman ---- */
+/* ---- cache of the strawman method ---- */
 
-/* Prompts of one length, at which the pass with the cache ends them too. */
+/*
+ * Tests the strawman method on n prompts of `prompt` tokens. They have one length because the
+ * reference pass takes a single prompt length for all sequences.
+ */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {
@@ -330,11 +345,11 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     kvd_checkpoint_close(c);
 }
 
-/* ---- other attention ---- */
+/* ---- kinds of attention kernels ---- */
 
 /*
- * Heads of unequal widths, some of them not multiples of 16, with each kind of attention. The
- * widest head determines the cache's bytes.
+ * Tests heads of unequal widths, some of them not multiples of 16, with every kind of attention
+ * kernel. Stock kernels need one width, so the widest head determines the bytes of the cache.
  */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {
@@ -367,7 +382,7 @@ static void test_attention(const char *path, const char *model, const setting *c
     kvd_checkpoint_close(c);
 }
 
-/* ---- remaining checks of the engine ---- */
+/* ---- refused plans and uncomputed contexts ---- */
 
 static void refused(const kvd_checkpoint *c, const char *text, const setting *set, const char *why)
 {
@@ -389,7 +404,10 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
         e->free(e);
 }
 
-/* A step of a request that was never computed gives finite logits, equal in a second run. */
+/*
+ * A decode step of a request that was never computed must give finite logits, equal in a second
+ * run.
+ */
 static void test_context(const char *text)
 {
     kvd_err err = {""};
@@ -469,7 +487,7 @@ int main(int argc, char **argv)
         test_attention(demo, "kvdim-6m", other);
         test_attention(gqa, "d_head 128, GQA", other);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 100, 90, 0, true, two);
-        /* true: ranks differ by layer */
+        /* the argument `true` selects ranks that differ by layer */
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 250, 200, 40, true, two);
         test_palu(mha, "d_head 128, MHA", long_ones, n, 4, 250, 200, 40, false, two);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 300, 280, 0, false, two);

@@ -27,11 +27,11 @@ typedef struct {
     bool graphs, phases;
 } setting;
 
-/* ---- a run ---- */
+/* ---- logits and bytes of one run of an engine ---- */
 
 typedef struct {
-    float *logits; /* [offset[n]][vocab] logits of rows that emitted a token */
-    double *held;  /* bytes held after each iteration */
+    float *logits; /* [offset[n]][vocab] logits of the rows that emitted a token */
+    double *held;  /* bytes of cache held after each iteration */
     size_t iterations;
     kvd_phase_times sum;
 } outcome;
@@ -100,7 +100,7 @@ static outcome run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return o;
 }
 
-/* ---- comparisons ---- */
+/* ---- comparison of the two engines ---- */
 
 typedef struct {
     double mean, worst;
@@ -124,10 +124,11 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 }
 
 /*
- * Returns true if the difference is explained by rounding. A number that bf16 changes may get
- * another code if it is near a border. With steps of a few tenths of the numbers' deviation this
- * happens to some hundredths of all codes, which is up to half the effect of the codes themselves.
- * A wrong cache differs by more than that.
+ * Returns true if the distance `is` between the engines is explained by rounding. `rounding` is the
+ * effect of bf16 without a method, `does` the effect of the method. A rounded number near the
+ * border of two codes may get the other code. With steps of a few tenths of the standard deviation
+ * this happens to some hundredths of all codes and causes up to half the effect of the codes. A
+ * wrong cache differs by more.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
@@ -155,8 +156,8 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
 }
 
 /*
- * An entry on the GPU has 2 bytes more than the plan counts, because scores are float32 so that
- * they continue to grow.
+ * Compares the bytes held by both engines. A cache entry on the GPU has 2 bytes more than the plan
+ * counts, because its score is a float32 number, to which small masses can still be added.
  */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)
@@ -234,7 +235,7 @@ static void test(const char *path, const char *model, const char *method, const 
     kvd_checkpoint_close(c);
 }
 
-/* ---- refused plans ---- */
+/* ---- plans that the engine refuses ---- */
 
 static void refused(const char *path, const char *method, size_t chunk, const char *why)
 {

@@ -21,11 +21,11 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- a run ---- */
+/* ---- logits and bytes of one run of an engine ---- */
 
 /*
- * Logits [outputs][vocab], and the bytes held after every iteration. Prompts run one after another
- * while slots are free, then steps.
+ * Logits [outputs][vocab], and bytes of cache held after every iteration. The run computes prompts
+ * one after another while slots are free, then decode steps.
  */
 typedef struct {
     float *logits;
@@ -52,7 +52,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* ---- engines ---- */
+/* ---- runs on the CPU and CUDA engines ---- */
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
                      kvd_err *err)
@@ -92,7 +92,10 @@ static int run(const load *l, size_t slots, const char *method, int gpu, int gra
     return status;
 }
 
-/* Returns the root mean square of the rows' distances; *most receives the largest. */
+/*
+ * Returns the root mean square of the distances between rows of x and `want`; `*most` receives the
+ * largest distance.
+ */
 static double off(const load *l, const float *x, const float *want, double *most)
 {
     double sum = 0;
@@ -116,7 +119,8 @@ static double held_off(const outcome *a, const outcome *b)
 typedef struct {
     const char *method;
     /*
-     * accepted difference, as a share of the method's effect; accepted relative difference of bytes
+     * Accepted distance of logits, as a share of the effect of the method on them; accepted
+     * relative difference of the bytes held.
      */
     double share, held;
 } test_case;
@@ -150,7 +154,7 @@ static void test(const load *l, size_t slots, const char *model, const test_case
     free(replayed.logits);
 }
 
-/* Measures the effect of bf16 alone, and the logits without a method. */
+/* Computes the logits without a method, and the effect of bf16 on them. */
 static int measure(const load *l, size_t slots, outcome *plain, double *rounding, kvd_err *err)
 {
     outcome narrow = {0};
@@ -184,7 +188,7 @@ static void test_model(const char *path, const char *model, const request *r, si
     kvd_checkpoint_close(c);
 }
 
-/* ---- refused plans, and contexts with uncomputed cache entries ---- */
+/* ---- refused plans, and contexts that were never computed ---- */
 
 static void refused(const load *l, const char *method, size_t chunk, const char *why)
 {
@@ -285,7 +289,7 @@ int main(int argc, char **argv)
                                      {"fp8,mantissa=2", 0.5, 1e-9},
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
-                                     /* one rounded scale of 16 numbers changes all their codes */
+                                     /* rounding one scale of 16 numbers changes all their codes */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},

@@ -41,12 +41,12 @@ enum {
     SHORT = sizeof short_ones / sizeof *short_ones
 };
 
-/* ---- the engine ---- */
+/* ---- runs of the engine, with counts of bytes and low tokens ---- */
 
 typedef struct {
     const char *name;
     size_t max_batch;
-    bool mixed, graphs, phases; /* mixed: prompts and steps may share an iteration */
+    bool mixed, graphs, phases; /* mixed: prompts and decode steps may share an iteration */
     kvd_attention_choice attention;
 } setting;
 
@@ -59,8 +59,8 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
 /*
- * Returns the bytes of a token in a layer. Widths are stored as multiples of 16; with stock
- * attention, padded to the widest of the layer.
+ * Returns the bytes of a token of the cache in a layer. Head widths are stored as multiples of 16.
+ * With a stock attention kernel all heads are padded to the widest head of the layer.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
@@ -76,8 +76,8 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 }
 
 /*
- * Returns the bytes that a request of `tokens` tokens holds if low[layer] of them are low in each
- * layer; each layer also holds 4 bytes for their number.
+ * Returns the bytes that a request of `tokens` tokens holds if low[layer] of them have the low
+ * widths in each layer. Each layer also holds a 4-byte count of its low tokens.
  */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
@@ -92,8 +92,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns the number of low tokens of a layer's prompt if the layer forms its own sets; with
- * `lent`, if all layers use the first layer's.
+ * Returns the number of tokens of a prompt that have the low widths in a layer which forms its own
+ * sets of important tokens. If `lent` is true, all layers use the sets of the first layer.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -103,22 +103,22 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    size_t bytes, counts; /* number of iterations and of prompts whose numbers were wrong */
+    size_t bytes, counts; /* iterations with wrong bytes; prompts with wrong low counts */
 } wrongs;
 
-/* Values that are checked after every iteration. */
+/* Values that are checked after every iteration of the engine. */
 typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
     /*
-     * 0: no layer uses the sets of another one; 1: all layers use the first layer's; -1: some
-     * layers may, so that the engine's own counts are taken
+     * 0: every layer forms its own sets of important tokens; 1: all layers use the first layer's;
+     * -1: some layers may use those of another layer, so the engine's own counts are taken.
      */
     int lent;
-    float *logits;         /* [outputs][vocab] */
-    double held[MOST];     /* bytes of each running request */
-    size_t low[MOST][256]; /* low tokens of each request and layer */
+    float *logits;         /* [outputs][vocab] logits of emitted tokens */
+    double held[MOST];     /* bytes held by each running request */
+    size_t low[MOST][256]; /* number of low tokens of each request and layer */
     wrongs *wrong;
 } watched;
 
@@ -188,9 +188,11 @@ static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *
     return NULL;
 }
 
-/* ---- comparison with the reference ---- */
+/* ---- comparison of logits with the reference ---- */
 
-/* Returns the median distance of the rows of two results; *most receives the largest. */
+/*
+ * Returns the median distance between rows of logits of two results; `*most` receives the largest.
+ */
 static double distances(const load *l, const float *a, const float *b, double *most)
 {
     const size_t n = l->outputs;
@@ -215,7 +217,8 @@ typedef struct {
 } variant;
 
 /*
- * bar: median distance of engine and reference with the high widths alone; whole: that reference.
+ * Compares the engine with the reference for one variant of zdc. `whole` is the reference in which
+ * all tokens have the high widths, and `bar` the median distance of the engine from it.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -255,7 +258,10 @@ static void test_variant(const model *m, const char *name, const variant *v,
     kvd_plan_close(&plan);
 }
 
-/* If no token is low, the result equals the high widths, up to the kernel's division of work. */
+/*
+ * If all tokens are important, the logits must equal those with high widths alone, except for
+ * rounding if the kernel divides its work in another way.
+ */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
     kvd_err err = {""};
@@ -307,7 +313,7 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
     model_close(&m);
 }
 
-/* ---- refused plans, and contexts ---- */
+/* ---- refused plans, and contexts that were never computed ---- */
 
 static void refuses(const model *m, const char *text, size_t chunk, int gpus, const char *why)
 {
@@ -328,7 +334,10 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
         e->free(e);
 }
 
-/* After steps that are skipped, the low tokens of the prompt are unchanged. */
+/*
+ * A decode step after steps that were skipped, so that their tokens were never computed, must leave
+ * the low tokens of the prompt unchanged.
+ */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

@@ -23,22 +23,22 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* Prompts of one page and less, at page borders, and of several pages. */
+/* Requests whose prompts have less than one page, end at page borders, or have several pages. */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
                                    {200, 20}, {63, 10}, {65, 30}, {440, 13}};
 
 enum { REQUESTS = sizeof requests / sizeof *requests };
 
-/* ---- the hook ---- */
+/* ---- reference: attention hook of plain loops ---- */
 
 typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* true: prompts attend to the high widths in all layers, as in src/methods */
+    /* true: prompts attend to the high widths in all layers, as src/methods does */
     bool whole_prompts;
-    uint8_t *level;    /* [prompt] level of each token */
-    float *x[4], *out; /* q, k, v and work memory; out [rows][n_heads d_head] */
+    uint8_t *level;    /* [prompt] width level of each token */
+    float *x[4], *out; /* q, k, v and work memory; out: [rows][n_heads d_head] */
 } sets_hook;
 
 typedef struct {
@@ -93,7 +93,7 @@ static void cut_rows(const sets_hook *s, const kvd_attention_in *in, const kvd_d
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads,
                  heads = (size_t)in->config->n_heads;
     const size_t n = low_alone ? s->prompt : in->n_tokens;
-    const int saved = kvd_blas_serial(); /* the products are small */
+    const int saved = kvd_blas_serial(); /* one BLAS thread, because the products are small */
     for (size_t h = 0; queries && h < heads; h++) {
         const kvd_dims_head *const x = &dims->head[(size_t)in->layer * kv + h / (heads / kv)];
         there_and_back(n, d, x->d_qk, s->x[0] + h * d, heads * d, x->a_q, x->a_k, true, s->x[3]);
@@ -182,7 +182,7 @@ static float *by_hook(const model *m, const kvd_plan *plan, bool whole_prompts, 
     return NULL;
 }
 
-/* ---- the engine ---- */
+/* ---- runs of the engine, with counts of bytes ---- */
 
 static int entry_of(const kvd_dims *d, int layer, int first, int n)
 {
@@ -214,8 +214,8 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
 }
 
 /*
- * Counts the bytes that GPUs send each other for a prompt if all heads of a layer have one width:
- * Q, K, V and P V', and the importance.
+ * Counts the bytes that the GPUs send each other for a prompt of n tokens if all heads of a layer
+ * have one width: Q, K, V and attention outputs P V', and the importance of tokens.
  */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
@@ -247,8 +247,8 @@ typedef struct {
 } wrongs;
 
 /*
- * Runs one request at a time; on several GPUs prompts only. Logits of tokens that were not emitted
- * stay 0.
+ * Serves the requests one at a time and returns the logits. On several GPUs only the prompts are
+ * computed; the logits of all other tokens stay 0.
  */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
@@ -300,11 +300,11 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
     return NULL;
 }
 
-/* ---- comparison with the reference ---- */
+/* ---- comparison of logits with the reference ---- */
 
 /*
- * Returns the median distance of rows; only the first row of each request counts if prompts ran
- * alone.
+ * Returns the median distance between rows of logits. If `prompts` is true, only the first row of
+ * each request counts.
  */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
@@ -319,7 +319,10 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/* Measures the accepted distances: engine and reference with the high widths alone. */
+/*
+ * Compares the engine with the reference. The accepted distance follows from that of the two with
+ * high widths alone, which it measures first.
+ */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {
@@ -345,7 +348,7 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
     free(got);
 }
 
-/* Makes dims in which all heads of a layer have equal widths. */
+/* Makes projections in which all heads of a layer have equal widths. */
 static int equal_dims(const kvd_spectrum *s, const kvd_config *c, int kept, kvd_dims *d,
                       kvd_err *err)
 {
@@ -393,7 +396,7 @@ static void test_model(const char *path, const char *name, size_t n, const char 
         compare(&m, title, &plan, want, whole, 1, false, true, equal);
         compare(&m, title, &plan, want, whole, 1, false, false, equal);
         compare(&m, title, &plan, want, whole, 1, true, false,
-                equal); /* one GPU alone: rows are packed and sent to itself */
+                equal); /* one GPU alone: it packs rows and sends them to itself */
         for (int shares = 2; shares <= gpus && shares <= m.config->n_kv_heads; shares *= 2)
             compare(&m, title, &plan, want, whole, shares, true, false, equal);
     } else {

@@ -16,8 +16,9 @@
 #include "worst.h"
 
 /*
- * Computes the probabilities of row t of a query head over keys 0 .. t, each [d_qk] of `keys`, with
- * the temperature of the prompt. Returns the lse of the plain scores. s: memory for one row.
+ * Computes the attention probabilities p of prompt row t of a query head over `keys` 0 .. t, each
+ * [d_qk], with the temperature of the eviction rule. Returns the log-sum-exp of the scores without
+ * temperature. `s` is work memory for one row.
  */
 static double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                      double *p)
@@ -45,10 +46,10 @@ static double row_of(const fixture *f, int b, int h, int t, const double *keys, 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    return high + log(fmax(plain, 1)); /* the sum contains the largest term */
+    return high + log(fmax(plain, 1)); /* at least 1: the sum contains the largest term */
 }
 
-/* Returns true if scores and positions of the entries are stored. */
+/* Returns true if a score and a position are stored with every cache entry. */
 static int notes(const fixture *f)
 {
     return f->c->steps && f->c->rule.ranking == KVD_EVICT_ATTENTION;
@@ -62,7 +63,9 @@ static double product(const double *a, const double *b, int d)
     return sum;
 }
 
-/* Writes the scores of n tokens by their keys [n][d] to want [n]. */
+/*
+ * Writes to want [n] the eviction scores of n tokens that rules compute from the keys [n][d] alone.
+ */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
     double anchor[KVD_WIDTH_MAX] = {0};
@@ -78,8 +81,8 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
 }
 
 /*
- * Computes a KV head of a prompt: lse [n_heads][n_q8] of its rows, and want [n_kv_heads][n_q8], the
- * mass of each token.
+ * Computes the reference of one KV head of a prompt: the log-sum-exp lse [n_heads][n_q8] of its
+ * rows, and the attention mass want [n_kv_heads][n_q8] that each token receives.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -107,7 +110,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     free(p);
 }
 
-/* Computes all heads on all threads, because one thread would take minutes. */
+/* Computes the reference of all heads on all CPU threads, because one thread would take minutes. */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -130,8 +133,8 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Checks the tokens that stay. They must follow from the device's scores exactly, and from the
- * reference's except for near ties.
+ * Checks which tokens of a prompt stay in the cache. The set must follow exactly from the device's
+ * scores, and from the reference's scores except for near ties.
  */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
@@ -180,7 +183,7 @@ static void report(const fixture *f, const char *part, int wrong)
     failures += !ok;
 }
 
-/* ---- prompts ---- */
+/* ---- eviction after prompts ---- */
 
 static int check_rows(const fixture *f, const uint16_t *after, int b, int g, const int32_t *kept,
                       int m)
@@ -194,7 +197,10 @@ static int check_rows(const fixture *f, const uint16_t *after, int b, int g, con
     return wrong;
 }
 
-/* want: masses of the head's tokens, which this function smooths if the rule requires it. */
+/*
+ * Checks the scores and the kept tokens of one KV head of a prompt. `want` contains the attention
+ * masses of the head's tokens, which this function smooths if the rule requires it.
+ */
 static int check_prompt(fixture *f, int b, int g, double *want, const float *mass,
                         const float *score, const int32_t *kept, const uint16_t *after)
 {
@@ -204,7 +210,7 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     double *const p = need((size_t)n * sizeof *p);
     float *const order = need((size_t)n * sizeof *order);
     for (int t = 0; t < n; t++)
-        if (r->ranking == KVD_EVICT_FIRST) /* the earlier token ranks higher */
+        if (r->ranking == KVD_EVICT_FIRST) /* by position: the earlier token ranks higher */
             want[t] = (double)(order[t] = (float)-t);
         else
             note(f, (double)score[at + (size_t)t], want[t]);
@@ -248,7 +254,9 @@ static int on_hopper(void)
     return major == 9;
 }
 
-/* Returns the number of sums over the heads in `mass` that differ from `score`. */
+/*
+ * Returns the number of tokens whose `score` differs from the sum of `mass` over the query heads.
+ */
 static size_t differences(const fixture *f, const float *mass, const float *score)
 {
     size_t n = 0;
@@ -296,7 +304,7 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
         .score = on_device(NULL, kv * rows * sizeof *lse),
         .kept = on_device(NULL, kv * rows * sizeof *a.kept)};
     a.hopper = on_hopper();
-    kvd_evict_prompts_args other = a; /* by the mma.sync kernel, which sm_90 supports too */
+    kvd_evict_prompts_args other = a; /* runs on the mma.sync kernel, which sm_90 supports too */
     other.lse = on_device(lse, heads * rows * sizeof *lse);
     other.mass = on_device(NULL, heads * rows * sizeof *lse);
     const int attends = f->c->rule.ranking == KVD_EVICT_ATTENTION;
@@ -338,9 +346,12 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     free(after);
 }
 
-/* ---- steps ---- */
+/* ---- eviction in decode steps ---- */
 
-/* Computes the scores of one head after a step in double, from the state before it; want [n]. */
+/*
+ * Computes the eviction scores of one head after a decode step in double precision, from the state
+ * before the step, into want [n].
+ */
 static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                         double *want)
 {
@@ -375,7 +386,7 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/* Returns the denominators of the attention of the steps, [rows][n_heads]. */
+/* Returns the log-sum-exp of the attention scores of the steps, [rows][n_heads]. */
 static float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
 {
     float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
@@ -402,8 +413,9 @@ static float *step_denominators(const fixture *f, const uint16_t *q, const int32
 }
 
 /*
- * Returns the number of wrong numbers in the rows of a head that has m entries after a step. Entry
- * `victim` must be the newest entry, of n; -1: none.
+ * Returns the number of wrong numbers in the K and V rows of a head that has m entries after a
+ * step. The newest of n entries must have taken the place of entry `victim`; -1: nothing was
+ * evicted.
  */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
@@ -417,7 +429,10 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/* Checks the rows of one head after a step that ranks by position; the positions are a model's. */
+/*
+ * Checks the K and V rows of one head after a step of a rule that ranks by position. A model on the
+ * host keeps the positions.
+ */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;
@@ -436,7 +451,7 @@ static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint
     return wrong;
 }
 
-/* Checks the state and the rows of one head of one request after a step. */
+/* Checks the scores, positions, and K and V rows of one head of a request after a step. */
 static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                       const float *score, const uint32_t *position, const uint16_t *after)
 {
@@ -458,7 +473,7 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
             (least < 0 || want[i] < want[least]))
             least = i;
     const int evicts = n > budget->limit && least >= 0;
-    if (evicts) { /* the newest entry takes the place of the evicted one */
+    if (evicts) { /* the newest entry must be at the place of the evicted one */
         for (int i = 0; i < n - 1; i++)
             victim = position[at + (size_t)i] == now ? i : victim;
         victim = victim < 0 ? n - 1 : victim;
@@ -481,8 +496,8 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
 }
 
 /*
- * Writes the new rows after the entries. The writer of the first row of a group zeroes the group's
- * other rows.
+ * Writes a new row of K and V after the entries of every head. If it is the first of a group of 8
+ * rows, the other rows of the group become zero.
  */
 static void append(fixture *f)
 {
@@ -498,7 +513,7 @@ static void append(fixture *f)
 
 static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
 {
-    const size_t rows = (size_t)f->batch + 1; /* one more row, which is idle */
+    const size_t rows = (size_t)f->batch + 1; /* one row more than requests, which is idle */
     const size_t q_n = rows * (size_t)f->map.q_pitch;
     int32_t kv_len[BATCH + 1], slot[BATCH + 1];
     uint32_t now[BATCH + 1];
@@ -579,7 +594,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
     free(table);
 }
 
-/* The noise in float32 equals that in double up to rounding. */
+/* The Gumbel noise of keyformer in float32 must equal that in double up to rounding. */
 static void test_noise(void)
 {
     double worst = 0;
@@ -591,8 +606,8 @@ static void test_noise(void)
 }
 
 /*
- * Returns true for the quick cases: both score kernels, the step kernel in clusters of 1 to 8 CTAs,
- * every rule; with few tokens and steps.
+ * Returns true for cases of the quick run. They cover both score kernels, the step kernel in
+ * clusters of 1 to 8 thread blocks, and every rule, with few tokens and steps.
  */
 static int is_quick(const char *name)
 {
@@ -606,13 +621,15 @@ static int is_quick(const char *name)
 }
 
 /*
- * usage: gpu_evict [CASE]: cases whose name contains it; "quick": four small ones with five steps,
- * for compute-sanitizer
+ * usage: gpu_evict [CASE]
+ *
+ *   CASE   only cases whose name contains it; "quick": small cases with five steps, for
+ *          compute-sanitizer
  */
 int main(int argc, char **argv)
 {
     int devices = 0;
-    /* line buffered, so that results are visible if time runs out */
+    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     test_noise();
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {

@@ -23,7 +23,7 @@ static void report(int ok, int gpus, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- pieces ---- */
+/* ---- pieces of memory that GPUs send each other ---- */
 
 enum { PIECES = 3, ROUNDS = 9 };
 
@@ -31,11 +31,11 @@ typedef struct {
     kvd_gpu_sum *sum;
     int gpus, round;
     cudaStream_t stream[KVD_GPUS_MAX];
-    uint8_t *from[KVD_GPUS_MAX], *to[KVD_GPUS_MAX]; /* device memory of each GPU */
+    uint8_t *from[KVD_GPUS_MAX], *to[KVD_GPUS_MAX]; /* send and receive buffers on each GPU */
     size_t room[KVD_GPUS_MAX];
 } pieces;
 
-/* Returns the bytes of piece i from GPU a to GPU b. */
+/* Returns the size in bytes of piece i from GPU a to GPU b. */
 static size_t bytes_of(const pieces *x, int a, int b, int i)
 {
     static const size_t some[] = {1, 16, 3, 255, 4097, 65536, 17, 131075, 1048579, 8, 524309};
@@ -43,8 +43,9 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Lays out the pieces that GPU a sends, or receives, one after another with gaps between them.
- * Returns the bytes. If `list` is not NULL, it receives the pieces, at address `at`.
+ * Lays out the pieces that GPU a sends (or receives, if `receives` is true) one after another with
+ * gaps between them. Returns the size in bytes. If `list` is not NULL, fills it with the pieces,
+ * which begin at address `at`.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -60,7 +61,7 @@ static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu
     return where + 64;
 }
 
-/* Returns byte k of piece i from GPU a to GPU b. */
+/* Returns the expected byte k of piece i from GPU a to GPU b. */
 static uint8_t byte_of(const pieces *x, int a, int b, int i, size_t k)
 {
     const uint64_t h =
@@ -84,8 +85,8 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
 }
 
 /*
- * Returns the memory of GPU a on the host, as lay_out places it: the pieces that it sends, or the
- * expected ones, with 0xff in the gaps.
+ * Returns a host copy of the send buffer of GPU a, or of its expected receive buffer if `receives`
+ * is true, in the layout of lay_out. Gaps are filled with 0xff.
  */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
@@ -103,7 +104,10 @@ static uint8_t *image(const pieces *x, int a, int receives)
     return to;
 }
 
-/* Returns the index of the first wrong byte, or the size if all are right. */
+/*
+ * Returns the index of the first wrong byte in the receive buffer of GPU a, or the size of the
+ * buffer if all bytes are right.
+ */
 static size_t first_wrong(const pieces *x, int a)
 {
     const size_t room = x->room[a];
@@ -127,7 +131,7 @@ static int one_round(pieces *x, kvd_gpu_threads *gpu_threads, char *text, size_t
         x->room[g] = lay_out(x, g, 1, NULL, NULL);
         x->from[g] = on_device(host, lay_out(x, g, 0, NULL, NULL));
         x->to[g] = on_device(NULL, x->room[g]);
-        /* waits, because streams that do not block would not wait for the fill */
+        /* non-blocking streams would not wait for the fill */
         check(cudaDeviceSynchronize(), "fill");
         free(host);
     }
@@ -164,11 +168,11 @@ static void test_pieces(int gpus)
         check(cudaStreamDestroy(x.stream[g]), "stream");
 }
 
-/* ---- the sequence parallel engine ---- */
+/* ---- exchange of Q, K, V and outputs in the sequence parallel engine ---- */
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/* Returns a number that encodes its place: element b of head, page or token a. */
+/* Returns a 16-bit number derived from an element's place: element b of head, page or token a. */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;
@@ -178,7 +182,7 @@ static uint16_t mark(int kind, size_t a, size_t b)
 typedef struct {
     kvd_sequence *q;
     int layer;
-    uint16_t *out[KVD_GPUS_MAX]; /* device [n + 1][o_pitch]; the last row must stay unchanged */
+    uint16_t *out[KVD_GPUS_MAX]; /* device [n + 1][o_pitch]; the last row must not change */
 } turn;
 
 typedef struct {
@@ -215,8 +219,8 @@ static void poison(void *to, size_t n)
 }
 
 /*
- * Fills Q, pages and P V' of a GPU as its own work would leave them, and poisons the memory that
- * the exchange writes.
+ * Fills Q, pages of K and V, and outputs P V' of a GPU as it would compute them, and fills the
+ * memory that the exchange must write with poison.
  */
 static void fill(turn *t, int gpu)
 {
@@ -251,7 +255,9 @@ static uint16_t *fetched(const void *from, size_t n)
     return x;
 }
 
-/* Returns how many numbers of a GPU are at the wrong place. */
+/*
+ * Returns how many numbers of Q, K, V and P V' are at the wrong place on a GPU after the exchanges.
+ */
 static size_t wrong_of(const turn *t, int gpu)
 {
     const places p = places_of(t, gpu);
@@ -294,7 +300,7 @@ static int both_exchanges(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Runs the exchanges of one layer for a prompt of `len` tokens. */
+/* Runs both exchanges of one layer for a prompt of `len` tokens, and counts the wrong numbers. */
 static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_err *err)
 {
     turn t = {.q = q, .layer = layer};
@@ -312,7 +318,7 @@ static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_e
     return status;
 }
 
-/* Makes widths that differ between heads and layers. */
+/* Makes attention head widths that differ between heads and layers. */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, kvd_err *err)
 {
     kvd_widths w;
@@ -350,7 +356,7 @@ static void test_prompts(const kvd_checkpoint *c, int gpus, const kvd_plan *plan
         e->free(e);
 }
 
-/* Each GPU has three KV heads. */
+/* Tests the exchanges on a made-up model with three KV heads per GPU. */
 static void test_sequence(int gpus)
 {
     static const kvd_plan none = {.type = KVD_BF16};

@@ -20,7 +20,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* Returns n normal numbers of this size, exact in bf16. */
+/* Returns n normal random numbers with standard deviation `size`, rounded to bf16. */
 static float *some(kvd_rng *r, size_t n, double size)
 {
     float *const x = need(n * sizeof *x);
@@ -48,7 +48,7 @@ typedef struct {
     int norm;
 } scenario;
 
-/* Normalises a row of the residual in double. */
+/* Applies RMSNorm to a row of the residual stream in double precision. */
 static void norm_row(const float *x, const float *gain, size_t in, double eps, double *to)
 {
     double s = 0;
@@ -66,7 +66,10 @@ static double dot(const float *w, const double *x, size_t in)
     return s;
 }
 
-/* Returns the relative Frobenius distance of got [n][out] from the reference. */
+/*
+ * Returns the relative Frobenius distance of the product `got` [n][out] from the double-precision
+ * reference.
+ */
 static double distance(const scenario *c, const float *w, const double *x, const float *before,
                        const float *got)
 {
@@ -87,7 +90,10 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "logits"};
-    /* Accepted error: one rounding of the result, of the normalised rows, of gate and of up. */
+    /*
+     * Accepted error: one bf16 rounding each of the result, the normalised rows, and the gate and
+     * up products of SwiGLU.
+     */
     const int narrow = c->kind == KVD_FEW_STORE || c->kind == KVD_FEW_SWIGLU;
     const double bar = narrow || c->norm ? 6e-3 : 2e-6;
     const size_t rows = c->kind == KVD_FEW_SWIGLU ? 2 * c->out : c->out, n_y = c->n * c->out;
@@ -133,7 +139,7 @@ static void test(const scenario *c)
     (void)snprintf(text, sizeof text, "%zu x %zu -> %zu%s off by %.2g of %.0e", c->n, c->in, c->out,
                    c->norm ? ", normed," : "", e, bar);
     report(e <= bar && found == none && stamp != ~0ULL, name[c->kind], text);
-    /* A row that is not finite is found and named. */
+    /* The kernel must find a row that is not finite and name it. */
     if (c->norm) {
         const float infinite = INFINITY;
         check(

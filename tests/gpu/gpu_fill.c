@@ -29,7 +29,7 @@ static void *host(size_t bytes)
     return p;
 }
 
-/* Compares the device's array with the host's. */
+/* Compares the device's array of n 16-bit numbers with the host's array `want`. */
 static void compare(const char *name, const kvd_problem *p, const void *device,
                     const uint16_t *want, size_t n)
 {

@@ -13,17 +13,17 @@
 #include "model/checkpoint/shapes.h"
 
 /*
- * Largest accepted distances. float32 has that of the CPU's pass. bf16 has 8 bits: weights that are
- * stored in float32, normalised rows, Q, K, V, probabilities, attention output and activation are
- * each rounded by up to 2^-9. Over the fixtures this gives 0.7 to 2.8 % of the norm of logits and
- * up to 3.9 % of attention outputs; Transformers in bf16, whose residual stream is bf16 too, gives
- * 0.8 to 4 % of the logits.
+ * Largest accepted relative distances of activations and logits. For float32 this is the bound of
+ * the CPU's pass. In bf16, weights that are stored in float32, normalised rows, Q, K, V,
+ * probabilities, attention output and activation are each rounded by up to 2^-9. Over the fixtures
+ * this gives 0.7 to 2.8 % of the norm of logits and up to 3.9 % of attention outputs. Transformers
+ * in bf16, whose residual stream is bf16 too, gives 0.8 to 4 % of the logits.
  */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
- * Bound of models with routed experts in bf16: a token whose logits of two experts are nearly equal
- * may choose the other one, which changes its row by tens of percent. The median over rows must
- * stay within the usual bound.
+ * Largest accepted distance of models with routed experts in bf16. A token for which two experts
+ * have nearly equal router logits may choose the other expert, which changes its row by tens of
+ * percent. The median over rows must stay within the usual bound.
  */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -41,7 +41,7 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-/* ---- comparison with published software ---- */
+/* ---- comparison with Hugging Face Transformers ---- */
 
 static void test_transformers(kvd_gpu_forward *f, const expectation *e, const char *name,
                               kvd_dtype type)
@@ -70,14 +70,14 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
     recording_release(&got);
 }
 
-/* ---- batches ---- */
+/* ---- independence of sequences in a batch ---- */
 
 enum { N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
 /*
- * Sequences of a batch do not affect each other, neither by keys nor, with longrope, by another
- * sequence's length.
+ * Sequences of a batch must not affect each other, neither by their keys nor, with longrope, by
+ * their lengths.
  */
 static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
@@ -107,7 +107,8 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 }
 
 /*
- * Equal runs give equal bits, also a run that is split at any layer with another batch in between.
+ * Two runs of one batch must give equal bits, also if one is interrupted after a layer and another
+ * batch runs before it continues.
  */
 static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
@@ -145,11 +146,14 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/* ---- CPU pass on every model family ---- */
+/* ---- comparison with the CPU pass, every model family ---- */
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/* Fills offset [SEQUENCES + 1] with odd lengths, the longest of the model's positions. */
+/*
+ * Fills offset [SEQUENCES + 1] with sequence lengths up to the number of positions of the model,
+ * and returns the number of tokens.
+ */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -160,7 +164,10 @@ static size_t make_batch(const kvd_config *c, size_t *offset)
     return offset[SEQUENCES];
 }
 
-/* Appends the largest error over the layers of one kind of rows to *text. */
+/*
+ * Returns the largest error over the layers of one kind of rows, such as attention outputs, and
+ * appends it to `text`.
+ */
 static double add_kind(const recording *gpu, const recording *cpu, int kind, char *text,
                        size_t size)
 {
@@ -180,7 +187,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median of the distances of n rows of d values. */
+/* Returns the median of the relative distances between n rows of d values in x and y. */
 static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
 {
     double *const e = need(n * sizeof *e);
@@ -193,8 +200,8 @@ static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
 }
 
 /*
- * Runs both passes for the rows after the final norm, and returns their distance. *median receives
- * the median of the distances of single rows.
+ * Runs both passes and returns the relative distance of the rows after the final norm. `*median`
+ * receives the median of the distances of single rows.
  */
 static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kvd_batch *b,
                            double *median, kvd_err *err)
@@ -223,8 +230,8 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
 }
 
 /*
- * The CPU's pass over a batch of odd lengths, longer than the windows of the fixtures. Prints the
- * largest error of every kind of rows.
+ * Compares the GPU's pass with the CPU's on sequences longer than the attention windows of the
+ * fixtures. Prints the largest error of every kind of rows.
  */
 static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
@@ -273,7 +280,7 @@ static void test_family(const char *name, kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* ---- comparison with the CPU pass ---- */
+/* ---- comparison with the CPU pass, demo model ---- */
 
 static const size_t offset3[] = {0, 9, 259, 304};
 enum { N3 = 304 };
@@ -302,8 +309,8 @@ static void test_cpu(const char *path, kvd_dtype type)
 }
 
 /*
- * A run of only the first layers has the bits of the whole run. Logits are computed in several
- * pieces.
+ * Stopping after the first layers must give the bits that a run of all layers has there. Logits
+ * that are computed in several pieces must equal those of one piece.
  */
 static void test_last_layer(void)
 {
@@ -333,7 +340,7 @@ static void test_logits_in_pieces(void)
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
     char text[64];
-    kvd_checkpoint *c = family_or_end("opt-after"); /* with a projection after the last layer */
+    kvd_checkpoint *c = family_or_end("opt-after"); /* has a projection after its last layer */
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;
     float *host = need(N * d * sizeof *host), *a = need(N * vocab * sizeof *a),
@@ -362,8 +369,8 @@ static void test_logits_in_pieces(void)
 }
 
 /*
- * A DeepSeek-V3 whose sizes are multiples of 16 bytes, so that one call multiplies all heads; the
- * fixtures have odd sizes.
+ * Shape of a DeepSeek-V3 model whose sizes are multiples of 16 bytes, so that one call multiplies
+ * all heads. The fixtures have odd sizes and use another path.
  */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
@@ -393,7 +400,7 @@ static void test_latent_shape(kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* The pass takes the bytes that it announces, here 14.9 GB. */
+/* The pass must allocate as many bytes as it announces, here 14.9 GB. */
 static void test_bytes(void)
 {
     kvd_err err = {""};
@@ -420,7 +427,7 @@ static void test_bytes(void)
     kvd_checkpoint_close(c);
 }
 
-/* With an argument, only families whose name contains it are tested, and nothing else. */
+/* usage: gpu_forward [NAME]: tests only model families whose name contains NAME */
 int main(int argc, char **argv)
 {
 #define NAME(name) name

@@ -22,7 +22,7 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-/* ---- refused models and batches ---- */
+/* ---- batches and specifications that the pass refuses ---- */
 
 static void expect_message(const char *what, int status, const char *got, const char *want)
 {
@@ -91,9 +91,12 @@ static void test_bad_batches(void)
     kvd_checkpoint_close(c);
 }
 
-/* ---- models ---- */
+/* ---- models that a GPU's share cannot be made of ---- */
 
-/* A model that `use` on `count` GPUs refuses, with a message that contains `part`. */
+/*
+ * Checks that kvd_gpu_share_of refuses the model `name` for `use` on `count` GPUs, with a message
+ * that contains `part`.
+ */
 static void test_refusal(const char *name, kvd_gpu_use use, int count, const char *part)
 {
     kvd_err err = {""};
@@ -126,7 +129,10 @@ static void test_refusals(void)
 
 /* ---- activations that are not finite ---- */
 
-/* With one bad weight, both passes name the same place. Tokens 0 .. 29 are two sequences. */
+/*
+ * With one non-finite weight, the passes on GPU and CPU must name the same layer, sequence and
+ * token. The batch has 30 tokens in two sequences.
+ */
 static void test_nonfinite(kvd_dtype type, int last_layer)
 {
     static const struct {
@@ -174,8 +180,8 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
 }
 
 /*
- * A hook whose attention output is not finite. It must be detected even at an element that nothing
- * reads.
+ * Writes an attention output that is not finite, at an element that no later product reads. The
+ * pass must detect it nevertheless. Used as the `run` callback of an attention hook.
  */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {

@@ -12,16 +12,16 @@
 #include "gpu_forward_case.h"
 
 /*
- * Largest accepted relative distances. Differences in the last bits of float32 can round to
- * different bf16 numbers.
+ * Largest accepted relative distances of several GPUs from one GPU. GPUs add in another order, and
+ * differences in the last bits of float32 can round to different bf16 numbers.
  */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int failures, compared;
 
 /*
- * Numbers of rows of a small and of a large batch. The large batch has 43 sequences of 50 rows
- * each.
+ * Number of rows (tokens) of the small and of the large batch, and number of sequences of 50 rows
+ * in the large batch.
  */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
 static const size_t few_offset[] = {0, 9, 59, N_FEW};
@@ -42,7 +42,7 @@ static void report(int ok, const char *name, int n_gpus, kvd_dtype type, const c
     failures += !ok;
 }
 
-/* A run that is split at any layer gives the same bits. */
+/* Runs a batch whole, and interrupted after a layer. Fails unless both give the same bits. */
 static int two_parts(kvd_gpu_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const kvd_config *config = &kvd_gpu_forward_weights(f, 0)->config;
@@ -88,7 +88,10 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = batch_of(many, id);
     recording one, several;
-    /* In bf16 another rounding may change the experts of a token (gpu_forward.c). */
+    /*
+     * In bf16 another rounding may change the experts that a token is routed to (see
+     * gpu_forward.c).
+     */
     const bool routed = kvd_checkpoint_config(c)->n_experts && type == KVD_BF16;
     const double limit = routed ? 0.25 : bar[type];
     kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
@@ -109,7 +112,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 typedef struct {
     kvd_gpu_attention hook; /* must be the first member */
     kvd_gpu_attention *dense;
-    int layer; /* layer at which the hook fails */
+    int layer; /* first layer at which the hook fails */
 } refusing;
 
 static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
@@ -121,8 +124,8 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
 }
 
 /*
- * An error of one GPU's hook ends the run on all GPUs, and the pass can no longer be used. With
- * many rows this also happens during sums.
+ * If an attention hook fails on one GPU, the run must end on all GPUs and the pass must refuse
+ * further runs. With many rows this also happens while sums between GPUs overlap products.
  */
 static void test_failure(const char *family, int n_gpus, int many)
 {
@@ -154,7 +157,10 @@ typedef struct {
     size_t row;
 } spoiling;
 
-/* A hook that makes an activation on one GPU not finite, which must be detected. */
+/*
+ * Makes an attention output of GPU 1 not finite, which the pass must detect. Used as the `run`
+ * callback of an attention hook.
+ */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     const size_t width =
@@ -204,16 +210,16 @@ static void test_errors(void)
     test_failure("llama-biases", 2, 1);
 }
 
-/* usage: gpu_forward_several [errors]; errors: only the tests of errors */
+/* usage: gpu_forward_several [errors]: all tests, or only those of errors */
 int main(int argc, char **argv)
 {
-    /* One family of every structure of a layer. */
+    /* one model family for every layer structure */
     static const char *const family[] = {
         "llama-biases", "mistral-window", "phi3-long", "opt-before",   "falcon-40b", "falcon-11b",
         "falcon-mha",   "gemma2-caps",    "glm4-half", "mixtral-full", "gpt-oss"};
     const int errors = argc > 1 && !strcmp(argv[1], "errors");
     int devices = 0;
-    /* line buffered, so that results are visible if time runs out */
+    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i <= SEQUENCES; i++)
         many_offset[i] = 50 * i;

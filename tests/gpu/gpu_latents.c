@@ -30,7 +30,7 @@ typedef struct {
     int32_t kv_len[MOST], q_len[MOST];
 } latent_case;
 
-/* A case on the host and the device. All 16-bit numbers are bf16. */
+/* Data of a test case on the host and the device. All 16-bit numbers are bf16. */
 typedef struct {
     const latent_case *c;
     kvd_attn_map map;
@@ -114,7 +114,7 @@ static void make(problem *p, const latent_case *c)
     const size_t half = (size_t)c->d / 2, most = MAX_PAGES * 64;
     p->cosine = need(2 * most * half * sizeof *p->cosine);
     p->sine = p->cosine + most * half;
-    size_t longest = 0; /* the table ends with the longest request */
+    size_t longest = 0; /* the RoPE table ends with the longest request */
     for (int b = 0; b < c->n; b++)
         longest = (size_t)c->kv_len[b] > longest ? (size_t)c->kv_len[b] : longest;
     for (size_t t = 0; t < longest; t++)
@@ -188,7 +188,7 @@ static const uint16_t *matrix_of(const problem *p, int b, int g, int side)
            p->head[g].matrix[side];
 }
 
-/* Applies RoPE of position t to x [d]. */
+/* Applies RoPE at position t to the vector x [d]. */
 static void turn(const problem *p, int t, double *x)
 {
     const int half = p->c->d / 2;
@@ -209,14 +209,14 @@ static uint16_t *fetch(const void *from, size_t n)
     return x;
 }
 
-/* ---- restore ---- */
+/* ---- restoring keys and values from latents ---- */
 
 typedef struct {
     double off, square, n;
     int zeros;
 } restored_head;
 
-/* Computes row t of K or V of a head in double, [width]. */
+/* Restores row t of K or V of a head from its latent in double precision, into y [width]. */
 static void restore_row(const problem *p, int b, int g, int side, int t, double *y)
 {
     const int rank = p->c->rank[side], w = side ? p->map.d_v[g] : p->c->d;
@@ -254,7 +254,10 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     return h;
 }
 
-/* Computes the references of the heads on all threads, because one thread would take minutes. */
+/*
+ * Restores all pages on the device and compares them with references. The references are computed
+ * on all CPU threads, because one thread would take minutes.
+ */
 static void test_restore(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -278,11 +281,11 @@ static void test_restore(const problem *p)
     free(got);
 }
 
-/* ---- rows ---- */
+/* ---- storing rows in pages ---- */
 
 /*
- * Tests storing: new rows go to pages, and queries to blocks (prompts) or rows (decode steps). The
- * pages are then read back into rows.
+ * Stores new latent rows in pages, and queries in blocks (prompts) or rows (decode steps), and
+ * checks them. Then reads the pages back into rows.
  */
 static void test_put(problem *p)
 {
@@ -392,7 +395,10 @@ static void test_gather(const problem *p)
     check(cudaFree(rows), "cudaFree");
 }
 
-/* Multiplies the last row of every slice with the matrices of its slot. */
+/*
+ * Checks the kernel that projects the last token's K and V rows of every request to latents with
+ * the matrices of the request's slot.
+ */
 static void test_cut(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -441,7 +447,7 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < RANK; j++) {
                 uint16_t want = 0;
-                if (j < WIDTH) /* column D - 1 - j of a column-major matrix */
+                if (j < WIDTH) /* the expected column is D - 1 - j of a column-major matrix */
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += got[(m * D + i) * RANK + j] != want;
             }
@@ -464,8 +470,8 @@ static const latent_case cases[] = {
 };
 
 /*
- * Returns true for the quick cases: every kernel at small sizes, with pairs and halves, groups,
- * matrices of slots, and no RoPE.
+ * Returns true for cases of the quick run. They cover every kernel at small sizes: interleaved
+ * pairs and halves in RoPE, groups of heads, matrices per slot, and no RoPE.
  */
 static bool is_quick(const latent_case *c)
 {
@@ -476,12 +482,12 @@ static bool is_quick(const latent_case *c)
     return false;
 }
 
-/* usage: gpu_latents [CASE | quick]: one case; small ones, for compute-sanitizer */
+/* usage: gpu_latents [CASE | quick]: one case, or small cases for compute-sanitizer */
 int main(int argc, char **argv)
 {
     int devices = 0;
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
-    /* line buffered, so that results are visible if time runs out */
+    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip latents: no device\n");

@@ -21,7 +21,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- prompts ---- */
+/* ---- attention mass that the tokens of a prompt receive ---- */
 
 static void check_masses(fixture *f)
 {
@@ -48,10 +48,10 @@ static void check_masses(fixture *f)
     free(got);
 }
 
-/* ---- a prompt's end ---- */
+/* ---- levels and codes at the end of a prompt ---- */
 
 typedef struct {
-    /* numbers of wrong codes, of wrong levels not explained by rounding, and of wrong counts */
+    /* number of wrong codes, of wrong levels that rounding does not explain, and of wrong counts */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -126,26 +126,26 @@ static void check_prompts(fixture *f, char *page)
         text, sizeof text,
         "prompts: %lld high, %lld low, %d dropped; %d codes, %d levels, %d counts other, scores off by %.2g",
         (long long)r.n[0], (long long)r.n[1], r.dropped, r.codes, r.levels, r.counts, r.score);
-    /* rounding may move a token across a border of its level */
+    /* rounding may move a token to the next precision level */
     report(!r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
                state.entries[1] == r.n[1] && !state.wanted,
            f->s->name, text);
 }
 
-/* ---- steps ---- */
+/* ---- attention and updates of decode steps ---- */
 
 typedef struct {
-    double out, lse, score; /* largest errors */
-    /* numbers of entries at another level, of wrong codes, and of wrong counts */
+    double out, lse, score; /* largest errors of outputs, log-sum-exp and scores */
+    /* number of entries at a wrong precision level, of wrong codes, and of wrong counts */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
 
-/* State of one head before its update. */
+/* State of one KV head before the update of a decode step. */
 typedef struct {
     section x;
-    const float *q, *k, *v; /* queries [group][d], new key [d] */
-    double *received;       /* [n + 1] means over the group; the new token is last */
+    const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
+    double *received;       /* [n + 1] received attention, mean over heads; new token last */
 } head_step;
 
 static void attend_in_double(const fixture *f, head_step *h, int j, double *out, double *lse)
@@ -175,8 +175,9 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * Computes Algorithm 1 for one head. to [n + 1] receives KVD_LEVEL_* by position, the new token
- * last; 0 if the token is near a border and any level is accepted.
+ * Computes Algorithm 1 of LeanKV for one head. to [n + 1] receives the precision level KVD_LEVEL_*
+ * of each entry, the new token last. A level of 0 means that the score is near a border, so that
+ * any level is accepted.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
@@ -416,8 +417,8 @@ static void check_steps(fixture *f, char *page)
         f->s->steps, r.out, r.lse, r.score, r.wrong, r.codes, r.lost, r.lowered, r.dropped,
         r.close);
     /*
-     * Codes of keys are stored with an offset of 1024, whose share is subtracted from a float32
-     * sum: this changes a score by about 1e-4 if keys have 4 bits.
+     * Key codes are stored with an offset of 1024, whose contribution is subtracted from a float32
+     * sum. This changes a score by about 1e-4 if keys have 4 bits.
      */
     report(r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
                r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
@@ -440,7 +441,7 @@ static void run(const setting *s, uint64_t seed)
     }
     for (int i = 0; i < ROWS; i++)
         f->slot[i] = (i + 2) % (ROWS + 1);
-    f->slot[ROWS] = ROWS + 1; /* an idle row */
+    f->slot[ROWS] = ROWS + 1; /* slot of an idle row */
     make_pool(f);
     make_prompts(f);
     char *const page = need((size_t)f->pool.layout.page_bytes);

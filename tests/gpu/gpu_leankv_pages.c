@@ -19,7 +19,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- the layout ---- */
+/* ---- places of codes within a page ---- */
 
 static int one_place_each(int d, int bits, int keys)
 {
@@ -73,7 +73,7 @@ static void test_layout(void)
            "layout", "bits, a low level above the high one and heads that do not go are refused");
 }
 
-/* ---- the model on the host ---- */
+/* ---- model of the page allocator on the host ---- */
 
 enum { SLOTS = 5, LAYERS = 3, KV = 3, HEADS = SLOTS * LAYERS * KV, TABLE = 12, PAGES = 149 };
 
@@ -172,7 +172,10 @@ static void model_give_back(model *m, const int32_t *slot, int n)
         }
 }
 
-/* Compares the device with the model: lists, tables, counts, and one place for every page. */
+/*
+ * Returns true if the device's free list, page tables and counts equal those of the host model, and
+ * every page has exactly one place in them.
+ */
 static int same(const kvd_leankv_pool *p, const model *m)
 {
     static model got;
@@ -201,7 +204,10 @@ static int same(const kvd_leankv_pool *p, const model *m)
     return good;
 }
 
-/* Sets the entries of the heads of a slot, as its prompt leaves them or as steps add to them. */
+/*
+ * Sets the number of cache entries of every head on the device and in the model, as a prompt or
+ * decode steps would.
+ */
 static void set_entries(kvd_leankv_pool *p, model *m, const kvd_leankv_head *head)
 {
     for (int i = 0; i < HEADS; i++)
@@ -247,7 +253,7 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-        } else if (what == 1) { /* prompts of one layer, in slots without pages there */
+        } else if (what == 1) { /* prompts of one layer, in slots that have no pages of the layer */
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
                 for (int g = 0; g < KV; g++) {
@@ -260,8 +266,8 @@ static void test_random(void)
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
             /*
-             * a step: a few more entries within the pages, then a place for the next one; one row
-             * is idle
+             * A decode step: heads get a few more entries within their pages, then a page for the
+             * next entry. One row of the batch is idle.
              */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
@@ -296,8 +302,8 @@ static void test_random(void)
 }
 
 /*
- * A demand for more pages than exist is reported with the numbers of its first occurrence, assigns
- * nothing, and changes nothing.
+ * If the heads want more pages than are free, the device must report the numbers of the first such
+ * demand, and must assign no page.
  */
 static void test_short(void)
 {
@@ -321,7 +327,10 @@ static void test_short(void)
         HEADS * 3 * KVD_LEANKV_PAGE_TOKENS, (unsigned long long)s.wanted,
         (unsigned long long)s.left, (long long)s.entries[0], (unsigned long long)0,
         (unsigned long long)s.start);
-    /* 45 heads want 3 each = 135 of 149, which fits; the second time two more each */
+    /*
+     * The first demand, 45 heads times 3 pages = 135 of 149, fits. The second, two more pages per
+     * head, does not.
+     */
     report(s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
                s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&
                head[7].pages[1] == 0,

@@ -1,4 +1,4 @@
-/* The public library on a GPU, against the references. */
+/* Tests of the public library (include/kvdim) on a GPU, compared with reference results. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 

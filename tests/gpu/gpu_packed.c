@@ -31,11 +31,11 @@ typedef struct {
     const char *method;
     int d;
     int length[N], steps;
-    double bar; /* accepted error of a number, relative to itself and to a root mean square of 1 */
+    double bar; /* accepted error of a restored number, relative to it and to an RMS of 1 */
     int group;  /* number of query heads per KV head */
     /*
-     * token 0 has almost all attention and values of 0, so that small probabilities decide the
-     * output
+     * true: token 0 receives almost all attention and its values are 0, so that small probabilities
+     * decide the output
      */
     bool peak;
 } test_case;
@@ -46,12 +46,12 @@ typedef struct {
     kvd_plan plan;
     kvd_packed_args a;
     int most, max_pages, rope;
-    /* [N][most][N_KV][d] keys before RoPE; keys and values after it; bf16 numbers */
+    /* [N][most][N_KV][d] keys before RoPE; keys after RoPE and values; all are bf16 numbers */
     float *pre, *x[2];
     float *cosine, *sine;
-    uint16_t *q; /* host [N][heads][d] */
+    uint16_t *q; /* host copy [N][heads][d] of the queries */
     int32_t page[N][64], slot[N];
-    uint16_t *pages; /* host copy of the working pages */
+    uint16_t *pages; /* host copy of the pages with restored rows */
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
 } bench;
@@ -76,7 +76,7 @@ static size_t at(const bench *w, int b, int t, int g, int i)
            (size_t)i;
 }
 
-/* Returns the index of an element within a page. */
+/* Returns the index of element i of token t's K or V row within a page. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     const size_t d = (size_t)w->t->d;
@@ -94,7 +94,7 @@ static void make_queries(bench *w)
         w->q[i] = bits_of((float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01)));
 }
 
-/* Gives the keys of token 0 the direction of their heads' queries. */
+/* Makes the keys of token 0 parallel to the queries of their KV head. */
 static void make_peaks(bench *w)
 {
     const int d = w->t->d;
@@ -126,7 +126,7 @@ static void make_rows(bench *w)
     for (int side = 0; side < 2; side++)
         w->x[side] = need(n * sizeof(float));
     for (size_t i = 0; i < n; i++) {
-        const double far = kvd_rng_below(&r, 300) ? 1 : 8; /* outliers */
+        const double far = kvd_rng_below(&r, 300) ? 1 : 8; /* one number in 300 is an outlier */
         w->pre[i] = number(bits_of(
             (float)(kvd_rng_normal(&r) * far + (w->rope ? 0 : (double)(i % (size_t)d % 5)))));
         w->x[1][i] = number(bits_of((float)(kvd_rng_normal(&r) * far)));
@@ -257,8 +257,8 @@ static void upload_lengths(bench *w, int step)
 }
 
 /*
- * Copies keys before RoPE of tokens first[b] .. first[b] + n[b] - 1 to the device, one request
- * after another.
+ * Copies the keys before RoPE of tokens first[b] .. first[b] + n[b] - 1 of every request b to the
+ * device, one request after another.
  */
 static void upload_x(bench *w, const int *first, const int *n)
 {
@@ -276,8 +276,8 @@ static void upload_x(bench *w, const int *first, const int *n)
 }
 
 /*
- * Writes token t of a request into its page. After the last token, the rest of its group of 8 is
- * zero (kernels/layout.h).
+ * Writes the K and V rows of token t of a request into its page. After the last token of the
+ * request, writes zeros, which fill the group of 8 rows (kernels/layout.h).
  */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
@@ -308,7 +308,7 @@ static void run_prompts(bench *w)
     check(kvd_packed_code(&a, NULL), "code");
 }
 
-/* Writes the newest token of each request into the ring, as kvd_append does. */
+/* Writes the K and V of each request's newest token into the ring buffer, as kvd_append does. */
 static void append_step(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -336,8 +336,8 @@ static void append_step(bench *w, int step)
 }
 
 /*
- * Returns the expected rows [m][d] of a head with m tokens, the newest of which was just stored.
- * *coded receives the number of coded tokens.
+ * Returns the expected K or V rows [m][d] of a head with m tokens, the newest of which was just
+ * stored. `*coded` receives how many tokens are stored as codes.
  */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
@@ -378,10 +378,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/*
- * Returns the number of wrong numbers of a head in the working pages. After the last token they
- * must be zero.
- */
+/* Returns how many restored numbers of a head are wrong. Rows after the last token must be zero. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -402,8 +399,8 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
 }
 
 /*
- * Returns the distance of the output of a query head from softmax(q K^T / sqrt(d)) V in double,
- * relative to its norm.
+ * Returns the relative distance of the attention output of a query head from softmax(q K^T /
+ * sqrt(d)) V in double precision.
  */
 static double attention_off(const bench *w, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
@@ -431,12 +428,12 @@ static double attention_off(const bench *w, int m, const float *k, const float *
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
-    int tokens, head; /* place of the largest attention error */
+    int tokens, head; /* number of tokens and head of the largest attention error */
 } result;
 
 /*
- * Compares the restored rows, and the attention on the codes if a kernel supports it (o NULL: none
- * does).
+ * Compares the restored rows and, if `o` is not NULL, the outputs of the kernel that attends to the
+ * codes.
  */
 static void compare(const bench *w, int step, const uint16_t *o, result *r)
 {
@@ -503,7 +500,7 @@ static void close_bench(bench *w)
 
 typedef struct {
     kvd_packed_decode_args args;
-    uint16_t *o; /* host [N][heads][d] */
+    uint16_t *o; /* host copy [N][heads][d] of the outputs */
     size_t bytes;
 } decoder;
 

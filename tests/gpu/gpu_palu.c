@@ -21,7 +21,7 @@ typedef struct {
     kvd_palu_shape shape;
     int dtype, batch;
     int32_t kv_len[BATCH_MAX];
-    float q_gain; /* factor of the queries; above 1 the softmax is sharp */
+    float q_gain; /* factor of the queries; above 1 the softmax becomes sharp */
 } test;
 
 static int failures;
@@ -41,7 +41,8 @@ static float normal(void)
 }
 
 /*
- * Returns n normal numbers times gain, rounded to dtype. If `outliers`, every 97th is an outlier.
+ * Returns n normal random numbers times `gain`, rounded to dtype. If `outliers` is true, every 97th
+ * number is four times as large.
  */
 static float *numbers(size_t n, int dtype, float gain, int outliers)
 {
@@ -109,8 +110,8 @@ static void run(const test *c, int n_clusters)
             sine[t * HALF + i] = (float)sin(angle);
         }
     /*
-     * Pages are in scattered order. Unwritten elements are NaN, and page numbers after a request's
-     * end are invalid.
+     * Assigns pages in scattered order. Unwritten elements are NaN, and page numbers after a
+     * request's end are invalid.
      */
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)

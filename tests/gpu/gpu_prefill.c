@@ -18,7 +18,7 @@
 
 #include "gpu_case.h"
 
-enum { MAX_BATCH = 8, POISON = 0x7fff /* POISON: a NaN of both types */ };
+enum { MAX_BATCH = 8, POISON = 0x7fff /* a bit pattern that is NaN in bf16 and float16 */ };
 
 static int failed;
 
@@ -35,13 +35,15 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int d_qk, d_v; /* 0: mixed over the heads */
+    int d_qk, d_v; /* key and value widths; 0: mixed widths over the heads */
     int tile_rows, listed, n_ctas;
-    double sharpness; /* factor of Q */
+    double sharpness; /* factor of the queries; large values make the softmax sharp */
     int lengths[MAX_BATCH][2];
 } scenario;
 
-/* Returns random values rounded to the type, some of them outliers. */
+/*
+ * Returns n normal random numbers rounded to the type, about one in 100 of them six times as large.
+ */
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);
@@ -127,7 +129,7 @@ static void run(const kernel *tested, const scenario *c)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA has no tile */
+    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA has no tile of work */
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
     float *lse = need((size_t)c->n_heads * n_q8 * sizeof *lse);
@@ -231,8 +233,8 @@ static void run(const kernel *tested, const scenario *c)
 int main(int argc, char **argv)
 {
     /*
-     * name, type, query heads, KV heads, d_head, d_qk, d_v, rows, listed, CTAs, sharpness, (new,
-     * all) of each request
+     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, rows of a tile, static list,
+     * CTAs, sharpness, {new tokens, all tokens} of each request.
      */
     static const scenario cases[] = {
         {"dense", KVD_BF16, 2, 1, 128, 128, 128, 192, 0, 5, 1, {{300, 300}}},
@@ -284,7 +286,7 @@ int main(int argc, char **argv)
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, {{250, 250}, {70, 300}}},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, {{900, 1111}}},
     };
-    /* arguments: [CASE [KERNEL]] */
+    /* usage: gpu_prefill [CASE [KERNEL]] */
     const char *only = argc > 1 ? argv[1] : NULL, *only_kernel = argc > 2 ? argv[2] : NULL;
     int n_devices = 0, major = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {

@@ -19,7 +19,7 @@
 static const char *const schedule_name[] = {"none", "papers", "ours"};
 static int failed;
 
-/* A layer, and its lists on the device. */
+/* One layer of a prefill: its heads and batch, and its lists of tiles on the device. */
 typedef struct {
     const kvd_attn_heads *heads;
     const kvd_attn_batch *batch;
@@ -30,7 +30,7 @@ typedef struct {
     void *scratch;
 } layer;
 
-/* The lists on the host. */
+/* A layer's lists of tiles, copied to the host. */
 typedef struct {
     size_t n; /* number of tiles */
     kvd_prefill_tile *tile;
@@ -139,9 +139,9 @@ static int static_lists_whole(const layer *l, const lists *r)
 }
 
 /*
- * Costs are rounded to one of at least 64 steps of the most expensive head's tile. A tile may
- * therefore follow one that costs up to one step less, which is 1/30 of the keys of the cheapest
- * head.
+ * Returns true if the tiles of each head are in order of falling cost. The scheduler rounds costs
+ * to at least 64 steps of the most expensive head's tile. A tile may therefore follow one that
+ * costs up to one step less, which is 1/30 of the keys of the cheapest head.
  */
 static int ours_falls(const layer *l, const lists *r)
 {
@@ -191,8 +191,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /*
- * Compares one launch for layers of different widths with a launch per layer. The order of `ours`
- * is fixed only up to its steps.
+ * Compares one planning launch for layers of different widths with one launch per layer. With the
+ * schedule `ours`, the order of tiles whose costs are in the same step is not fixed.
  */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
@@ -241,8 +241,8 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
 }
 
 /*
- * Returns the microseconds per launch. Launches follow one another without a pause, so that they
- * hide each other's gaps and the clock rate is high.
+ * Returns the microseconds per planning launch. Launches follow one another without a pause, which
+ * hides launch latency and keeps the clock rate high.
  */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {
@@ -267,7 +267,7 @@ static double time_launches(layer *l, kvd_schedule schedule, const void *layers,
     return 1e3 * (double)ms / RUNS;
 }
 
-/* Times 32 layers in one launch, each with lists of its own. */
+/* Prints the time of planning 32 layers in one launch, each with its own lists of tiles. */
 static void time_plans(const char *name, const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                        kvd_schedule schedule, int n_ctas)
 {

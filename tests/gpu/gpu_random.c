@@ -12,7 +12,7 @@
 
 static int failures;
 
-/* Makes out [rows][cols] on the host, as `type`. */
+/* Makes random weights on the host: `rows` rows of `cols` numbers of the tensor t, as `type`. */
 static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t stride,
                  size_t rows, size_t cols, unsigned char *out, size_t out_stride)
 {
@@ -25,8 +25,8 @@ static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_
 }
 
 /*
- * Compares host and device. Elements between the rows, before the first and after the last must
- * stay unchanged.
+ * Compares random weights made on the host and the device. Memory between the rows, before the
+ * first and after the last must stay unchanged.
  */
 static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t, size_t first,
                     size_t stride, size_t rows, size_t cols, size_t out_stride, size_t shift)
@@ -78,7 +78,7 @@ static void compare_all(kvd_dtype type)
     compare("more rows than blocks", type, &b, 2, 24, 70001, 9, 16, 0);
 }
 
-/* Prints the elements per second of large fills, by the device's clock. */
+/* Prints how many random weights per second a large fill makes, timed by CUDA events. */
 static void time_fill(kvd_dtype type)
 {
     const size_t n = (size_t)1 << 30;

@@ -14,11 +14,11 @@
 #include "temp_folder.h"
 
 static int failures;
-static int expert; /* number of the routed expert whose parts are compared */
+static int expert; /* index of the routed expert whose weights are compared */
 
 /*
- * Returns rows (or columns) first .. first + n - 1 of a part in float32; n 0: all of them. *size is
- * 0 if the model has no such part.
+ * Returns rows (or columns, if `columns` is true) first .. first + n - 1 of a weight matrix or bias
+ * in float32. n = 0 selects all. `*size` is 0 if the model has no such weight.
  */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
@@ -51,7 +51,9 @@ typedef struct {
     size_t arrays, wrong;
 } comparison;
 
-/* n parts stacked in one array. */
+/*
+ * A range of rows or columns of one weight matrix; several slices are stacked in one device array.
+ */
 typedef struct {
     kvd_part part;
     int columns, first, n;
@@ -85,7 +87,10 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
     to->arrays += total > 0;
 }
 
-/* Compares columns first .. first + n - 1 of an expert; `part` is its gate. */
+/*
+ * Compares rows first .. first + n - 1 of the gate and up matrices of a routed expert and the
+ * columns of its down matrix. `part` is the gate.
+ */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {
@@ -235,7 +240,7 @@ static const kvd_shape grouped = {
     "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"num_attention_heads\":6,\"hidden_size\":96,"
     "\"ffn_hidden_size\":100,\"num_hidden_layers\":2,\"layer_norm_epsilon\":1e-05,\"vocab_size\":80}"};
 
-/* Matrices that do not fit into one transfer buffer, split by rows and by columns. */
+/* Tests matrices that do not fit into one transfer buffer, split by rows and by columns. */
 static void test_large(void)
 {
     kvd_err err = {""};
@@ -264,7 +269,7 @@ static void test_refusals(void)
     failures += !(heads && ffn);
 }
 
-/* With an argument, only cases whose name contains it. */
+/* usage: gpu_weights [NAME]: only cases whose name contains NAME */
 int main(int argc, char **argv)
 {
 #define NAME(name) "tests/data/families/" name

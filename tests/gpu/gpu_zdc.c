@@ -14,9 +14,12 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* ---- choice of important tokens ---- */
+/* ---- choice of important tokens and lending of sets ---- */
 
-/* Draws denominators of a layer that resembles the preceding one by `alike`. */
+/*
+ * Draws softmax denominators (log-sum-exp) of a layer. `alike`, 0 to 1, is the weight of the
+ * preceding layer's denominators.
+ */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -36,8 +39,8 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
 }
 
 /*
- * Returns true if the number of high tokens is right, and none of them is less important than a low
- * token; of equal ones the earlier must be high.
+ * Returns true if the number of high-width tokens is right and no low-width token is more important
+ * than a high-width one. Of equally important tokens the earlier must have the high width.
  */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
@@ -56,7 +59,11 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
     return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
 }
 
-/* Checks the sets of a prompt, given those that the layer alone would form. */
+/*
+ * Returns true if the important tokens and the unimportant tokens that two successive layers chose
+ * in prompt b, `before` and `now`, each overlap enough for the later layer to use the earlier
+ * layer's sets.
+ */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
     int in_a = 0, in_b = 0, both = 0;
@@ -125,11 +132,11 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* ---- the stores ---- */
+/* ---- contents of the stores of high and low tokens ---- */
 
 /*
- * Returns the index of element i of the row at place `place` in a store of request b. page0: first
- * page of the store in the slot's list.
+ * Returns the index in the page pool of element i of row `place` in a store of request b. `page0`
+ * is the store's first page in the slot's page list.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -139,7 +146,9 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
            kvd_blocked_index((size_t)(place % KVD_PAGE_TOKENS), (size_t)i, (size_t)w);
 }
 
-/* Returns the index of element i of token t's row in the prompt's pages. */
+/*
+ * Returns the index in the page pool of element i of token t's K or V row, as the prompt wrote it.
+ */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
     const int w = f->head[g].width[KVD_ZDC_HIGH][side];
@@ -153,7 +162,7 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/* Returns the number of pages for low tokens, at least one. */
+/* Returns the number of pages that n_low low-width tokens take, at least one. */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -164,7 +173,7 @@ static int low_pages(const fixture *f, int b)
     return list_pages(f->n_low[f->slot[b]][LAYERS - 1]);
 }
 
-/* Fills f->store with the expected contents. */
+/* Fills f->store with the contents that the stores of all requests must have. */
 static void fill_store(fixture *f)
 {
     for (int b = 0; b < f->c->n_len; b++)
@@ -219,9 +228,11 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* ---- narrow rows of prompts ---- */
+/* ---- prompt rows with low widths ---- */
 
-/* Narrows rows of low tokens in place: columns that they do not keep become 0. */
+/*
+ * Narrows the rows of low-width tokens in place: the columns that they do not keep must become 0.
+ */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -259,8 +270,8 @@ static void test_narrow(const fixture *f)
 }
 
 /*
- * Describes the tokens of a request from `first` on: their number, and the numbers of high and low
- * tokens before them and among them.
+ * Describes n tokens of request b from token `first` on: how many high-width and low-width tokens
+ * are before them and among them.
  */
 static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
 {
@@ -282,7 +293,7 @@ static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
     return a;
 }
 
-/* Fills `to` with the expected packed rows, and `pages` with the expected unpacked ones. */
+/* Fills `to` with the expected packed rows, and `pages` with the pages expected after unpacking. */
 static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uint16_t *to,
                         uint16_t *pages)
 {
@@ -308,8 +319,8 @@ static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uin
 }
 
 /*
- * Packs a slice of whole pages, and the rest, of every prompt to rows, and unpacks them into other
- * pages.
+ * Packs whole pages of every prompt, and then the remaining tokens, into rows, and unpacks the rows
+ * into other pages.
  */
 static void test_rows(const fixture *f)
 {
@@ -351,10 +362,10 @@ static void test_rows(const fixture *f)
     free(got);
 }
 
-/* ---- steps ---- */
+/* ---- decode steps over both stores ---- */
 
 typedef struct {
-    int32_t *end, *low_len, *table; /* on the device */
+    int32_t *end, *low_len, *table; /* device arrays of the batch */
     void *q, *o, *out;
     float *lse;
     uint16_t *host_q;
@@ -398,7 +409,10 @@ static void test_lists(const fixture *f, steps *s)
     free(table);
 }
 
-/* Computes one softmax over all rows of a request, from both stores. */
+/*
+ * Computes the attention output of a query head by one softmax over all rows of a request, from
+ * both stores.
+ */
 static void attend(const fixture *f, const steps *s, int b, int h, double *o)
 {
     const int g = h / f->high.group, n_low = f->n_low[f->slot[b]][LAYERS - 1], n = f->len[b],
@@ -454,8 +468,8 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
 }
 
 /*
- * Returns the largest distance of a head's row from the reference, in units of its largest number;
- * rows without a high token do not count.
+ * Returns the largest distance of a head's attention output from the reference, relative to its
+ * largest number. Requests without a high-width token do not count.
  */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
@@ -519,7 +533,7 @@ static void test_steps(const fixture *f, void *pool)
     s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
     s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
     s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
-    /* Attention needs a newest token, which is in the high store. */
+    /* Attention needs the newest token of every request, which is always in the high store. */
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {

@@ -31,7 +31,7 @@ static void set_threads(int n)
 #endif
 }
 
-/* Runs the kernel on poisoned output and returns it; with `wide` also as doubles in c->out. */
+/* Runs the kernel on output filled with NaN and returns the output. */
 static float *run(const attention_case *c, int isa)
 {
     kvd_err err;
@@ -94,7 +94,7 @@ static void test_pytorch(void **state)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /* the last two cases have a sharp softmax */
+        /* the last two PyTorch cases have a sharp softmax */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
         case_release(&c);
     }
@@ -102,8 +102,8 @@ static void test_pytorch(void **state)
 }
 
 /*
- * Various widths, groups of 1, 3, 4 and 8, and ragged requests around the sizes of panels and of
- * blocks of keys.
+ * Tests various head widths, groups of 1, 3, 4 and 8 query heads per KV head, and requests whose
+ * lengths are around the sizes of panels and of key blocks.
  */
 static void test_shapes(void **state)
 {
@@ -123,7 +123,7 @@ static void test_shapes(void **state)
     }
 }
 
-/* Long requests, with many blocks and, on several threads, many pieces. */
+/* Tests long requests: many key blocks, and on several threads many pieces of work. */
 static void test_long(void **state)
 {
     (void)state;
@@ -137,8 +137,8 @@ static void test_long(void **state)
 }
 
 /*
- * Scores of some hundreds, and keys and values with outliers. The error of a weight is that of its
- * score, about |score| 2^-24 times a small factor, so the tolerance is wider.
+ * Tests scores of some hundreds, and keys and values with outliers. The relative error of a softmax
+ * weight is about |score| 2^-24 times a small factor, so the tolerance is wider.
  */
 static void test_sharp(void **state)
 {
@@ -162,7 +162,7 @@ static void test_sharp(void **state)
     for (size_t t = 0; t < N; t++)
         c.k[t] = -0.25f * (float)t;
     against_reference(&c, 2e-6, "falling");
-    /* With rising scores, every block has a new maximum. */
+    /* with rising scores, the maximum changes in every key block */
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 12);
     for (size_t t = 0; t < N; t++) {
         c.q[t] = 1;
@@ -172,9 +172,9 @@ static void test_sharp(void **state)
 }
 
 /*
- * Tests the exponential with two keys whose scores are 0 and -x and whose values are 0 and 1: the
- * output is w / (1 + w). The error is at most 2.5 * 2^-23: one unit in the last place for w, and
- * half a unit each for sum, reciprocal and product.
+ * Tests the exponential function of the kernel with two keys whose scores are 0 and -x and whose
+ * values are 0 and 1: the output is w / (1 + w) with w = exp(-x). The error is at most 2.5 * 2^-23:
+ * one unit in the last place for w, and half a unit each for sum, reciprocal and product.
  */
 static void test_exponential(void **state)
 {
@@ -216,7 +216,10 @@ static void test_exponential(void **state)
     free(out);
 }
 
-/* Columns of zeros in K do not change a score. Columns of V are independent of each other. */
+/*
+ * Adding columns of zeros to K must not change a score, and columns of V must not affect each
+ * other.
+ */
 static void test_zero_columns(void **state)
 {
     (void)state;
@@ -245,7 +248,10 @@ static void test_zero_columns(void **state)
     case_release(&wide);
 }
 
-/* With one key, the output is its V to the last bit. A constant V gives this constant. */
+/*
+ * If a query sees one key, its output must be that key's V to the last bit. A constant V must give
+ * that constant.
+ */
 static void test_convex(void **state)
 {
     (void)state;
@@ -271,18 +277,16 @@ static void test_convex(void **state)
     case_release(&c);
 }
 
-/*
- * Copies the part of head h and request b out of the rows x of c (with offsets `at` and widths d),
- * for tests that take cases apart.
- */
+/* Copies rows first .. first + n - 1 of a matrix with d columns. */
 static void copy_rows(float *to, const float *from, size_t first, size_t n, int d)
 {
     memcpy(to, from + first * (size_t)d, n * (size_t)d * sizeof *to);
 }
 
 /*
- * A batch gives the results of its requests one by one, and KV heads in another order give their
- * outputs in that order. On one thread, where nothing is split, this holds to the last bit.
+ * A batch must give the results of its requests run one by one, and KV heads in another order must
+ * give their outputs in that order. On one thread, where no request is split, this holds to the
+ * last bit.
  */
 static void test_apart(void **state)
 {
@@ -324,8 +328,8 @@ static void test_apart(void **state)
 }
 
 /*
- * Prefill in chunks, and decode of the last token, equal the whole up to rounding, because blocks
- * differ.
+ * Prefill in chunks, and decode of the last token, must equal prefill of the whole prompt. Results
+ * differ by rounding, because key blocks begin at other tokens.
  */
 static void test_chunks(void **state)
 {
@@ -358,8 +362,8 @@ static void test_chunks(void **state)
 }
 
 /*
- * A NaN or infinity in Q, K or V affects the queries that see it and no other, both in a block that
- * all rows see and on the diagonal.
+ * A NaN or infinity in Q, K or V must affect the queries that see it and no other, both in a key
+ * block that all queries see and in the block on the causal diagonal.
  */
 static void test_nan(void **state)
 {
@@ -373,7 +377,7 @@ static void test_nan(void **state)
                 case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){N}, (int32_t[]){N}, 1,
                           20);
                 float *const m[] = {c.q, c.k, c.v};
-                /* A NaN with a payload, whose bits must not be taken for an exponent. */
+                /* a NaN with payload bits, which the kernel must not take for an exponent */
                 const uint32_t nan_bits = 0xff800001u + 12345u * (uint32_t)i;
                 memcpy(m[where] + rows[i] * D + 3, &nan_bits, sizeof nan_bits);
                 float *out = run(&c, isa);
@@ -390,8 +394,8 @@ static void test_nan(void **state)
 }
 
 /*
- * Keys after every query's position and rows of other requests are not read. Scores of -inf have
- * weight 0.
+ * Tests keys of -inf, which must get weight 0. If all scores of a query are -inf or one is +inf,
+ * the output must be NaN.
  */
 static void test_infinite(void **state)
 {
@@ -401,7 +405,7 @@ static void test_infinite(void **state)
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
     for (size_t j = 0; j < 2 * D; j++)
         c.q[j] = fabsf(c.q[j]);
-    for (size_t t = 0; t < N; t++) /* a whole block of -inf first, then single ones */
+    for (size_t t = 0; t < N; t++) /* a whole key block of -inf first, then single keys */
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;
     double *right = reference(&c);

@@ -80,8 +80,8 @@ static void test_row_is_a_row(void **state)
 }
 
 /*
- * Weights are positive and sum to 1: a constant V gives this constant, and a single key gives its V
- * for any score.
+ * Softmax weights are positive and sum to 1, so a constant V must give this constant, and a single
+ * key must give its V for any score.
  */
 static void test_convex(void **state)
 {
@@ -98,7 +98,7 @@ static void test_convex(void **state)
 
     ragged(&c, 1e6);
     out = reference(&c, NULL);
-    /* request 0 has as many queries as keys, so query 0 sees only key 0 */
+    /* request 0 has as many queries as keys, so its first query sees only key 0 */
     for (int h = 0; h < c.heads.n_heads; h++)
         for (int i = 0; i < c.heads.d_v[h / 2]; i++)
             assert_true(out[c.plain.o_at[h] + (size_t)i] ==
@@ -108,8 +108,8 @@ static void test_convex(void **state)
 }
 
 /*
- * With equal scores, the output is the mean of the visible rows of V, and lse is scale q . k + log
- * n.
+ * With equal scores, the output must be the mean of the visible rows of V, and the log-sum-exp must
+ * be scale q . k + log n for n visible keys.
  */
 static void test_equal_scores(void **state)
 {
@@ -135,7 +135,7 @@ static void test_equal_scores(void **state)
     case_release(&c);
 }
 
-/* Prefill in chunks, down to single tokens (decode), equals the whole. */
+/* Prefill in chunks, down to single tokens as in decode, must equal prefill of the whole prompt. */
 static void test_chunks(void **state)
 {
     (void)state;
@@ -170,8 +170,8 @@ static void test_chunks(void **state)
 }
 
 /*
- * Only its score determines the weight of a key: shuffling keys that all queries see changes only
- * the rounding.
+ * The weight of a key depends on its score and not on its position: shuffling keys that all queries
+ * see may change only the rounding.
  */
 static void test_key_order(void **state)
 {
@@ -196,7 +196,10 @@ static void test_key_order(void **state)
     case_release(&c);
 }
 
-/* Rows that no query sees are not read. A NaN affects the queries that see it and no other. */
+/*
+ * K and V rows that no query sees must not be read. A NaN must affect the queries that see it and
+ * no other.
+ */
 static void test_nan(void **state)
 {
     (void)state;
@@ -266,7 +269,7 @@ static void test_refused(void **state)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* 2^31 rows of 2^31 elements overflow although no single factor does. */
+    /* 2^31 rows times 2^31 columns overflow although neither factor does. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

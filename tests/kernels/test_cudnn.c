@@ -1,6 +1,6 @@
 /*
- * Tests of cuDNN's plan without a device: layouts, and failures that state their reason in every
- * build.
+ * Tests of the plan for cuDNN's attention without a device: the memory layouts it describes, and
+ * error messages that state the reason, in builds with and without cuDNN.
  */
 #include <setjmp.h>
 #include <stdarg.h>

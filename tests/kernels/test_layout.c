@@ -18,7 +18,7 @@
 #include "common/half.h"
 #include "kernels/layout.h"
 
-enum { POISON = 0x7fc1 }; /* a pattern that is NaN in both types */
+enum { POISON = 0x7fc1 }; /* a bit pattern that is NaN in bf16 and float16 */
 
 static const int d_qk[] = {16, 128, 48}, d_v[] = {32, 16, 112};
 static const int32_t q_len[] = {1, 8, 13, 64}, kv_len[] = {65, 8, 130, 64};
@@ -37,7 +37,7 @@ static uint16_t *poisoned(size_t n)
     return x;
 }
 
-/* Returns x rounded to the type. */
+/* Returns x rounded to the 16-bit type. */
 static uint16_t rounded(float x, int dtype)
 {
     uint16_t y;
@@ -115,7 +115,7 @@ static void test_refused(void **state)
         refused(all[i]);
 }
 
-/* The largest allowed shape: offsets do not overflow int32. */
+/* For the largest allowed shape, offsets must not overflow int32. */
 static void test_largest(void **state)
 {
     (void)state;
@@ -131,7 +131,8 @@ static void test_largest(void **state)
 }
 
 /*
- * Every element has a place of its own. The first 64 elements form an 8 x 8 core matrix, row-major.
+ * Every element of a blocked matrix must have its own index. The first 64 indices are an 8 x 8 core
+ * matrix, row-major.
  */
 static void test_blocked_index(void **state)
 {
@@ -144,7 +145,7 @@ static void test_blocked_index(void **state)
             assert_true(at < N * D && !seen[at]++);
             if (t < 8 && i < 8)
                 assert_int_equal(at, t * 8 + i);
-            /* 8 tokens of all columns are contiguous at any width */
+            /* 8 tokens with all their columns are contiguous at any width */
             assert_int_equal(at / (8 * D), t / 8);
         }
 }
@@ -188,7 +189,7 @@ static void pack_q(int dtype)
                 }
     }
     for (size_t i = 0; i < n; i++)
-        assert_int_equal(x[i], POISON); /* each element was read once */
+        assert_int_equal(x[i], POISON); /* each element was read exactly once */
     free(x);
     case_release(&c);
 }
@@ -222,7 +223,7 @@ static void test_pack_q_decode(void **state)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Pages are in random order. Page numbers that no token needs are out of range. */
+    /* Page tables. Pages are in random order; entries that no token needs are out of range. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;
@@ -307,7 +308,7 @@ static void test_unpack_o(void **state)
     unpack(1);
 }
 
-/* The PLAIN layout: heads follow one another, so sizes are sums. */
+/* In the PLAIN layout one head follows another, so sizes are sums over heads. */
 static void test_plain(void **state)
 {
     (void)state;

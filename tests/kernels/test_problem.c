@@ -1,6 +1,6 @@
 /*
- * Tests of the attention benchmark's cases: data, lengths and widths, the floors of their times,
- * and the check of rows.
+ * Tests of the problems that kvdim-attn times: random data, lengths and widths of their heads,
+ * lower bounds of their times, and the check of output rows.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, siz
     return p;
 }
 
-/* ---- data ---- */
+/* ---- random values of Q, K and V ---- */
 
 static void test_values_are_normal(void **state)
 {
@@ -50,8 +50,8 @@ static void test_values_are_normal(void **state)
             before = x;
         }
     /*
-     * Tolerances from standard errors: 0.004, 0.005, 0.02 (kurtosis of eight uniform bytes: 3 - 1.2
-     * / 8), 0.004.
+     * Tolerances from the standard errors of mean, variance, fourth moment and correlation of
+     * neighbours: 0.004, 0.005, 0.02, 0.004. A sum of eight uniform bytes has kurtosis 3 - 1.2 / 8.
      */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
@@ -69,11 +69,12 @@ static void test_rows_are_parts_of_the_whole(void **state)
     float row[32];
     assert_non_null(v);
     /*
-     * V of head 1 (d_v 8), request 1, token 20: after head 0 (2 x 21 x 32) and request 0 of head 1.
+     * Offset of V of head 1 (d_v 8), request 1, token 20: after head 0 (2 x 21 x 32 values) and
+     * request 0 of head 1.
      */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
-    /* Values are rounded: every one is a bf16. */
+    /* values must be bf16 numbers */
     for (int i = 0; i < 8; i++) {
         uint32_t bits;
         memcpy(&bits, &row[i], sizeof bits);
@@ -120,7 +121,7 @@ static void test_sharp_scores(void **state)
     kvd_problem_release(&p);
 }
 
-/* ---- lengths ---- */
+/* ---- lengths of requests ---- */
 
 static void test_lengths(void **state)
 {
@@ -147,7 +148,7 @@ static void test_lengths(void **state)
     kvd_problem_release(&p);
 }
 
-/* ---- widths ---- */
+/* ---- lists of head widths ---- */
 
 static int parse(kvd_width_list *w, const char *text, kvd_err *err)
 {
@@ -222,14 +223,14 @@ static void test_width_files(void **state)
     unlink(path);
 }
 
-/* ---- floors ---- */
+/* ---- lower bounds of the time ---- */
 
 static void test_floors(void **state)
 {
     (void)state;
     /*
-     * Computed by hand: 2 requests of 5 tokens, 4 query heads, 2 KV heads, widths (16, 32) and (32,
-     * 8), 16 bits.
+     * Counts computed by hand: 2 requests of 5 tokens, 4 query heads, 2 KV heads, (d_qk, d_v) of
+     * (16, 32) and (32, 8), 16 bits.
      */
     kvd_problem p = problem(KVD_PREFILL, KVD_BF16, 2, 5, KVD_LENGTHS_EQUAL);
     const kvd_rate_ceilings rates = {
@@ -255,11 +256,11 @@ static void test_floors(void **state)
     kvd_problem_release(&p);
 }
 
-/* ---- the check of rows ---- */
+/* ---- check of output rows against the reference ---- */
 
 typedef struct {
     const kvd_problem *p;
-    double *out; /* in the PLAIN layout */
+    double *out; /* output of all rows in the PLAIN layout */
     int wrong_request, wrong_head;
     size_t wrong_t;
     float add;
@@ -291,14 +292,17 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
                  *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     source s = {&p, calloc(kvd_problem_tokens(&p, true) * 80, sizeof(double)), -1, 0, 0, 0};
     assert_true(q && k && v && s.out);
-    /* The whole reference and the reference of single rows give equal numbers. */
+    /* The reference computed as a whole and the reference of single rows must be equal. */
     assert_int_equal(kvd_attention_ref(&p.heads, &batch, q, k, v, s.out, NULL, &err), 0);
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ALL, &err),
                      0);
     assert_int_equal(c.n, 4 * kvd_problem_tokens(&p, true));
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(e.rel_err < 1e-7 && e.worst < 1e-6);
-    /* A single wrong element is detected, mainly by the worst row. NaN never passes. */
+    /*
+     * A single wrong element must be detected, mainly by the error of the worst row. NaN must never
+     * pass.
+     */
     s.wrong_request = 2;
     s.wrong_head = 1;
     s.wrong_t = (size_t)p.q_len[2] - 1;
@@ -309,7 +313,7 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(isnan(e.rel_err) && isnan(e.worst));
     kvd_row_check_release(&c);
-    /* Every sample contains the last query of every request. */
+    /* Every sample of rows must contain the last query of every request. */
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ROWS, &err),
                      0);
     size_t last = 0;
@@ -340,7 +344,7 @@ static void test_check_decode(void **state)
     check_rows(KVD_DECODE, KVD_LENGTHS_ONE_LONG);
 }
 
-/* ---- timing ---- */
+/* ---- statistics of measured times ---- */
 
 static void test_statistics(void **state)
 {

@@ -39,9 +39,9 @@ typedef struct {
     kvd_turboquant_tables tables;
     int most, max_pages, heads;
     float *x[2];        /* [N][most][N_KV][d] keys and values, bf16 numbers */
-    uint16_t *q;        /* [N][heads][d] */
+    uint16_t *q;        /* [N][heads][d] queries */
     double *y[2];       /* [N][most][N_KV][d] numbers that the device stored */
-    size_t n_pages;     /* of the pool */
+    size_t n_pages;     /* pages in the pool */
     size_t rows, other; /* rows compared; rows whose codes differ */
     double worst, attention;
     void *device[16];
@@ -94,7 +94,7 @@ static void *kept_zeros(bench *w, size_t bytes)
     return p;
 }
 
-/* ---- tables and rows ---- */
+/* ---- test data: tables of the method, rows of K and V ---- */
 
 static int open_bench(bench *w, const test_case *t, kvd_err *err)
 {
@@ -135,7 +135,7 @@ static int open_bench(bench *w, const test_case *t, kvd_err *err)
         for (size_t i = 0; i < n; i++)
             w->x[side][i] = number(bits_of((float)(kvd_rng_normal(&r) + (double)(i % 7 == 0))));
     }
-    /* A row of zeros has no direction. */
+    /* one row of zeros, which has no direction */
     memset(w->x[0] + at(w, 2, 3, 1), 0, (size_t)t->d * sizeof(float));
     w->q = need(n_q * sizeof *w->q);
     for (size_t i = 0; i < n_q; i++)
@@ -193,9 +193,9 @@ static void upload_lengths(bench *w, int step)
     check(cudaMemcpy((void *)w->a.kv_len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
 }
 
-/* ---- compared quantities ---- */
+/* ---- comparison of codes and of attention outputs ---- */
 
-/* Fills sides[2][d] of y with the numbers of a coded token, turned back. */
+/* Decodes a token's K and V from the device's codes, rotates them back, and writes them to w->y. */
 static void read_token(const bench *w, const char *codes, int b, int t, int g)
 {
     const int d = w->t->d, bits = w->a.form.bits, in_page = t % KVD_PAGE_TOKENS;
@@ -226,7 +226,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Compares a token with the method's own numbers. */
+/* Compares a token's decoded K and V with the numbers that the method computes on the CPU. */
 static void compare_token(bench *w, int b, int t, int g)
 {
     const size_t d = (size_t)w->t->d, from = at(w, b, t, g);
@@ -254,7 +254,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* Another level of a number changes the row by 1e-3 at least. */
+        /* a number with another level changes the row by at least 1e-3 */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -276,7 +276,10 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/* Compares the outputs of a step: the newest token is read exactly. */
+/*
+ * Compares the attention outputs of a decode step with double precision. The newest token is read
+ * exactly, not from its code.
+ */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -312,7 +315,7 @@ static void compare_attention(bench *w, int step, const uint16_t *o)
     free(p);
 }
 
-/* ---- a run ---- */
+/* ---- prompts and decode steps on the device ---- */
 
 static void run_prompts(bench *w)
 {
@@ -336,7 +339,7 @@ static void run_prompts(bench *w)
     compare_codes(w, 0);
 }
 
-/* Writes the newest token of each request into the ring, as kvd_append does. */
+/* Writes the K and V of each request's newest token into the ring buffer, as kvd_append does. */
 static void append_step(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;

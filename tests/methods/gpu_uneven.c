@@ -16,7 +16,10 @@
 #include "methods/tokens/cuda/uneven.h"
 #include "worst.h"
 
-/* A method, the layer of n_layers that it chooses for, and the shapes that it runs on. */
+/*
+ * An eviction method, the layer (of n_layers) that it chooses tokens for, and the shapes of the
+ * data.
+ */
 typedef struct {
     const char *method;
     int layer, n_layers;
@@ -42,11 +45,11 @@ static const uneven_case uneven_cases[] = {
     {"adakv,window=8,budget=5000", 0, 1, SHAPE(8, 2, 64, 64, 100, 3)},
 };
 
-/* ---- the reference ---- */
+/* ---- attention probabilities in double precision ---- */
 
 /*
- * Fills recent [n_heads][n] of prompt b with the probabilities that the last `window` rows give to
- * every token, and lse [n_heads][n_q8] of these rows.
+ * Computes for prompt b the probabilities `recent` [n_heads][n] that the last `window` rows give to
+ * every token, summed over these rows, and the log-sum-exp lse [n_heads][n_q8] of each row.
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -76,13 +79,16 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
     }
 }
 
-/* ---- comparison with the reference ---- */
+/* ---- comparison with the method's own code ---- */
 
-/* A prompt of one layer as a method sees it, with the levels that it chooses. */
+/*
+ * Input of the method's code on the CPU for a prompt of one layer, and the levels and scores that
+ * it gives the tokens.
+ */
 typedef struct {
-    double *recent;          /* [n_heads][n] */
-    kvd_prompt_attention *p; /* [n_kv_heads] */
-    uint8_t **level;         /* [n_kv_heads][n] */
+    double *recent;          /* [n_heads][n] attention of the last rows */
+    kvd_prompt_attention *p; /* [n_kv_heads] input of the method */
+    uint8_t **level;         /* [n_kv_heads][n] KVD_LEVEL_* of each token */
     double *score;           /* [n_kv_heads][n] scores of the tokens before the window */
 } layer_case;
 
@@ -123,8 +129,8 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Compares the sets of a layer. Tokens that one side alone keeps are paired by falling scores; the
- * scores of a pair must be near.
+ * Compares the sets of tokens kept in a layer. The tokens that only one side keeps are sorted by
+ * falling score and paired; the scores of each pair must be near ties.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -140,7 +146,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
             i += (size_t)stays;
             if (stays == (c->level[g][t] != KVD_LEVEL_DROPPED))
                 continue;
-            wrong += t >= old; /* the window always stays */
+            wrong += t >= old; /* the window is always kept */
             if (stays)
                 ours[n_ours++] = c->score[g * n + t];
             else
@@ -160,7 +166,10 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/* Returns element i of entry `place` of K or V of a KV head, in pages of one KV head. */
+/*
+ * Returns a pointer to element i of cache entry `place` of K or V of a KV head, in the pages of
+ * that head.
+ */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -173,8 +182,9 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 }
 
 /*
- * Returns the number of wrong numbers among the entries of a KV head: the tokens `kept` [m], then,
- * if `step` is set, the first token again, then zeros to the end of the group of 8.
+ * Returns the number of wrong numbers among the cache entries of a KV head. Expected are the tokens
+ * `kept` [m], then, if `step` is set, the first token again, then zeros to the end of the group of
+ * 8.
  */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
@@ -202,9 +212,9 @@ static int on_hopper(void)
     return major == 9;
 }
 
-/* ---- a case ---- */
+/* ---- one test case on the device ---- */
 
-/* Outputs of the device, and the pages of the KV heads. */
+/* Outputs of the device's kernels, and the pages of the KV heads. */
 typedef struct {
     float *score, *mass;
     int32_t *kept, *count, *table;
@@ -258,7 +268,10 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
         check(cudaFree((void *)all[i]), "cudaFree");
 }
 
-/* Runs one step of every request, whose new row is its first token's, and one idle row. */
+/*
+ * Runs one decode step of every request, whose new K and V equal those of its first token, and of
+ * one idle row.
+ */
 static void run_step(const fixture *f, outputs *o)
 {
     const size_t kv = (size_t)f->map.n_kv_heads, pitch = (size_t)f->max_pages;
@@ -296,7 +309,7 @@ static void run_step(const fixture *f, outputs *o)
     free(table);
 }
 
-/* Compares scores and sets of prompt b with the method's own code. */
+/* Compares the device's scores and kept tokens of prompt b with those of the method's own code. */
 static int check_prompt(fixture *f, const kvd_method *m, const void *self, int b,
                         const layer_case *c, const outputs *o)
 {
@@ -329,7 +342,7 @@ static void run_case(const uneven_case *u)
     kvd_method m;
     void *self = NULL;
     test_case shape = u->shape;
-    shape.steps = 8; /* room for one more entry */
+    shape.steps = 8; /* leaves room for one more entry */
     make(&f, &shape);
     const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
     const kvd_config config = {.n_layers = u->n_layers,

@@ -1,6 +1,7 @@
 /*
- * a2ats: the tokens that a step reads, compared with exact scores where every key has a centroid of
- * its own, and with a plain k-means in double where centroids are few.
+ * Tests of a2ats, which codes keys as centroids and reads in each decode step only the tokens with
+ * the largest approximate scores. With a centroid per key the tokens must be those with the largest
+ * exact scores. With few centroids they are compared with a plain k-means in double precision.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,7 @@ static void read_rows(kvd_x x, int head, float *rows)
     assert_int_equal(kvd_activations_rows(&dump, x, LAYER, head, 0, N, rows, NULL, &err), 0);
 }
 
-/* Rotates x [D] to a position with the tables of the model. */
+/* Applies the model's RoPE at a position to x [D]. */
 static void rotate(uint32_t position, float *x)
 {
     static float cosine[(RELATIVE + 1) * D / 2], sine[(RELATIVE + 1) * D / 2];
@@ -34,7 +35,10 @@ static void rotate(uint32_t position, float *x)
     kvd_rope_apply(&config, cosine, sine, &position, 1, 1, x);
 }
 
-/* Runs the method's choice for the last row of the dump; read [N] is 1 where it reads. */
+/*
+ * Runs the method for the last row of the calibration file. Sets read [N] to 1 for the tokens that
+ * the decode step reads.
+ */
 static void choose(const char *text, uint8_t *read)
 {
     static float k[N * D], q[KVD_CONFIG_WINDOW_LAYERS * D];
@@ -78,7 +82,7 @@ static void choose(const char *text, uint8_t *read)
     m.plan.tokens->close(self);
 }
 
-/* Writes 1 to want [N] for the tokens that keys [N][D] before RoPE make a step read. */
+/* Sets want [N] to 1 for the tokens that a decode step must read, given keys [N][D] before RoPE. */
 static void expected(const double *keys, size_t budget, uint8_t *want)
 {
     const int group = config.n_heads / config.n_kv_heads;
@@ -130,7 +134,10 @@ static void centroids_of_all_keys_are_exact(void **state)
     compare(60, keys);
 }
 
-/* k-means with the metric (k - c) H (k - c)^T, without a factor of H. */
+/*
+ * The tokens read must be those of a plain k-means that minimises (k - c) H (k - c)^T directly. The
+ * method factors H instead.
+ */
 static void few_centroids_are_those_of_queries(void **state)
 {
     (void)state;

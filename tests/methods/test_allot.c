@@ -1,6 +1,7 @@
 /*
- * allot: properties of water-filling. Errors of dimensions with bits are equal, less important
- * dimensions have fewer bits, and the bits add up to the budget.
+ * Tests of allot, which gives each dimension of K or V a number of bits by water-filling. Errors of
+ * the coded dimensions must be about equal, less important dimensions must get fewer bits, and the
+ * bits must add up to the budget.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,13 +21,14 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- one head coded -------------------------------------------------------------------------- */
+/* ---- coding the rows of one head ------------------------------------------------------------- */
 
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
 /*
- * Gives both sides of every head the same matrix a [D][D], as a dims method of these pairs would.
+ * Makes projections that give K and V of every head the same matrix a [D][D], with the pairs `qk`
+ * and `v`.
  */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
@@ -61,7 +63,7 @@ static void code(const char *text, const kvd_dims *dims, const kvd_spectrum *spe
     code_rows(text, &setup, b, y, &count);
 }
 
-/* Returns the mean squared error of a dimension, and writes its variance. */
+/* Returns the mean squared error of dimension j after coding, and writes its variance. */
 static double error_of(size_t j, double *variance)
 {
     double sum = 0, mean = 0, square = 0;
@@ -75,7 +77,7 @@ static double error_of(size_t j, double *variance)
     return sum / N;
 }
 
-/* Returns the number of distinct values that a dimension is read as. */
+/* Returns the number of distinct decoded values of dimension j. */
 static size_t distinct(size_t j)
 {
     float found[300] = {0};
@@ -90,7 +92,7 @@ static size_t distinct(size_t j)
     return n;
 }
 
-/* Writes a diagonal matrix whose entries fall by `ratio`. */
+/* Makes a diagonal matrix [D][D] whose entries are multiplied by `ratio` from one to the next. */
 static void falling(float *a, double ratio)
 {
     memset(a, 0, D * D * sizeof *a);
@@ -98,7 +100,7 @@ static void falling(float *a, double ratio)
         a[j * D + j] = (float)pow(ratio, (double)j);
 }
 
-/* ---- properties ------------------------------------------------------------------------------ */
+/* ---- properties of the allotted bits --------------------------------------------------------- */
 
 static void errors_are_alike(void **state)
 {
@@ -120,7 +122,8 @@ static void errors_are_alike(void **state)
             if (distinct(j) == 1) {
                 without++;
                 largest_without = fmax(largest_without, variance);
-                assert_true(fabs(e / variance - 1) < 1e-3); /* the dimension is read as its mean */
+                assert_true(fabs(e / variance - 1) <
+                            1e-3); /* without bits, a dimension is decoded as its mean */
             } else {
                 lo = fmin(lo, e);
                 hi = fmax(hi, e);
@@ -131,7 +134,7 @@ static void errors_are_alike(void **state)
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        assert_true(sum < plain / 2); /* compared with equal bits for all dimensions */
+        assert_true(sum < plain / 2); /* equal bits for all dimensions cause a larger error */
     }
 }
 
@@ -158,8 +161,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * If singular values give the cost of a dimension, they decide and not the variances; in nats, over
- * all heads.
+ * If squared singular values give the cost of an error in each dimension (in nats, over all heads),
+ * they must decide the bits, not the variances of the data.
  */
 static void singular_values_decide(void **state)
 {
@@ -179,10 +182,10 @@ static void singular_values_decide(void **state)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    falling(a, 2); /* variances rise where costs fall */
+    falling(a, 2); /* variances rise from dimension to dimension, while costs fall */
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
-    /* the count must be far more than 1 bit per number */
+    /* the layer must get far more than 1 bit per number */
     assert_true(count.payload > 6.0 * N * D);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 0, 0);
     assert_true(count.payload < 1.0 * N * D);
@@ -190,8 +193,8 @@ static void singular_values_decide(void **state)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If K or V of a head keeps all dimensions, its costs are unknown, so every head and side has
-     * its own budget.
+     * If K or V of a head keeps all dimensions, the costs of errors are unknown, so K and V of
+     * every head must have separate budgets.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

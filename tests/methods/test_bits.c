@@ -1,6 +1,6 @@
 /*
- * methods/bits: properties of every code (bounded error that falls with the bits, bits counted
- * exactly), and the defining property of each method.
+ * Tests of the methods that code K and V in few bits: errors must be bounded and fall with the
+ * bits, the bits must be counted exactly, and each method must have its defining property.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -88,7 +88,10 @@ static void more_bits_lose_less(void **state)
                 count.payload == 16.0 * N * D);
 }
 
-/* A large channel does not harm keys coded per channel, but does harm keys coded per token. */
+/*
+ * A channel of large numbers must not harm keys, which kivi codes per channel, but harms values,
+ * which it codes per token.
+ */
 static void channels(void **state)
 {
     (void)state;
@@ -97,7 +100,7 @@ static void channels(void **state)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    double a = 0, b = 0; /* errors of the other channels, whose scale the large one determines */
+    double a = 0, b = 0; /* errors of the channels that share a scale with the large one */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
             if (j != 5) {
@@ -105,7 +108,7 @@ static void channels(void **state)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /* groups of 32: 5 groups in a channel of 150 keys, 2 in a value vector of 48 */
+    /* groups of 32 numbers: 5 in a channel of 150 keys, 2 in a value vector of 48 */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -134,8 +137,8 @@ static void salient_tokens_lose_less(void **state)
 }
 
 /*
- * Outliers are exact to 16 bits; a matrix of low rank is exact up to rounding, however few the
- * bits.
+ * With gear, outliers must be kept to 16 bits and reduce the error, and the low-rank correction
+ * must make a matrix of low rank exact, however few the bits.
  */
 static void outliers_and_low_rank(void **state)
 {
@@ -163,8 +166,9 @@ static void outliers_and_low_rank(void **state)
 }
 
 /*
- * comet: a channel of 150 tokens has two scales of 16 bits; errors are at most half of the step
- * max |x| / 7. A block is coded around 0, so constants of either sign are exact.
+ * Tests comet, which codes 4 bits per channel in blocks of 128 tokens around 0. A channel of 150
+ * tokens has two scales of 16 bits. Errors are at most half of the step max |x| / 7, and constants
+ * of either sign are exact.
  */
 static void symmetric_channels(void **state)
 {
@@ -190,8 +194,9 @@ static void symmetric_channels(void **state)
 }
 
 /*
- * vidkv: half of the channels, those of the largest ranges, have 2 bits; the discrete Fourier
- * transform of the others is read with the mean magnitude of its groups and its own signs.
+ * Tests keys of vidkv. The half of the channels with the largest ranges has 2 bits. Of the other
+ * channels, the discrete Fourier transform over channels is coded: 1 bit for each sign and a mean
+ * magnitude per group.
  */
 static void channels_of_two_bits_and_of_one(void **state)
 {
@@ -200,7 +205,7 @@ static void channels_of_two_bits_and_of_one(void **state)
     float range[D];
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
-    /* 5 groups of 32 tokens in 150; a mask of one bit per channel */
+    /* 5 groups of 32 tokens in 150; one bit per channel tells its kind */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
         float lo = INFINITY, hi = -INFINITY;
@@ -220,7 +225,9 @@ static void channels_of_two_bits_and_of_one(void **state)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* frequency 0, the sum over the channels, does not depend on their order */
+    /*
+     * The transform at frequency 0 is the sum over the channels and does not depend on their order.
+     */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;
@@ -244,7 +251,10 @@ static void channels_of_two_bits_and_of_one(void **state)
     assert_true(count.payload == 2.0 * N * D && two < one && count.side == 32.0 * 5 * D + D);
 }
 
-/* Values of vidkv: s, 0 or -s with s the mean magnitude of a group, in 8 bits for five of them. */
+/*
+ * Tests values of vidkv: each number is decoded as s, 0 or -s, with s the mean magnitude of a
+ * group. Five numbers take 8 bits.
+ */
 static void ternary_values(void **state)
 {
     (void)state;
@@ -287,7 +297,7 @@ static void constants_and_zeros(void **state)
     memcpy(x, kept, sizeof x);
 }
 
-/* ---- levels of a histogram ------------------------------------------------------------------- */
+/* ---- levels that minimise the error of a histogram ------------------------------------------- */
 
 static double loss_of(const double *histogram, int bins, const double *found, int n)
 {
@@ -302,8 +312,8 @@ static double loss_of(const double *histogram, int bins, const double *found, in
 }
 
 /*
- * Returns the smallest squared error of n ranges of bins from `first` on, each read as its mean,
- * over all ways to divide them.
+ * Returns the smallest squared error of dividing the bins from `first` on into n ranges, each
+ * decoded as its mean. Tries all divisions.
  */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
@@ -343,15 +353,15 @@ static void levels_are_the_best(void **state)
             const double least = least_of(histogram, BINS, 0, n);
             assert_true(fabs(loss_of(histogram, BINS, found, n) - least) < 1e-12 * (1 + all));
         }
-        /* more levels than bins */
+        /* with at least as many levels as bins the error is 0 */
         assert_int_equal(kvd_levels_find(histogram, BINS, 16, found, &err), 0);
         assert_true(loss_of(histogram, BINS, found, 16) < 1e-12 * (1 + all));
     }
 }
 
 /*
- * |x - x^| <= s / 2, up to the rounding of scale and zero point to float16; constants and zeros are
- * exact.
+ * Codes of groups: |x - x^| is at most half a step, up to the rounding of scale and zero point to
+ * float16. Constants and zeros are exact.
  */
 static void groups_lose_half_a_step(void **state)
 {

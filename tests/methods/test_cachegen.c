@@ -1,6 +1,7 @@
 /*
- * cachegen on calibration rows: errors are at most half a step, steps follow the layer, and the
- * stream is as long as the entropy of quantised normal numbers.
+ * Tests of cachegen, which codes differences to the first token of a group (the anchor) with an
+ * entropy code. Errors must be at most half a step, steps must follow the layer, and the stream
+ * must be as long as the entropy of quantised normal numbers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +30,7 @@ static const kvd_method_setup *setup(void)
     return &s;
 }
 
-/* Codes the calibration rows of a head, x, into y. */
+/* Codes the calibration rows x of a head into y, and returns the bits. */
 static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
 {
     kvd_err err = {""};
@@ -43,7 +44,10 @@ static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
     return count;
 }
 
-/* Returns the root mean square of channel j's differences to the first token of each group. */
+/*
+ * Returns the root mean square of channel j's differences to the anchors, the first tokens of the
+ * groups.
+ */
 static double spread_of(size_t j)
 {
     double sum = 0;
@@ -53,8 +57,9 @@ static double spread_of(size_t j)
 }
 
 /*
- * Layer 0 of 2 has half the step of layer 1. Anchors have 8 bits per vector. The entropy of a
- * normal number in steps of its deviation is 2.047 bits, in half steps 3.047.
+ * Layer 0 of 2 has half the step of layer 1, and anchors have 8 bits. The entropy of a normal
+ * number in steps of its standard deviation is 2.047 bits, in half steps 3.047 bits; the codes must
+ * take about as many.
  */
 static void steps_and_bits(void **state)
 {
@@ -110,8 +115,9 @@ static void wider_steps_lose_more_and_store_less(void **state)
 }
 
 /*
- * With `own` a block stores its steps and one table, needs no calibration, and its codes take about
- * as many bits: the channels of these rows have one distribution when divided by their steps.
+ * With own=1, each block stores its steps and one table of frequencies, and needs no calibration.
+ * Its codes must take about as many bits, because all channels of these rows have one distribution
+ * when divided by their steps.
  */
 static void blocks_with_tables_of_their_own(void **state)
 {
@@ -122,7 +128,7 @@ static void blocks_with_tables_of_their_own(void **state)
         own = code("cachegen,own=1", (kvd_side)side, 1, 1);
         const double tables = own.side - count.side - 16.0 * D;
         assert_true(tables > 20 && tables <= 8.0 * KVD_RANS_TABLE_ROOM);
-        /* anchors take 8 bits here, and their entropy there */
+        /* with own=1 anchors take 8 bits, otherwise their entropy */
         assert_true(own.payload > 0.98 * count.payload && own.payload < 1.2 * count.payload);
         for (size_t j = 0; j < D; j++) {
             const double step = spread_of(j);
@@ -146,7 +152,7 @@ static void blocks_with_tables_of_their_own(void **state)
     }
 }
 
-/* Numbers that calibration never saw are coded, at most 127 steps away from their anchor. */
+/* Numbers far outside the calibration data must be coded as at most 127 steps from their anchor. */
 static void other_numbers(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * kvquant with calibration rows, and squared gradients that weight its numbers, checked against its
- * definition.
+ * Tests of kvquant, which takes its levels from calibration rows, checked against its definition,
+ * and of squared gradients that weight the errors of its levels.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- kvquant --------------------------------------------------------------------------------- */
+/* ---- levels and outliers of kvquant ---------------------------------------------------------- */
 
 static float x[N * D], y[N * D];
 
@@ -48,8 +48,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /*
- * Apart from its outliers, a channel of keys has 2^bits distinct numbers, and each number is read
- * as the nearest of them.
+ * Apart from outliers, a channel of coded keys must have at most 2^bits distinct numbers, and each
+ * number must be decoded as the nearest of them.
  */
 static void keys_have_levels(void **state)
 {
@@ -69,7 +69,7 @@ static void keys_have_levels(void **state)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /* numpy.quantile of 0.02 and 0.98: between the 6th and 7th of 300 */
+                /* numpy.quantile of 0.02 and 0.98: between the 6th and 7th of 300 numbers */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -96,12 +96,15 @@ static void keys_have_levels(void **state)
                                     fabs(v - (double)found[k]) + 1e-5);
                 }
             }
-            /* without outliers the ends of a range may round to either side of it */
+            /* without outliers, numbers at the ends of a range may round out of it */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
 }
 
-/* One number at each end of a value vector of 8 stays exact, with 16 bits and an index of 16. */
+/*
+ * Of a value vector of 8, one number at each end of the range must stay exact, with 16 bits and a
+ * 16-bit index.
+ */
 static void values_keep_both_ends(void **state)
 {
     (void)state;
@@ -119,7 +122,7 @@ static void values_keep_both_ends(void **state)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* at most half of a vector at each end can be outliers, less one number */
+    /* at most half of a vector less one number can be outliers at each end */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
@@ -147,8 +150,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * With qnorm the normalised numbers keep mean and standard deviation; without it their spread
- * shrinks.
+ * With qnorm=1, the decoded numbers must keep the mean and standard deviation of the data; without
+ * it their spread shrinks.
  */
 static void qnorm_keeps_moments(void **state)
 {
@@ -180,11 +183,11 @@ static void qnorm_keeps_moments(void **state)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* ---- squared gradients ----------------------------------------------------------------------- */
+/* ---- squared gradients as weights of errors -------------------------------------------------- */
 
 /*
- * Writes squared gradients of the first n_rows tokens of the dump; `of` gives that of a token, head
- * and dimension.
+ * Writes a file of squared gradients for the first n_rows tokens of the calibration data. `of`
+ * returns the squared gradient of a token, head and dimension.
  */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
@@ -275,7 +278,10 @@ static void fisher_file_is_read_as_written(void **state)
     kvd_fisher_close(&f);
 }
 
-/* Codes all heads and sides, weighted or not; their decoded rows follow one another in `all`. */
+/*
+ * Codes K and V of all heads with weights if `use` is true. `all` receives the decoded rows,
+ * `settings` the method's keys and values.
+ */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];
@@ -313,7 +319,10 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/* Returns the squared errors of keys with and without weight. */
+/*
+ * Computes the squared errors of decoded keys: error[0] over keys with weight, error[1] over those
+ * without.
+ */
 static void errors_of_keys(const float *all, double error[2])
 {
     kvd_err err;
@@ -338,7 +347,7 @@ static void kvquant_weighs_numbers(void **state)
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     write_fisher(N, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    /* equal weights equal no weights */
+    /* equal weights give the result without weights */
     code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings);
     assert_non_null(strstr(settings, "kvquant.weights=1"));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)

@@ -1,6 +1,6 @@
 /*
- * methods/dims and methods/method: projections are cut as the methods say; texts of methods and
- * refused input.
+ * Tests of methods/dims and methods/method: how methods cut projections to head widths, how texts
+ * of methods are parsed, and input that is refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -86,7 +86,10 @@ static void test_biorthogonal_cut(void **state)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /* B_v A_v = I and A_k^T A_q = I: both are projectors of the kept rank. */
+        /*
+         * B_v A_v and A_k^T A_q must be identity matrices of the kept rank, so A_v B_v and A_q
+         * A_k^T are projectors.
+         */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
                 double sum = 0;
@@ -139,7 +142,10 @@ static void test_only_one_head(void **state)
     kvd_widths_release(&w);
 }
 
-/* One side left whole has no matrices and full width; the other side is unchanged. */
+/*
+ * If one side (Q-K or V) is left whole, it must have no matrices and full width, and the other side
+ * must be unchanged.
+ */
 static void test_leave_a_side(void **state)
 {
     (void)state;
@@ -193,7 +199,7 @@ static void refused(const kvd_dims_method *m, const char *why)
     kvd_dims d;
     assert_int_equal(kvd_dims_build(&d, m, &spectrum, &widths, &err), -1);
     assert_string_equal(err.msg, why);
-    kvd_dims_release(&d); /* allowed after a failure */
+    kvd_dims_release(&d); /* releasing is allowed after a failure */
 }
 
 static void test_refuses(void **state)
@@ -236,7 +242,7 @@ static void test_refuses(void **state)
             "method 'zack', layer 0, KV head 1: basis of pair 'qk': entry [1][0] is not finite as "
             "float32");
     R[8] = saved;
-    /* widths of another model */
+    /* widths of a model of another shape are refused */
     kvd_widths other, mine = widths;
     kvd_err err;
     assert_int_equal(kvd_widths_alloc(&other, 2, 1, 8, &err), 0);
@@ -254,11 +260,12 @@ static void test_bytes(void **state)
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
-    ragged_widths(); /* widths 17 + 18 of 64; padded to at most d_head: all 64 */
+    ragged_widths(); /* nominal widths 17 + 18 of 64; 64 if padded to d_head */
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    assert_true(b.basis == 2 * 8 * 17); /* R_p of Q-K counts once; that of V is folded */
+    assert_true(b.basis ==
+                2 * 8 * 17); /* R_p of Q-K counts once; that of V is folded into weights */
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
     kvd_dims_release(&d);
@@ -304,7 +311,10 @@ static void test_method_text(void **state)
     assert_string_equal(m.settings,
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
-    /* A rate for each pair: the four rates of ZDC's Eq. 5, also with the method's name. */
+    /*
+     * Removal rates of important and unimportant tokens for Q-K and V: the four rates of ZDC's Eq.
+     * 5, also with the method's name before the key.
+     */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_int_equal(
         kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err), 0);

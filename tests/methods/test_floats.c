@@ -1,6 +1,7 @@
 /*
- * fp8, mxfp4, nvfp4, comet and vidkv compared with tests/data/floats.safetensors, which PyTorch and
- * torchao made (tests/oracle/make_floats.py), and scales from calibration rows.
+ * Tests of codes with floating-point numbers and scales (fp8, mxfp4, nvfp4, comet, vidkv), compared
+ * with tests/data/floats.safetensors, which PyTorch and torchao made (tests/oracle/make_floats.py).
+ * Also tests scales from calibration rows.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +32,7 @@ static int tear_down(void **state)
     return close_dump(state);
 }
 
-/* Returns a tensor of the fixture, [*n]; the caller frees it. */
+/* Returns a tensor of the fixture file and its number of elements in `*n`. The caller frees it. */
 static float *tensor(const char *name, size_t *n)
 {
     kvd_tensor t;
@@ -45,7 +46,7 @@ static float *tensor(const char *name, size_t *n)
     return x;
 }
 
-/* Codes n rows of d numbers with a method and the calibration rows. */
+/* Codes n rows x of d numbers into y with a method that was opened with the calibration rows. */
 static void code(const char *text, kvd_side side, int layer, int head, const float *x, size_t n,
                  size_t d, float *y, kvd_bits_count *count)
 {
@@ -55,7 +56,7 @@ static void code(const char *text, kvd_side side, int layer, int head, const flo
     code_rows(text, &setup, b, y, count);
 }
 
-/* ---- rounding -------------------------------------------------------------------------------- */
+/* ---- rounding to small floating-point formats ------------------------------------------------ */
 
 static void casts_of_pytorch(void **state)
 {
@@ -87,7 +88,7 @@ static void casts_of_pytorch(void **state)
     assert_true(kvd_minifloat_round(&kvd_e5m2, -INFINITY) == -57344);
 }
 
-/* The fp8 method without scales is the cast, and takes 8 bits per number. */
+/* The fp8 method without scales must equal PyTorch's cast and take 8 bits per number. */
 static void fp8_is_the_cast(void **state)
 {
     (void)state;
@@ -106,14 +107,14 @@ static void fp8_is_the_cast(void **state)
     }
 }
 
-/* ---- blocks of 4-bit numbers ----------------------------------------------------------------- */
+/* ---- mxfp4 and nvfp4: 4-bit numbers with a scale per block ----------------------------------- */
 
 static void blocks_of_torchao(void **state)
 {
     (void)state;
     const struct {
         const char *method, *input, *output;
-        double side; /* bits per row of 96 numbers */
+        double side; /* bits of scales per row of 96 numbers */
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         enum { ROWS = 40, WIDE = 96 };
@@ -134,8 +135,9 @@ static void blocks_of_torchao(void **state)
 }
 
 /*
- * The last block of a row is as large as the others: 40 dimensions are 64 codes and 2 scales in
- * mxfp4, 48 codes and 3 scales in nvfp4. Zeros and a row of one number stay what they are.
+ * The last block of a row takes as many bits as the others: 40 dimensions take 64 codes and 2
+ * scales in mxfp4, 48 codes and 3 scales in nvfp4. Rows of zeros and rows of few distinct
+ * magnitudes are exact.
  */
 static void ends_of_rows(void **state)
 {
@@ -148,15 +150,16 @@ static void ends_of_rows(void **state)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    assert_true(y[80] == 384 && y[119] == 1); /* 448 is 7 times 64, beyond the largest number 6 */
+    assert_true(y[80] == 384 && y[119] == 1); /* 448 is 7 * 64, but the largest code is 6 */
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f); /* 448 / 6 rounds to 72 */
+    assert_true(y[80] == 6 * 72 && y[119] > 0.9f &&
+                y[119] < 1.1f); /* 448 / 6 rounds to the scale 72 */
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
 
-/* ---- codes per channel ----------------------------------------------------------------------- */
+/* ---- vidkv and comet: codes per channel ------------------------------------------------------ */
 
 static void codes_per_channel(void **state)
 {
@@ -185,9 +188,11 @@ static void codes_per_channel(void **state)
     }
 }
 
-/* ---- scales ---------------------------------------------------------------------------------- */
+/* ---- scales from calibration rows ------------------------------------------------------------ */
 
-/* Returns the largest magnitude in calibration rows of a head, or of all heads if head is -1. */
+/*
+ * Returns the largest magnitude in the calibration rows of a head, or of all heads if `head` is -1.
+ */
 static float largest_of(kvd_x what, int layer, int head)
 {
     static float rows[N * D], scratch[N * D];
@@ -201,7 +206,7 @@ static float largest_of(kvd_x what, int layer, int head)
     return most;
 }
 
-/* Keys after RoPE and values each have the scale of their own layer or head. */
+/* The scale of K (after RoPE) and V must be that of their layer (scale=1) or head (scale=2). */
 static void scales_of_calibration(void **state)
 {
     (void)state;
@@ -226,7 +231,10 @@ static void scales_of_calibration(void **state)
     size_t n, same;
     float *const nv = tensor("nv_x", &n), *const want = tensor("nv_scaled", &same),
                  *const got = malloc(n * sizeof *got);
-    /* numbers times c with a tensor scale times c are read as c times as large */
+    /*
+     * Numbers multiplied by c must be decoded as c times as large, if the scale of the tensor is
+     * also multiplied by c.
+     */
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
     for (size_t i = 0; i < n; i++)
         nv[i] *= c;
@@ -234,13 +242,16 @@ static void scales_of_calibration(void **state)
     size_t off = 0;
     for (size_t i = 0; i < n; i++)
         off += fabsf(got[i] - c * want[i]) > 1e-5f * fabsf(c * want[i]);
-    assert_true(off <= n / 500); /* the product with c moves some numbers across a middle */
+    assert_true(off <= n / 500); /* multiplying by c moves some numbers across a rounding border */
     free(got);
     free(want);
     free(nv);
 }
 
-/* A scale from calibration is refused without calibration, by a line that names the option. */
+/*
+ * Without calibration, a method with a scale from calibration must be refused with a message that
+ * names the option.
+ */
 static void scales_need_calibration(void **state)
 {
     (void)state;

@@ -1,4 +1,7 @@
-/* Methods of one --method: lists, combinations of values, and what is refused. */
+/*
+ * Tests of the option --method: lists of methods, combinations of parameter values, and refused
+ * texts.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +50,7 @@ static void combinations(void **state)
     expands("leankv,th=0.1/0.05,tl=0/0.01,k=4", four, 4);
 }
 
-/* Every combination appears once, whatever the numbers of values. */
+/* Every combination of the values must appear exactly once. */
 static void all_different(void **state)
 {
     (void)state;
@@ -62,7 +65,7 @@ static void all_different(void **state)
     release();
 }
 
-/* A name starts a method, KEY=VALUE belongs to the method before it. */
+/* In a list, a name begins a method, and KEY=VALUE belongs to the method before it. */
 static void lists(void **state)
 {
     (void)state;

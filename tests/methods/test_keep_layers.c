@@ -1,6 +1,7 @@
 /*
- * Key keep_layers: the first and last layers of any method attend to the uncompressed cache, and
- * the layers between them are those of the method without the key.
+ * Tests of the key keep_layers of every method: the first and last layers must attend to the
+ * uncompressed cache, and the layers between them must give the results of the method without the
+ * key.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -38,7 +39,10 @@ static void fill(void)
     }
 }
 
-/* Runs all layers, which have the same rows, and writes their outputs to out [LAYERS][OUT]. */
+/*
+ * Runs a method on all layers, which have equal Q, K and V, and writes their outputs to out
+ * [LAYERS][OUT].
+ */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};
@@ -88,7 +92,10 @@ static void first_and_last_layers(void **state)
             if (!(fabsf(got[j] - expected) < 2e-6f))
                 fail_msg("%s, layer %zu: %g, not %g", text, l, (double)got[j], (double)expected);
         }
-        /* all layers have the same rows, so two of five hold what the method holds */
+        /*
+         * all layers have equal rows, so two of five hold two fifths of what the method holds
+         * without the key
+         */
         const double held = all.payload + all.side + all.entries,
                      expected = (3 * all.dense + 2 * held) / 5;
         assert_true(fabs(some.payload + some.side + some.entries - expected) < 1e-9 * expected);

@@ -1,4 +1,8 @@
-/* kvtc on calibration rows: exact sinks, budgets, decorrelation, streams that read back. */
+/*
+ * Tests of kvtc, which codes principal components of all heads and compresses the codes with
+ * DEFLATE: exact sink tokens, bit budgets, the use of correlation between heads, and the division
+ * of components into groups.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +27,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* Codes x, rows of all heads of layer 1, into y. Returns the mean square of the errors. */
+/* Codes x, the rows of all heads of layer 1, into y. Returns the mean squared error. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -49,7 +53,10 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* More bits lose less; what is packed keeps the budget, and DEFLATE adds at most its frame. */
+/*
+ * More bits must lose less. The codes must keep within the budget, to which DEFLATE may add its
+ * frame only.
+ */
 static void budgets(void **state)
 {
     (void)state;
@@ -66,7 +73,7 @@ static void budgets(void **state)
             const double off = code(text, (kvd_side)side, &count);
             if (!(off <= before))
                 fail_msg("%s: %g after %g", text, off, before);
-            /* both layers share the budget, so one may take more than its part */
+            /* layers share one budget, so this layer may take more than its part */
             assert_true(count.payload + count.side <= 2 * bits[i] * N * WIDE + 200);
             before = off;
         }
@@ -74,7 +81,10 @@ static void budgets(void **state)
     }
 }
 
-/* The first tokens are exact to 16 bits, at any place of the block, and take 16 bits per number. */
+/*
+ * The first tokens of a sequence (sinks) must be stored in 16 bits per number, wherever they are in
+ * the block.
+ */
 static void sinks(void **state)
 {
     (void)state;
@@ -89,7 +99,7 @@ static void sinks(void **state)
     for (size_t i = 0; i < 5 * (size_t)WIDE; i++)
         assert_true((i < WIDE) != (y[i] == kvd_round_f16(x[i])));
     position[0] = 0;
-    for (size_t i = 0; i < 300; i++) /* exact whatever the block, and coded again afterwards */
+    for (size_t i = 0; i < 300; i++) /* all rows are sinks by their position, whatever the block */
         position[i] = 0;
     (void)code("kvtc,bits=4,sink=1", KVD_VALUES, &with);
     assert_true(with.payload > 16.0 * 300 * WIDE && with.side < 0.7 * count.side);
@@ -98,8 +108,8 @@ static void sinks(void **state)
 }
 
 /*
- * Rows of a few components: if all numbers of the calibration rows depend on few of them, the other
- * groups are not stored, and a code of 8 bits is nearly exact at a fraction of the bits.
+ * If the calibration rows depend on few principal components, the other components are not stored,
+ * so the error must be far below that of codes per head with more bits.
  */
 static void decorrelation(void **state)
 {
@@ -109,7 +119,7 @@ static void decorrelation(void **state)
     const double off = code("kvtc,bits=5,sink=0", KVD_VALUES, &count);
     float kept[N * WIDE];
     memcpy(kept, x, sizeof x);
-    /* the same rows head by head, per token at bits that take more */
+    /* codes the same rows head by head, per token, with more bits */
     double other = 0;
     for (size_t h = 0; h < HEADS; h++) {
         static uint8_t level[N];
@@ -134,7 +144,7 @@ static void decorrelation(void **state)
                  (plain.payload + plain.side) / (N * D));
 }
 
-/* Rows that repeat compress: the payload is what DEFLATE leaves of the codes. */
+/* Repeated rows must compress: the counted bits are those that DEFLATE leaves of the codes. */
 static void streams(void **state)
 {
     (void)state;
@@ -148,11 +158,14 @@ static void streams(void **state)
     assert_true(again < 20 * off);
 }
 
-/* ---- the division into groups ---------------------------------------------------------------- */
+/* ---- division of the principal components into groups ---------------------------------------- */
 
 enum { PARTS = 20 }; /* ways to divide 16 components into groups of 8 and 16 */
 
-/* Writes way `i` of dividing 16 components to bits [2]: of both halves, or of one group and -1. */
+/*
+ * Writes the bits of way number i to divide 16 components: bits[2] of two groups of 8, or bits of
+ * one group of 16 and -1.
+ */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -166,7 +179,7 @@ static double bits_of(const int *bits)
     return one + (bits[1] > 0 ? 32 + 8 * bits[1] : 0);
 }
 
-/* Returns the squared error of a row of components c [16]. */
+/* Returns the squared error of coding a row of components c [16] with these bits. */
 static double error_of(const float *c, const int *bits)
 {
     float read[WIDE] = {0};
@@ -180,7 +193,9 @@ static double error_of(const float *c, const int *bits)
     return sum;
 }
 
-/* Measures all ways on the principal components of a layer's calibration rows. */
+/*
+ * Measures the error of every way to divide the principal components of a layer's calibration rows.
+ */
 static void measure_ways(kvd_x what, int layer, double *error)
 {
     static float rows[N * WIDE];
@@ -217,8 +232,9 @@ static void measure_ways(kvd_x what, int layer, double *error)
 }
 
 /*
- * No way to divide both layers with at most as many bits has a smaller error: all ways are tried.
- * Errors here are those of all rows, where the method samples 256 of them.
+ * The method must find the division with the smallest error among all that take at most as many
+ * bits over both layers. All are tried. Errors here are those of all rows, whereas the method
+ * samples 256 of them.
  */
 static void divisions_are_the_best(void **state)
 {

@@ -1,6 +1,7 @@
 /*
- * methods/layers: minicache compared with its formula and its limits, xkv with LAPACK's singular
- * values.
+ * Tests of methods that store layers together: minicache, which merges pairs of layers, compared
+ * with its formula and limits, and xkv, which decomposes several layers at once, compared with
+ * LAPACK's singular values.
  */
 #include <lapacke.h>
 #include <math.h>
@@ -29,7 +30,7 @@ static void fill(void)
             before[l][i] = before[l - 1][i] * 1.5f + (float)kvd_rng_normal(&r);
     }
     memset(before[0] + 5 * D, 0, D * sizeof(float)); /* a vector without a direction */
-    for (size_t i = 7 * D; i < 8 * D; i++)           /* opposite vectors */
+    for (size_t i = 7 * D; i < 8 * D; i++)           /* vectors of opposite direction */
         before[1][i] = -2 * before[0][i];
 }
 
@@ -58,7 +59,9 @@ static double length(const float *x)
     return sqrt(s);
 }
 
-/* Returns the largest distance between the directions of two vectors; 0 if one has no direction. */
+/*
+ * Returns the largest difference between the elements of two normalised vectors; 0 if one is zero.
+ */
 static double turn(const float *x, const float *y)
 {
     const double a = length(x), b = length(y);
@@ -68,7 +71,10 @@ static double turn(const float *x, const float *y)
     return most;
 }
 
-/* Every pair is merged: gamma 0 keeps angles above the largest only. */
+/*
+ * minicache merges the directions of every pair of vectors and keeps their lengths. gamma is the
+ * share of the range of angles above which pairs are kept apart, so no pair is.
+ */
 static void lengths_are_kept(void **state)
 {
     (void)state;
@@ -80,7 +86,7 @@ static void lengths_are_kept(void **state)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                if (l == 0 && j != 5) /* one direction for both */
+                if (l == 0 && j != 5) /* both layers have one direction */
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
     }
@@ -95,7 +101,7 @@ static void ends_of_the_arc(void **state)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /* at t = 0.5 the angles to both are equal, and half of that between them */
+    /* at t = 0.5 the merged direction has equal angles to both, half of the angle between them */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -141,7 +147,7 @@ static void the_widest_angles_stay(void **state)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* gamma = 1 keeps all pairs but that of the smallest angle, which coincides */
+        /* gamma = 1 keeps every pair apart except the one with the smallest angle */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -161,10 +167,11 @@ static void groups_of_layers(void **state)
         assert_int_equal(kvd_layers_minicache.group(&all, &c, l), want_all[l]);
     }
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 0), 4);
-    assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3); /* the remaining layers */
+    assert_int_equal(kvd_layers_xkv.group(&four, &c, 4),
+                     3); /* three layers remain for the last group */
 }
 
-/* Computes the singular values of the rows of all layers side by side, falling, by LAPACK. */
+/* Computes the falling singular values of the rows of all layers side by side, by LAPACK. */
 static void singular_values(size_t n, double *sigma)
 {
     double x[N * WIDE], superb[WIDE];
@@ -187,8 +194,8 @@ static double error2(size_t n)
 }
 
 /*
- * Eckart and Young: the error of the best approximation of rank r is the tail of the squared
- * singular values.
+ * The error of xkv with rank r must be the sum of the squared singular values after the first r,
+ * which is the least possible (Eckart and Young).
  */
 static void the_tail_is_lost(void **state)
 {
@@ -223,7 +230,7 @@ static void full_rank_is_the_identity(void **state)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/* More rows than columns: the other of the two ways to compute it. */
+/* Tests more rows than columns, for which the method uses its other way to compute the factors. */
 static void one_narrow_layer(void **state)
 {
     (void)state;

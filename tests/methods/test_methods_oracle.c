@@ -1,6 +1,6 @@
 /*
- * Methods of the cache compared with tests/data/methods.safetensors, which PyTorch and SciPy made
- * from the methods' definitions (tests/oracle/make_methods.py).
+ * Compares methods with tests/data/methods.safetensors, which PyTorch and SciPy made from the
+ * methods' definitions (tests/oracle/make_methods.py).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@
 
 static kvd_safetensors *file;
 
-/* Returns a tensor of the fixture as floats [n]; the caller frees it. */
+/* Returns a tensor of the fixture file as floats [n]. The caller frees it. */
 static float *tensor(const char *name, size_t n)
 {
     kvd_tensor t;
@@ -35,7 +35,7 @@ static float *tensor(const char *name, size_t n)
     return x;
 }
 
-/* ---- kivi ------------------------------------------------------------------------------------ */
+/* ---- kivi: codes in groups ------------------------------------------------------------------- */
 
 static void kivi(void **state)
 {
@@ -57,7 +57,7 @@ static void kivi(void **state)
     }
 }
 
-/* ---- tokens and channels: outputs of attention ---- */
+/* ---- attention outputs of methods that drop tokens or channels ---- */
 
 enum { TOKENS = 96, HEADS = 2, WIDTH = 16, PROMPT = 40 };
 
@@ -114,15 +114,15 @@ static void selections(void **state)
     attend("think,p=0.4,window=8", "think_out", 0);
 }
 
-/* ---- from calibration rows ------------------------------------------------------------------- */
+/* ---- palu and kvquant, which use calibration rows -------------------------------------------- */
 
 enum { ROWS = 256, KV = 2, D = 8, WIDE = KV * D, MODEL = 24 };
 static char path[64];
 static kvd_activations dump;
 
 /*
- * Writes a dump of one layer with the fixture's keys before RoPE and values; its other rows are not
- * used.
+ * Writes a calibration file of one layer with the fixture's keys before RoPE and values. Its other
+ * rows are not used.
  */
 static int write_rows(const kvd_run *run, kvd_err *err)
 {
@@ -175,7 +175,7 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/* The keys that weights of rank 8 make equal those that the latents are read as. */
+/* With palu, restoring keys from latents must give the keys that W_K cut to rank 8 gives. */
 static void palu(void **state)
 {
     (void)state;
@@ -209,8 +209,8 @@ static void palu(void **state)
 }
 
 /*
- * Both mark the same numbers as outliers. k-means has several local optima, so the errors of our
- * levels and of SciPy's may differ by up to 2 %.
+ * kvquant and the fixture must mark the same numbers as outliers. k-means has several local optima,
+ * so the errors of our levels and of SciPy's may differ by up to 2 %.
  */
 static void kvquant(void **state)
 {
@@ -264,12 +264,12 @@ static void kvquant(void **state)
     }
 }
 
-/* ---- from squared gradients ------------------------------------------------------------------ */
+/* ---- kvquant and palu with squared gradients ------------------------------------------------- */
 
 static char fisher_path[64];
 static kvd_fisher fisher;
 
-/* Writes the fixture's whole numbers as squared gradients of the rows. */
+/* Writes the integers of the fixture as squared gradients of the calibration rows. */
 static int write_fisher(const kvd_run *run, kvd_err *err)
 {
     static float x[ROWS * WIDE];
@@ -295,7 +295,7 @@ static int write_fisher(const kvd_run *run, kvd_err *err)
     return status;
 }
 
-/* As kvquant, with errors weighted as the levels were. */
+/* Tests kvquant with levels that minimise weighted errors. The weights are squared gradients. */
 static void weighted(void **state)
 {
     (void)state;
@@ -309,7 +309,8 @@ static void weighted(void **state)
                      *const apart = tensor(names[side][2], ROWS * WIDE),
                      *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         static uint32_t position[ROWS];
-        double error[3] = {0, 0, 0}; /* of weighted levels, of plain levels, of SciPy's */
+        double error[3] = {0, 0,
+                           0}; /* weighted error of weighted levels, of plain levels, of SciPy's */
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
             char text[64];
@@ -336,7 +337,7 @@ static void weighted(void **state)
                                           .position = position,
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
-                /* half width of its channel or vector */
+                /* half of the range of each channel (keys) or vector (values) */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -350,7 +351,7 @@ static void weighted(void **state)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* in normalised coordinates this is what k-means minimises */
+                    /* k-means minimises the error of normalised numbers */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)
@@ -374,7 +375,10 @@ static void weighted(void **state)
     }
 }
 
-/* Ranks equal those of the public code; where it gives rank 0 ours is 1. */
+/*
+ * The ranks that palu finds must equal those of the authors' code. Where that gives rank 0, ours is
+ * 1.
+ */
 static void ranks(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Codes in words (methods/bits/packed_layout.h): every number of a page has its own bits, and
- * decoded groups equal those of kvd_quantise_group.
+ * Tests of the layout of codes in 32-bit words (methods/bits/packed_layout.h): every number of a
+ * page must have its own bits, and decoded groups must equal those of kvd_quantise_group.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,7 @@ static void every_number_has_its_bits(void **state)
             kvd_rng r;
             kvd_rng_seed(&r, 5, (uint64_t)bits);
             memset(page, 0xa5, sizeof page);
-            for (int pass = 0; pass < 2; pass++) /* the second pass overwrites other bits */
+            for (int pass = 0; pass < 2; pass++) /* the second pass must overwrite the first */
                 for (int t = 0; t < TOKENS; t++)
                     for (int i = 0; i < D; i++) {
                         want[t][i] = (uint8_t)kvd_rng_below(&r, 1u << bits);
@@ -57,7 +57,10 @@ static void every_number_has_its_bits(void **state)
         }
 }
 
-/* Numbers of a pair are 16 bits apart, so that a mask makes two floats of them. */
+/*
+ * The two numbers of a pair must be 16 bits apart in a word, so that one mask makes two floats of
+ * them.
+ */
 static void pairs_stand_in_halves(void **state)
 {
     (void)state;
@@ -73,7 +76,10 @@ static void pairs_stand_in_halves(void **state)
         }
 }
 
-/* Codes of levels: the numbers of a lane follow one another from the lowest bit on. */
+/*
+ * In codes of levels, the numbers of a lane (GPU thread) must follow one another from the lowest
+ * bit on.
+ */
 static void levels_are_a_stream(void **state)
 {
     (void)state;
@@ -87,8 +93,8 @@ static void levels_are_a_stream(void **state)
 }
 
 /*
- * Number 8 k + 2 r + e of a lane is at the row and column of register r of mma.m16n8k16's A
- * operand.
+ * Number 8 k + 2 r + e of a lane must be at the row and column that register r of the A operand of
+ * mma.m16n8k16 holds.
  */
 static void numbers_are_fragments(void **state)
 {
@@ -112,18 +118,22 @@ static void scales_have_places_of_their_own(void **state)
     for (int x = 0; x < 16; x++) {
         seen[kvd_packed_scale(x)]++;
         seen[kvd_packed_scale(x) + 4]++;
-        assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2); /* block of 16 bytes of the lanes */
+        assert_int_equal(kvd_packed_scale(x) / 8,
+                         x % 8 / 2); /* block of 16 bytes that a lane reads */
     }
     for (int i = 0; i < 32; i++)
         assert_int_equal(seen[i], 1);
     const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
     const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
     assert_int_equal(p.bytes,
-                     /* codes, scales of keys, scales of values */
+                     /* bytes of codes, scales of keys, scales of values */
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
-/* A block of floating-point codes has a byte per token; lanes read 8 (keys) or 16 (values). */
+/*
+ * A block of floating-point codes has one scale byte per token. A lane must read 8 (keys) or 16
+ * (values) of them.
+ */
 static void blocks_have_a_scale_per_token(void **state)
 {
     (void)state;
@@ -142,7 +152,7 @@ static void blocks_have_a_scale_per_token(void **state)
                           nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 16},
                           mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 32},
                           turned = {.bits = 4, .v_group = KVD_WIDTH_MAX, .norms = true};
-    /* bytes per token and side, times 64 tokens and two sides */
+    /* bytes per token for codes and scales, times 64 tokens, times K and V */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);
@@ -159,8 +169,8 @@ static float as_half(float x)
 }
 
 /*
- * Codes of a group, written and read, with scales as float16, equal those of the quantiser bit for
- * bit.
+ * Codes of a group, written to words and read back with float16 scales, must give the quantiser's
+ * numbers bit for bit.
  */
 static void groups_come_back(void **state)
 {

@@ -1,5 +1,6 @@
 /*
- * palu with calibration rows, compared with LAPACK: the error of a rank, and the choice of ranks.
+ * Tests of palu, which stores latents of low rank: the error of a rank compared with LAPACK, and
+ * the choice of ranks.
  */
 #include <lapacke.h>
 #include <setjmp.h>
@@ -21,9 +22,12 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- a rank ---------------------------------------------------------------------------------- */
+/* ---- error of a given rank ------------------------------------------------------------------- */
 
-/* Returns the sum of the squared singular values after the first r, and writes that of all. */
+/*
+ * Returns the sum of the squared singular values of the rows after the first r. `*all` receives the
+ * sum of all.
+ */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
     double x[N * WIDE], sigma[WIDE], superb[WIDE], tail = 0;
@@ -40,7 +44,7 @@ static double tail_of(const float *rows, size_t width, size_t r, double *all)
     return tail;
 }
 
-/* Returns the squared error of a head's rows read through its latents. */
+/* Returns the squared error of a head's rows after projection to their latents and back. */
 static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *rows, size_t wide,
                             size_t at)
 {
@@ -63,7 +67,10 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
     return sum;
 }
 
-/* The heads of a group are side by side in their order, and their error together is the tail. */
+/*
+ * palu's error over the heads of a group must be the sum of the squared singular values after its
+ * rank, where the group's rows are the heads' rows side by side.
+ */
 static void palu_is_the_best_of_its_rank(void **state)
 {
     (void)state;
@@ -77,7 +84,7 @@ static void palu_is_the_best_of_its_rank(void **state)
         kvd_plan plan = m.plan;
         if (kvd_plan_open(&plan, &setup, &err))
             fail_msg("%s", err.msg);
-        /* four heads were asked for, the model has two */
+        /* four heads per group were requested, but the model has two */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
             for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -116,11 +123,11 @@ static void palu_of_single_heads(void **state)
     kvd_plan_close(&plan);
 }
 
-/* ---- ranks of a search ----------------------------------------------------------------------- */
+/* ---- ranks found by a search ----------------------------------------------------------------- */
 
 /*
- * Writes the ranks of a search for every group and side; returns their sum. If `drawn` is given,
- * the matrices are drawn and have its singular values, instead of those of the calibration.
+ * Writes the ranks that palu's search finds for every group, for K and V. Returns their sum. If
+ * `drawn` is not NULL, the search uses its singular values, instead of those of the calibration.
  */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
@@ -159,18 +166,18 @@ static void palu_gives_ranks_by_information(void **state)
                      4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
-    /* 32 dimensions in proportion to 1 1 1 1 and 1 3 3 5 of 16 */
+    /* 32 ranks in proportion to the information: keys 1 1 1 1, values 1 3 3 5, of 16 */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
-                     /* five times 2, and the two dimensions beyond the full head */
+                     /* five ranks of 2, and the two that the full head does not take */
                      12);
-    assert_int_equal(rank[1][1][KVD_VALUES], 8); /* a full head, where 10 is proportional */
+    assert_int_equal(rank[1][1][KVD_VALUES], 8); /* the head is full; 10 would be proportional */
     /*
-     * For any information the total is the same, no rank is 0 or above the width, and the heads of
-     * a group share a rank.
+     * For any information the ranks must have the given sum and be between 1 and the width, and the
+     * heads of a group must have equal ranks.
      */
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
@@ -192,7 +199,7 @@ static void palu_gives_ranks_by_information(void **state)
     }
 }
 
-/* Computes the singular values of the rows of one head by dgesvd. */
+/* Computes the singular values of the K or V rows of one head by LAPACK's dgesvd. */
 static void singular_values(int layer, int head, int side, double *sigma)
 {
     static float rows[N * D];
@@ -210,8 +217,9 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * Eq. 6 with one r keeps as many dimensions as equal ranks, or up to a step of r fewer. The last
- * kept dimension of every head is needed, the first removed one is not.
+ * Tests ranks by Eq. 6, with one threshold r for all heads. They must keep as many dimensions as
+ * equal ranks, or fewer by up to a step of r. In every head the last kept dimension is above the
+ * threshold, the first removed one is not.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -239,7 +247,7 @@ static void ranks_by_eq6(const kvd_spectrum *drawn)
                         all += sigma[j];
                     for (int j = r; j < D; j++)
                         tail += sigma[j];
-                    kept = fmax(kept, tail / all); /* over all heads: r is at least this */
+                    kept = fmax(kept, tail / all); /* r is at least this tail, over all heads */
                     if (r > 1)
                         dropped = fmin(dropped, (tail + sigma[r - 1]) / all);
                 }
@@ -253,7 +261,10 @@ static void palu_gives_ranks_by_eq6(void **state)
     ranks_by_eq6(NULL);
 }
 
-/* Drawn matrices have the widths of fdc's singular values; those of groups are not known. */
+/*
+ * Random matrices for single heads must get their ranks from fdc's singular values. Groups of heads
+ * must be refused, because their singular values are not known.
+ */
 static void palu_draws_matrices_of_given_spread(void **state)
 {
     (void)state;
@@ -262,7 +273,7 @@ static void palu_draws_matrices_of_given_spread(void **state)
     kvd_spectrum s;
     kvd_err err = {""};
     assert_int_equal(fixture_spectrum(&s, &config, 5, &err), 0);
-    for (int i = 0; i < LAYERS * HEADS * D; i++) /* another curve for every head */
+    for (int i = 0; i < LAYERS * HEADS * D; i++) /* singular values that differ from head to head */
         s.pair[KVD_PAIR_QK].sigma[i] = exp(-(i / D + 1.0) * (i % D) / D);
     ranks_by_eq6(&s);
     for (int i = 0; i < 2; i++) {

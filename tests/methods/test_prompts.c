@@ -1,4 +1,7 @@
-/* methods/prompts: rows and denominators of the first pass, compared with sums in plain loops. */
+/*
+ * Tests of methods/prompts, the first pass over prompts whose results some methods need: its rows
+ * and softmax denominators are compared with sums in plain loops.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,8 +63,8 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
 }
 
 /*
- * Returns the log of the sum over heads and keys of exp(score), for row t of sequence s, relative
- * to the largest score.
+ * Returns the log of the sum over heads and visible keys of exp(score) for row t of sequence s, by
+ * subtracting the largest score first.
  */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
@@ -90,7 +93,7 @@ static void denominators_of_all_layers(void **state)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    for (int big = 0; big < 2; big++) /* scores of hundreds, whose exponentials overflow */
+    for (int big = 0; big < 2; big++) /* with scores of some hundreds, exponentials overflow */
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;
             fill(big ? 200 : 1);
@@ -113,8 +116,8 @@ static void denominators_of_all_layers(void **state)
 }
 
 /*
- * minicache at t = 1: the deeper layer of a pair is unchanged, and so are layers that are not
- * merged.
+ * With minicache at t = 1, the deeper layer of a merged pair must be unchanged, and so must layers
+ * that are not merged.
  */
 static void rows_of_all_layers(void **state)
 {
@@ -133,7 +136,7 @@ static void rows_of_all_layers(void **state)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /* d + 2 numbers of 16 bits and one bit, instead of 2 d numbers */
+        /* a merged pair takes d + 2 numbers of 16 bits and one bit, instead of 2 d numbers */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

@@ -1,6 +1,6 @@
 /*
- * methods/bits/rans: what is coded is read again, in as many bytes as the entropy asks for, and
- * damaged bytes are refused.
+ * Tests of the entropy coder methods/bits/rans: symbols must be decoded again, must take as many
+ * bytes as their entropy requires, and damaged bytes must be refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -19,8 +19,8 @@ static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
 /*
- * Codes the first n symbols with the frequencies of their own counts, and checks what is read.
- * Returns the number of bytes; *entropy is the least number of bits.
+ * Codes the first n symbols with the table of their own frequencies and checks the decoded symbols.
+ * Returns the number of bytes; `*entropy` receives the entropy in bits.
  */
 static size_t round_trip(size_t n, double *entropy)
 {
@@ -62,11 +62,11 @@ static void every_kind_of_input(void **state)
             symbol[i] = (uint8_t)kvd_rng_below(&r, 256);
         (void)round_trip(n, &entropy);
     }
-    for (size_t i = 0; i < N; i++) /* uniform */
+    for (size_t i = 0; i < N; i++) /* uniformly distributed symbols */
         symbol[i] = (uint8_t)kvd_rng_below(&r, 256);
     size_t size = round_trip(N, &entropy);
     assert_true((double)size * 8 > entropy && (double)size * 8 < 1.002 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* a normal distribution of few steps */
+    for (size_t i = 0; i < N; i++) /* normally distributed symbols in coarse steps */
         symbol[i] = (uint8_t)fmin(fmax(rint(1.5 * kvd_rng_normal(&r) + 100), 0), 255);
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.001 * entropy + 40);
@@ -74,13 +74,16 @@ static void every_kind_of_input(void **state)
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
-    memset(symbol, 255, sizeof symbol); /* one symbol takes the state alone */
+    memset(symbol, 255, sizeof symbol); /* a single symbol takes only the coder's state */
     assert_int_equal(round_trip(N, &entropy), 4);
     memset(symbol, 0, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
 }
 
-/* Symbols of several tables in one stream, each as long as its own distribution says. */
+/*
+ * Symbols coded with several frequency tables in one stream must take the entropy of each symbol's
+ * own distribution.
+ */
 static void contexts(void **state)
 {
     (void)state;
@@ -126,8 +129,7 @@ static void what_is_refused(void **state)
     bytes[size] = 0;
     assert_int_equal(kvd_rans_decode(&t, NULL, bytes, size + 1, read_again, N, &err), -1);
     size_t wrong = 0;
-    for (size_t i = 0; i < size;
-         i++) { /* one bit that changes is noticed, or reads other symbols */
+    for (size_t i = 0; i < size; i++) { /* one flipped bit must be refused or give other symbols */
         bytes[i] ^= 1;
         wrong += kvd_rans_decode(&t, NULL, bytes, size, read_again, N, &err) ||
                  memcmp(read_again, symbol, N);
@@ -141,11 +143,11 @@ static void what_is_refused(void **state)
     assert_int_equal(kvd_rans_table_read(&t, bytes, 4, &used, &err), -1);
     memset(bytes, 0xFF, 400);
     assert_int_equal(kvd_rans_table_read(&t, bytes, 400, &used, &err), -1);
-    kvd_rans_table_make(&t, count, 0); /* nothing counted */
+    kvd_rans_table_make(&t, count, 0); /* no symbol was counted */
     assert_true(t.start[1] == KVD_RANS_TOTAL && t.start[256] == KVD_RANS_TOTAL);
 }
 
-/* Many rare symbols keep a frequency of 1, which the frequent ones give up. */
+/* Rare symbols must keep a frequency of at least 1, which the frequent symbols give up. */
 static void rare_symbols(void **state)
 {
     (void)state;
@@ -161,7 +163,10 @@ static void rare_symbols(void **state)
     }
 }
 
-/* Calls that continue a stream are read from the last to the first, and cost their entropy. */
+/*
+ * A stream written in several calls is decoded from the last call to the first, and must take the
+ * entropy of its symbols.
+ */
 static void streams_continue(void **state)
 {
     (void)state;

@@ -1,4 +1,7 @@
-/* rotatekv, whose order of channels comes from calibration rows, compared with dense matrices. */
+/*
+ * Tests of rotatekv, which orders channels by calibration rows and applies Hadamard rotations
+ * before coding, compared with products of dense matrices.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +21,8 @@ static int set_up(void **state)
 }
 
 /*
- * Multiplies by the Walsh-Hadamard matrix, whose sign at (i, j) is the parity of the common bits of
- * i and j.
+ * Multiplies each group of `each` numbers of v [n] by the Walsh-Hadamard matrix, whose sign at (i,
+ * j) is the parity of the bits that i and j have in common.
  */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
@@ -89,7 +92,10 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
     return apart;
 }
 
-/* A number halfway between two codes may round to either; few tokens have one. */
+/*
+ * The codes must equal those of dense rotations except in few tokens, because a number halfway
+ * between two codes may round to either.
+ */
 static void rotations(void **state)
 {
     (void)state;

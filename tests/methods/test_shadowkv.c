@@ -1,6 +1,7 @@
 /*
- * shadowkv: the chunks that a step reads are those of the definition, computed here in double; keys
- * of low rank lose nothing; bytes are counted to the bit. The rows have no RoPE.
+ * Tests of shadowkv, which stores keys at low rank and reads in each decode step only the chunks of
+ * tokens with the largest scores. The chunks are compared with the definition in double precision,
+ * keys of low rank must lose nothing, and bytes are counted exactly. The rows have no RoPE.
  */
 #include <math.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
     want[N * HEADS * D];
 static uint8_t kept[KV * STEPS * N];
 
-/* Fills the rows; keys of all heads side by side have rank RANK, and grow along the sequence. */
+/* Fills the rows. The keys of all heads side by side have rank RANK and grow along the sequence. */
 static int set_up(void **state)
 {
     static double left[N * RANK], right[RANK * KV * D];
@@ -59,7 +60,7 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/* Writes the means of the chunks of a KV head, and marks its outliers. */
+/* Computes the mean key of every chunk of a KV head, and marks the outlier chunks. */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -92,7 +93,10 @@ static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
     }
 }
 
-/* Marks the READ chunks that the query heads of a KV head prefer at row t. */
+/*
+ * Marks the READ chunks with the largest softmax weights over the query heads of a KV head at row
+ * t.
+ */
 static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlier[CHUNKS],
                    bool chosen[CHUNKS])
 {
@@ -103,7 +107,7 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            sum += weight[c] = outlier[c] ? 0 : exp(dot / 4); /* sqrt(D) is 4 */
+            sum += weight[c] = outlier[c] ? 0 : exp(dot / 4); /* the scale is 1 / sqrt(D) = 1 / 4 */
         }
         for (size_t c = 0; c < CHUNKS; c++)
             score[c] = fmax(score[c], weight[c] / sum);
@@ -150,7 +154,7 @@ static void steps_read_the_chunks_of_the_definition(void **state)
     assert_true(a.unread > 0 && a.dropped == 0);
 }
 
-/* Returns the largest difference of an output from the model's. */
+/* Returns the largest difference of the method's attention outputs from those of the model. */
 static double difference(const char *text, size_t *unread)
 {
     double most = 0;
@@ -160,7 +164,7 @@ static double difference(const char *text, size_t *unread)
     return most;
 }
 
-/* If a step reads all chunks and the rank is that of the keys, the outputs are the model's. */
+/* If a step reads all chunks and the rank is that of the keys, the outputs must be the model's. */
 static void whole_budget_and_rank_are_the_model(void **state)
 {
     (void)state;
@@ -172,7 +176,7 @@ static void whole_budget_and_rank_are_the_model(void **state)
     assert_true(difference("shadowkv,budget=96,outliers=0,local=0", &unread) < 2e-5);
     assert_true(difference("shadowkv,budget=96,rank=6,outliers=0,local=0", &unread) > 1e-2);
     assert_int_equal(unread, 0);
-    /* exact chunks need no rank */
+    /* if all chunks are exact, the rank does not matter */
     assert_true(difference("shadowkv,budget=96,rank=1", &unread) < 2e-6);
 }
 

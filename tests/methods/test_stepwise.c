@@ -1,4 +1,7 @@
-/* Plans that run row by row, against dense attention and the cache that runs in blocks. */
+/*
+ * Tests of methods that run row by row, one decode step after another, compared with dense
+ * attention and with the cache that runs over blocks of rows.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -108,7 +111,10 @@ static void identity_is_dense_attention(void **state)
     }
 }
 
-/* A method that drops all but the last `keep` entries. */
+/*
+ * Callbacks of a test method that drops all cache entries but the last `keep`. Returns the bytes of
+ * its state.
+ */
 static size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;
@@ -146,9 +152,9 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A layer with a window holds the entries that its next row may see and no more, with or without a
- * prompt, and so do groups of entries that are coded together. A tokens method leaves such a layer
- * alone; it acts if the window holds the whole sequence.
+ * A layer with a sliding window must hold just the entries that its next row may see, with or
+ * without a prompt, also if groups of entries are coded together. An eviction method must not act
+ * on such a layer unless the window holds the whole sequence.
  */
 static void a_window_is_all_that_is_held(void **state)
 {
@@ -162,7 +168,7 @@ static void a_window_is_all_that_is_held(void **state)
         const kvd_plan plan = {.type = KVD_F32, .prompt = prompts[i]};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /* Rows of both sequences, KV heads and sides. */
+        /* expected bits of K and V, over both sequences and all KV heads */
         double bits = 0;
         for (size_t s = 0; s < 2; s++) {
             const size_t n = p->in.offset[s + 1] - p->in.offset[s],
@@ -208,7 +214,7 @@ static void dropping_what_is_old_is_a_window(void **state)
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
-    /* with a prompt, whose rows attend to all rows before them */
+    /* with a prompt, the prompt's rows attend to all rows before them */
     dense(p, 0, got);
     for (size_t s = 0; s < 2; s++)
         memcpy(want + offset[s] * HEADS * D, got + offset[s] * HEADS * D,
@@ -234,7 +240,8 @@ static void widths_are_those_of_the_cache(void **state)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            matrices[i][j] *= 0.25f; /* the size of an orthogonal matrix's elements */
+            matrices[i][j] *=
+                0.25f; /* scales random numbers to the size of an orthogonal matrix's elements */
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
     const kvd_dims dims = {.n_layers = 1, .n_kv_heads = KV_HEADS, .d_head = D, .head = heads};
@@ -245,7 +252,7 @@ static void widths_are_those_of_the_cache(void **state)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* the two products may round a number differently before it becomes 16 bits */
+        /* the two sides may round a number to neighbouring 16-bit values */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -253,8 +260,8 @@ static void widths_are_those_of_the_cache(void **state)
 }
 
 /*
- * Runs a plan that does not depend on the order of rows in both ways. Returns the largest
- * difference.
+ * Runs a plan whose result does not depend on the order of rows over blocks and row by row. Returns
+ * the largest difference of the outputs.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
@@ -291,8 +298,8 @@ static void shrink(kvd_rng *r, float *x, size_t n)
 }
 
 /*
- * Latents of one head and of two heads together, also wider than a head; keys with RoPE of both
- * layouts and without RoPE.
+ * Tests latents of one head and of two heads together, also wider than a head, for keys with both
+ * RoPE layouts and without RoPE: blocks and single rows must give equal outputs.
  */
 static void latents_in_blocks_are_those_of_rows(void **state)
 {
@@ -339,7 +346,10 @@ static void latents_in_blocks_are_those_of_rows(void **state)
     }
 }
 
-/* Widths after a prompt, and no widths at all. */
+/*
+ * Tests prompts with reduced head widths and with full width: blocks and single rows must give
+ * equal outputs.
+ */
 static void prompts_in_blocks_are_those_of_rows(void **state)
 {
     (void)state;
@@ -359,14 +369,17 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        if (i >= 20 && plan.type == KVD_F32) { /* bit for bit */
+        if (i >= 20 &&
+            plan.type == KVD_F32) { /* without reduced widths, outputs are equal bit for bit */
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
         }
     }
 }
 
-/* A method that lowers the entries at odd positions. */
+/*
+ * Gives the entries at odd positions the low level. Used as the `step` callback of a test method.
+ */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
 {
@@ -377,7 +390,10 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
     return 0;
 }
 
-/* The low level as wide as the high one changes nothing; a narrower one cuts odd entries. */
+/*
+ * If the low level is as wide as the high one, nothing must change. If it is narrower, the entries
+ * at odd positions must be cut.
+ */
 static void lowered_entries_are_cut(void **state)
 {
     (void)state;
@@ -402,7 +418,7 @@ static void lowered_entries_are_cut(void **state)
     run(&cut, p, got, &a);
     assert_int_equal(a.lowered, (45 / 2 + LONGEST / 2) * KV_HEADS);
     assert_true(a.payload < a.dense);
-    /* odd rows of K and V lose their last numbers, except for the row that is being appended */
+    /* K and V of odd positions lose their last dimensions, except in the row being appended */
     problem *q = make(0);
     for (size_t s = 0; s < 2; s++)
         for (size_t t = offset[s] + 1; t + 1 < offset[s + 1]; t += 2)
@@ -412,7 +428,7 @@ static void lowered_entries_are_cut(void **state)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* even rows: the newest entry is whole */
+        /* at even positions the newest entry has full width */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -
@@ -444,7 +460,10 @@ static void coded_entries(void **state)
         }
 }
 
-/* A code of all heads receives their rows side by side, and every head takes its own part. */
+/*
+ * Callbacks of a test method that codes all heads together. It must receive the rows of all heads
+ * side by side, and every head must get its part of the decoded rows.
+ */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;
@@ -457,7 +476,7 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    for (size_t i = 0; i < b->n; i++) { /* rows of either sequence */
+    for (size_t i = 0; i < b->n; i++) { /* the row is of either sequence */
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
                     !memcmp(x, rows + (offset[1] + b->position[i]) * b->d, b->d * sizeof *x));
@@ -480,13 +499,13 @@ static void codes_of_all_heads(void **state)
             .type = KVD_F32, .prompt = prompt, .bits = &method, .bits_self = (void *)(uintptr_t)p};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /* one bit per 32 numbers, and two bits per token, layer and side */
+        /* one bit per 32 numbers, and two bits per token, for each of K and V */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
     }
 }
 
-/* A method that lowers the whole prompt. */
+/* Gives all tokens of a prompt the low level. Used as the `prompt` callback of a test method. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -496,7 +515,8 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
 }
 
 /*
- * A channel with large keys and small queries determines a common scale; balancing prevents that.
+ * If one channel has large keys and small queries, it determines the scale that all channels share
+ * and the others lose precision. Balancing the channels must prevent that.
  */
 static void balanced_channels(void **state)
 {
@@ -534,8 +554,14 @@ static void balanced_channels(void **state)
 }
 
 /*
- * think: the channels with the smallest sum_h ||Q^h_i|| ||K_i|| are removed from the prompt's keys
- * but the newest; otherwise attention is dense.
+ * Tests think, which removes the channels i with the smallest sum over heads of
+ *
+ * Q_i
+ *
+ *
+ * K_i
+ *
+ * from the prompt's keys, except the newest keys. Otherwise attention is dense.
  */
 static void pruned_channels(void **state)
 {
@@ -586,7 +612,7 @@ static void pruned_channels(void **state)
     assert_true(a.payload == payload && a.side == (double)a.rows * D);
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
-    /* bits code the remaining channels: 8 bits per number and 32 per vector of K and V */
+    /* the remaining channels are coded: 8 bits per number and 32 per vector of K and V */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
     plan.bits = &kvd_bits_hetero;
@@ -600,8 +626,9 @@ static void pruned_channels(void **state)
 }
 
 /*
- * strawman: multiplies every row of K and V by R_p R_p^T, with R from dgesdd of the prompt's rows
- * (the method takes the eigenvectors of X^T X).
+ * Computes the reference of strawman: multiplies every row of K or V of a head by R_p R_p^T, where
+ * R_p are the first `width` right singular vectors of the prompt's rows, by SVD. The method takes
+ * the eigenvectors of X^T X.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)
@@ -662,7 +689,10 @@ static void projected_requests(void **state)
     assert_non_null(strstr(err.msg, "cannot be combined with a method of the bits axis"));
 }
 
-/* A number beyond float16 is infinite in the cache; codes refuse it by its place. */
+/*
+ * A number beyond float16's range is infinite in the cache. Codes must refuse it and name its
+ * place.
+ */
 static void infinite_numbers(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * Methods of the tokens axis: the tokens that they keep, compared with those that public code keeps
- * on the same rows (tests/data/token_methods.safetensors, tests/oracle/make_token_methods.py), and
- * the properties that define them.
+ * Compares eviction methods with public code on equal rows (tests/data/token_methods.safetensors,
+ * tests/oracle/make_token_methods.py): the tokens that they keep or read, and their defining
+ * properties.
  */
 #include "token_rows.h"
 
@@ -21,7 +21,10 @@ static void prompts_of_public_code(void **state)
                     pyramid + (size_t)l * KV * PROMPT);
 }
 
-/* Compares the stored tokens after the prompt and after every step. */
+/*
+ * Compares the tokens that a method stores after the prompt and after every decode step with tensor
+ * `name`.
+ */
 static void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);
@@ -40,8 +43,9 @@ static void steps_of_public_code(void **state)
 }
 
 /*
- * quest: the pages that a step reads are those of public code for one query head per KV head, all
- * tokens stay, and the bytes that are read are those of the entries and of all bounds.
+ * Tests quest, which reads in each step only some pages of tokens. The pages read must be those of
+ * public code (one query head per KV head), all tokens must stay in the cache, and the bytes read
+ * must be those of the read entries and of the bounds of all pages.
  */
 static void pages_that_are_read(void **state)
 {
@@ -67,7 +71,7 @@ static void pages_that_are_read(void **state)
             fail_msg("KV head %zu, step %zu, token %zu: %d", i / (STEPS * N), i / N % STEPS, i % N,
                      kept[i]);
         if (i / N % STEPS)
-            read += kept[i] * 2.0 * D * 32; /* K and V in float32 */
+            read += kept[i] * 2.0 * D * 32; /* K and V of a read entry, in float32 */
     }
     for (size_t t = PROMPT; t < N; t++)
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32; /* two bounds per page */
@@ -77,7 +81,7 @@ static void pages_that_are_read(void **state)
     assert_true(a.unread > 0);
 }
 
-/* A step whose budget holds all pages reads all of them: the outputs are those of the model. */
+/* If its budget holds all pages, quest must read all of them and give the model's outputs. */
 static void all_pages_are_the_model(void **state)
 {
     (void)state;
@@ -90,8 +94,9 @@ static void all_pages_are_the_model(void **state)
 }
 
 /*
- * d2o: outputs of the steps are those of the formulas; merging changes no byte; with a threshold
- * that nothing reaches the tokens are those of h2o.
+ * Tests d2o, which merges evicted tokens into kept ones. Outputs of the steps must be those of the
+ * formulas, and merging must change no byte. With a threshold that no similarity reaches, the kept
+ * tokens must be those of h2o.
  */
 static void merged_tokens(void **state)
 {
@@ -109,7 +114,7 @@ static void merged_tokens(void **state)
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
     assert_true(a.payload >= b.payload && a.payload <= b.payload);
     assert_int_equal(a.dropped, b.dropped);
-    for (size_t g = 0; g < KV; g++) /* the prompt's choice comes before the first merge */
+    for (size_t g = 0; g < KV; g++) /* the tokens of the prompt are chosen before the first merge */
         assert_memory_equal(kept + g * STEPS * N, h2o + g * STEPS * N, N);
     double most = 0;
     for (size_t i = 0; i < size; i++)
@@ -129,7 +134,10 @@ static void merges_refused(void **state)
         refused(text[i][0], text[i][1]);
 }
 
-/* A first pass over all layers divides the budget, and the tokens are those of public code. */
+/*
+ * Methods that divide a budget among layers after a first pass over all of them must keep the
+ * tokens that public code keeps.
+ */
 static void budgets_from_all_layers(void **state)
 {
     (void)state;
@@ -140,8 +148,8 @@ static void budgets_from_all_layers(void **state)
 }
 
 /*
- * adakv: heads keep different numbers of tokens, the sum is the budget, and with alpha = 1 every
- * head keeps what snapkv keeps.
+ * With adakv, heads keep different numbers of tokens, whose sum must be the budget. With alpha = 1
+ * every head must keep what snapkv keeps.
  */
 static void one_budget_for_all_heads(void **state)
 {
@@ -154,12 +162,12 @@ static void one_budget_for_all_heads(void **state)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /* the bytes are those of the entries, whichever head holds them */
+    /* the bytes do not depend on which head holds an entry */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
 
-/* pyramidkv: budgets fall from layer to layer, and their mean is the budget. */
+/* With pyramidkv, budgets must fall from layer to layer and have the given mean. */
 static void budgets_fall_over_layers(void **state)
 {
     (void)state;
@@ -180,7 +188,10 @@ static void budgets_fall_over_layers(void **state)
     assert_int_equal(stored(0, 0), 14 + 8);
 }
 
-/* tova: all KV heads of a layer store the same tokens; streaming: sinks and recent ones. */
+/*
+ * With tova, all KV heads of a layer must store the same tokens. With streaming, a layer must store
+ * the first (sink) and the most recent tokens.
+ */
 static void layers_drop_the_same_token(void **state)
 {
     (void)state;
@@ -197,7 +208,7 @@ static void layers_drop_the_same_token(void **state)
     }
 }
 
-/* A budget of all tokens drops none, and the outputs are those of dense attention. */
+/* With a budget of all tokens, methods must drop none and give the outputs of dense attention. */
 static void full_budgets_drop_nothing(void **state)
 {
     (void)state;
@@ -215,8 +226,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * The budget that a method gives the CUDA engine is the number of entries that its own code keeps,
- * after the prompt and after the last step.
+ * The budget that a method tells the CUDA engine must be the number of entries that the method's
+ * code keeps, after the prompt and after the last step.
  */
 static void same_budget(const char *text, int layer)
 {

@@ -1,11 +1,11 @@
 /*
- * Methods of the tokens axis with budgets, merges and choices of their own: the tokens that they
- * keep and the outputs of later steps, compared with those of public code or of the papers'
- * formulas on the same rows (tests/data/token_sets.safetensors, tests/oracle/make_token_sets.py).
+ * Compares methods that evict, merge or skip tokens with the authors' public code or the papers'
+ * formulas on equal rows (tests/data/token_sets.safetensors, tests/oracle/make_token_sets.py): the
+ * tokens that they keep, and the outputs of later decode steps.
  */
 #include "token_rows.h"
 
-/* Compares the outputs of the steps with NAME_out. */
+/* Compares the attention outputs of the decode steps with tensor `name` of the fixture file. */
 static void same_outputs(const char *text, const char *name)
 {
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
@@ -17,7 +17,10 @@ static void same_outputs(const char *text, const char *name)
                      (double)out[PROMPT * HEADS * D + i], (double)want[i]);
 }
 
-/* kvmerger: pivots and merged entries are those of the definition; no similar keys, no merge. */
+/*
+ * Tests kvmerger, which merges runs of tokens with similar keys into one pivot token each. Pivots
+ * and merged entries must be those of the definition. Without similar keys nothing is merged.
+ */
 static void runs_of_similar_keys(void **state)
 {
     (void)state;
@@ -25,7 +28,7 @@ static void runs_of_similar_keys(void **state)
     same_outputs("kvmerger,threshold=0.1,heavy=6,recent=8", "kvmerger_out");
     const kvd_stepwise_account a = run("kvmerger,threshold=0.1,heavy=6,recent=8", 0, PROMPT);
     assert_true(a.merged > 0 && a.merged == a.dropped);
-    /* the lower the threshold, the fewer entries; the recent ones stay whole */
+    /* a lower threshold must merge more tokens; recent tokens are not merged */
     size_t before = PROMPT;
     for (double threshold = 0.5; threshold > -1; threshold -= 0.5) {
         char text[64];
@@ -38,10 +41,13 @@ static void runs_of_similar_keys(void **state)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    assert_int_equal(stored(0, 0), 11); /* one set of all older tokens */
+    assert_int_equal(stored(0, 0), 11); /* all older tokens are merged into one */
 }
 
-/* Sets are merged before the prompt is coded or pruned, so other axes act on the merged entries. */
+/*
+ * kvmerger must merge tokens before the prompt is coded or pruned, so that methods of other axes
+ * act on the merged entries.
+ */
 static void merges_before_other_axes(void **state)
 {
     (void)state;
@@ -54,8 +60,8 @@ static void merges_before_other_axes(void **state)
 }
 
 /*
- * prefixkv: tokens and budgets of all layers are those of the authors' search; the larger the
- * scale of a layer's queries, the fewer tokens hold the same share of its attention.
+ * Tests prefixkv: the tokens and budgets of all layers must be those of the authors' search. The
+ * larger a layer's queries are, the fewer tokens hold the given share of its attention.
  */
 static void prefixes_of_layers(void **state)
 {
@@ -76,8 +82,8 @@ static void prefixes_of_layers(void **state)
 }
 
 /*
- * windowkv: tokens of all layers are those of the authors' code; the layers of a group keep the
- * same windows, and every window but the last stays or goes as a whole.
+ * Tests windowkv: the tokens of all layers must be those of the authors' code. The layers of a
+ * group must keep the same windows, and each window but the last is kept or dropped as a whole.
  */
 static void windows_of_groups(void **state)
 {
@@ -101,8 +107,9 @@ static void windows_of_groups(void **state)
 }
 
 /*
- * kvcrush: tokens are those of the definition, the same in all heads; without representatives they
- * are snapkv's, if one KV head has all query heads.
+ * Tests kvcrush, which adds representative tokens to those of snapkv. The tokens must be those of
+ * the definition, the same in all heads. Without representatives they must be snapkv's, if one KV
+ * head has all query heads.
  */
 static void representatives_of_tokens(void **state)
 {
@@ -131,8 +138,9 @@ static void representatives_of_tokens(void **state)
 }
 
 /*
- * ems: kept tokens and merged entries are those of the definition; without candidates nothing is
- * merged; candidates that reach no kept token are evicted.
+ * Tests ems, which merges evicted candidates into kept tokens: kept tokens and merged entries must
+ * be those of the definition. Without candidates nothing is merged. Candidates that are similar to
+ * no kept token are evicted.
  */
 static void evicted_then_merged(void **state)
 {
@@ -148,8 +156,9 @@ static void evicted_then_merged(void **state)
 }
 
 /*
- * elasticcache: the tokens of the prompt and of all steps, and the outputs of the steps, are those
- * of the authors' code; all heads hold the same tokens.
+ * Tests elasticcache, which merges evicted tokens into the nearest kept one: the tokens after the
+ * prompt and after every step, and the outputs, must be those of the authors' code. All heads must
+ * hold the same tokens.
  */
 static void merged_into_the_nearest(void **state)
 {
@@ -163,21 +172,21 @@ static void merged_into_the_nearest(void **state)
                      kept[i]);
     const kvd_stepwise_account a = run(text, 0, PROMPT);
     assert_true(a.merged == KV * (PROMPT - 24) && a.dropped > a.merged);
-    /* whatever the number of sinks, everything that the prompt drops is merged */
+    /* every token that the prompt drops must be merged, whatever the number of sinks */
     for (int sink = 0; sink < 20; sink++) {
         char few[64];
         snprintf(few, sizeof few, "elasticcache,budget=24,sink=%d", sink);
         assert_int_equal(run(few, 0, PROMPT).merged, KV * (PROMPT - 24));
     }
-    /* a budget in tokens holds from step to step */
+    /* a budget given in tokens does not grow from step to step */
     run("elasticcache,budget=24,distance=5", 0, PROMPT);
     for (size_t i = 0; i < STEPS; i++)
         assert_int_equal(stored(0, i), 24);
 }
 
 /*
- * taskkv: of four KV heads the one (or two) whose output is farthest from the mean keeps all
- * tokens, and the tokens of the others are those of the definition.
+ * Tests taskkv, which keeps all tokens in the KV heads (one or two of four) whose outputs are
+ * farthest from the mean. The tokens of the other heads must be those of the definition.
  */
 static void heads_that_differ(void **state)
 {
@@ -214,14 +223,15 @@ static void heads_that_differ(void **state)
     }
     run("taskkv,budget=20,window=8,heads=0", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == 20);
-    run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT); /* two heads: the last keeps all */
+    run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT); /* of two heads, the last keeps all */
     assert_true(stored(0, 0) == 20 && stored(1, 0) == PROMPT);
     assert_int_equal(run("taskkv,budget=20,window=8,heads=1", 0, PROMPT).dropped, 0);
 }
 
 /*
- * mpcache: what the prompt leaves and what every step reads is that of the definition, with the
- * authors' clusters; with threshold 0 no token is dropped.
+ * Tests mpcache, which evicts tokens after the prompt and reads clusters of tokens in each step.
+ * The tokens left and the tokens read must be those of the definition with the authors' clusters.
+ * With threshold 0 no token is dropped.
  */
 static void clusters_in_two_levels(void **state)
 {
@@ -243,7 +253,8 @@ static void clusters_in_two_levels(void **state)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    run("mpcache,rows=0,threshold=0.01", 0, PROMPT); /* no row decides: the newest token stays */
+    run("mpcache,rows=0,threshold=0.01", 0,
+        PROMPT); /* no row decides: only the newest token is kept */
     assert_int_equal(stored(0, 0), 1);
     run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT); /* the last row decides */
     assert_true(stored(0, 0) > 1);
@@ -251,8 +262,8 @@ static void clusters_in_two_levels(void **state)
 }
 
 /*
- * alisa: the tokens that every step reads, and its output, are those of the definition; all tokens
- * stay, and a step reads `budget` tokens and the sums of all.
+ * Tests alisa: the tokens that every step reads, and its output, must be those of the definition.
+ * All tokens stay in the cache, and a step reads `budget` tokens and the attention sums of all.
  */
 static void attention_of_recent_rows(void **state)
 {

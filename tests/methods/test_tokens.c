@@ -1,5 +1,6 @@
 /*
- * methods/tokens: each method compared with its definition in plain loops, on random probabilities.
+ * Compares each eviction method with its definition in plain loops, on random attention
+ * probabilities.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -16,8 +17,8 @@
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
 /*
- * Probabilities of every row over all earlier tokens; a method that dropped tokens sees the others
- * renormalised.
+ * Attention probabilities of every row over all earlier tokens. If a method dropped tokens, it gets
+ * the probabilities of the others, renormalised.
  */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
@@ -98,7 +99,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/* Added to the probability that a token's own query gives it in a step. */
+/* Added to the attention probability that a new token's query gives to its own key. */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -138,7 +139,7 @@ static void end(simulation *s)
         s->m->close(s->self);
 }
 
-/* ---- h2o: the old token with the smallest sum is dropped ---- */
+/* ---- h2o: drops the old token that received the least attention ---- */
 
 static void h2o(void **state)
 {
@@ -156,7 +157,7 @@ static void h2o(void **state)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /* drops all surplus tokens, as after the prompt, or one, as after a step */
+            /* drops all surplus tokens at once, as after the prompt, or one, as after a step */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -208,8 +209,8 @@ static void keyformer(void **state)
     end(&a);
     end(&b);
     /*
-     * Gumbel noise has mean 0.5772 and variance pi^2 / 6; temperature divides the noise and the
-     * score
+     * Gumbel noise has mean 0.5772 and variance pi^2 / 6. The temperature divides the sum of noise
+     * and score.
      */
     double sum = 0, square = 0;
     enum { DRAWS = 100000 };
@@ -223,7 +224,7 @@ static void keyformer(void **state)
     assert_true(fabs(square / DRAWS - sum / DRAWS * (sum / DRAWS) - 1.6449) < 0.05);
 }
 
-/* ---- snapkv: windows of neighbours ----------------------------------------------------------- */
+/* ---- snapkv: attention of the last rows, smoothed over neighbouring tokens ------------------- */
 
 static void snapkv(void **state)
 {
@@ -235,7 +236,7 @@ static void snapkv(void **state)
             recent[j * PROMPT + i] = (double)row[PROMPT - 1][j][i];
     start(&s, &kvd_tokens_snapkv, &v, PROMPT);
     assert_int_equal(s.n, 9 + 8);
-    /* no dropped token has a larger smoothed sum than a kept one */
+    /* no dropped token may have a larger smoothed sum than a kept one */
     double smooth[PROMPT - 8], least = INFINITY, most = -INFINITY;
     for (int t = 0; t < PROMPT - 8; t++) {
         smooth[t] = 0;
@@ -259,7 +260,7 @@ static void snapkv(void **state)
     memset(recent, 0, sizeof recent);
 }
 
-/* ---- scissorhands ---------------------------------------------------------------------------- */
+/* ---- scissorhands: drops tokens that were rarely important ----------------------------------- */
 
 static void scissorhands(void **state)
 {
@@ -278,7 +279,7 @@ static void scissorhands(void **state)
     end(&s);
 }
 
-/* ---- leankv ---------------------------------------------------------------------------------- */
+/* ---- leankv: high, low and dropped tokens by thresholds -------------------------------------- */
 
 static size_t count(const simulation *s, uint8_t level)
 {
@@ -298,8 +299,8 @@ static void leankv(void **state)
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
-             * dropped and lowered tokens hold less than the thresholds, and one more would exceed
-             * them
+             * Dropped and lowered tokens must hold less attention than the thresholds, and one more
+             * token would exceed them.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -333,7 +334,7 @@ static void leankv(void **state)
             for (size_t t = PROMPT; t < ALL; t++) {
                 const size_t before = s.n, low = count(&s, KVD_LEVEL_LOW);
                 go(&s, t, PROMPT);
-                /* One entry is appended, at most two are dropped: itself and a victim. */
+                /* One entry is appended, and at most two are dropped: itself and another. */
                 assert_true(s.n + 1 >= before && s.n <= before + 1);
                 assert_true(count(&s, KVD_LEVEL_LOW) <= low + 1);
                 for (size_t i = 0; i < 10; i++)
@@ -343,7 +344,10 @@ static void leankv(void **state)
         }
 }
 
-/* The significance of a token is what later tokens give it: its own query changes no level. */
+/*
+ * leankv's significance of a token is the attention that later tokens give it. Attention by its own
+ * query must change no level.
+ */
 static void leankv_own_query(void **state)
 {
     (void)state;
@@ -371,7 +375,7 @@ static void leankv_own_query(void **state)
     end(&b);
 }
 
-/* ---- lower: high entries are those that h2o keeps, while no entry returns ---- */
+/* ---- lower: gives tokens that h2o would drop the low level ---- */
 
 static void lower(void **state)
 {
@@ -387,7 +391,7 @@ static void lower(void **state)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            for (;;) { /* all but the newest five compete for six places */
+            for (;;) { /* all but the newest five compete for six places of the high level */
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
                     if (high[i]) {
@@ -407,13 +411,13 @@ static void lower(void **state)
             high[t] = 1;
             for (size_t j = 0; j < GROUP; j++)
                 for (size_t i = 0; i <= t; i++)
-                    sum[i] += (double)row[t][j][i]; /* sums of all entries, as none is dropped */
+                    sum[i] += (double)row[t][j][i]; /* sums over all entries, as none is dropped */
         }
         end(&s);
     }
 }
 
-/* ---- importance: largest denominators, rising fraction, adjacent layers that share ---- */
+/* ---- importance: tokens ranked by softmax denominators, layers that share their sets ---- */
 
 enum { DEPTH = 5 };
 
@@ -445,9 +449,10 @@ static void importance(void **state)
     kvd_rng r;
     kvd_rng_seed(&r, 6, 1);
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
-        d[i] = 300 * kvd_rng_normal(&r); /* their exponentials overflow */
+        d[i] = 300 * kvd_rng_normal(&r); /* exponentials of these numbers overflow */
     /*
-     * overlap = 1 and independent layers: each layer has its own set, of 10, 12, 14, 16, 18 of 40
+     * With overlap = 1 and independent layers, each layer must have its own set of important
+     * tokens: 10, 12, 14, 16 and 18 of 40.
      */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
@@ -459,7 +464,7 @@ static void importance(void **state)
             assert_int_equal(level[l * PROMPT + t],
                              larger < 10 + 2 * l ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW);
         }
-    /* overlap = 0: all layers use the set of the first */
+    /* with overlap = 0, all layers use the set of the first */
     const kvd_parameter_values one = {.value = {0.25, 0.2, 0, 0}};
     rank_layers(&one, d, level);
     for (size_t l = 1; l < DEPTH; l++)
@@ -467,8 +472,8 @@ static void importance(void **state)
     /*
      * The sets of layers 0 and 1 differ in one token of 20 either way, those of layers 1 and 2 in
      * one other token, those of layers 2 and 3 in all tokens, those of layers 3 and 4 in none.
-     * Layer 2 takes the sets of layer 0 although the two overlap by 0.9 only: both are compared
-     * with layer 1.
+     * Layer 2 must use the sets of layer 0, although the two overlap by 0.9 only: each layer's own
+     * sets are compared with those of the preceding layer.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -488,8 +493,8 @@ static void importance(void **state)
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
     /*
-     * layers = 2: layers 1 and 3 use the sets of 0 and 2, whatever their overlap; the last is a
-     * group of one
+     * With layers = 2, layers 1 and 3 must use the sets of layers 0 and 2, whatever their overlap.
+     * The last layer is a group of one.
      */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
@@ -498,8 +503,8 @@ static void importance(void **state)
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
     /*
-     * mean: equal scores have denominators t + 1, so divided ones are equal; of equals the earlier
-     * is taken
+     * With mean = 1, each denominator is divided by its number of keys. Equal scores have
+     * denominators t + 1, so all tokens are then equally important, and the earlier are taken.
      */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);

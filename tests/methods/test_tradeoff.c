@@ -1,4 +1,6 @@
-/* methods/method: the key of every method that trades bytes for quality. */
+/*
+ * Tests of the parameter (key) of every method that trades bytes for quality, which searches vary.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,9 +14,9 @@
 #include "methods/method.h"
 
 /*
- * Every method of the registry has a key that trades bytes for quality, with ends in the range of
- * the key, unless the method is a format of fixed width. Setting the key gives the same method as
- * typing it.
+ * Every method must have a key that trades bytes for quality, within the key's range, unless the
+ * method is a format of fixed width. Setting the key by its function must give the method that its
+ * text gives.
  */
 static void test_registry(void **state)
 {
@@ -57,14 +59,14 @@ static void test_registry(void **state)
 }
 
 /*
- * The key is that of the member named last, of a combination, or the one asked for. A second key
- * that the user gave keeps its value.
+ * Of a combination of methods, the key must be that of the method named last, or the one that the
+ * caller requests. Another key that the user gave must keep its value.
  */
 static void test_which(void **state)
 {
     (void)state;
     const struct {
-        const char *method, *key, *name; /* name NULL: refused */
+        const char *method, *key, *name; /* name NULL: the combination is refused */
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},
                {"h2o+zack+kivi", NULL, "kivi.bits"},

@@ -1,6 +1,6 @@
 /*
- * turboquant: the distortions that the paper states (arXiv 2504.19874, Theorems 1 and 2), and inner
- * products that are unbiased.
+ * Tests of turboquant, which codes randomly rotated vectors: the errors must be those that the
+ * paper states (arXiv 2504.19874, Theorems 1 and 2), and inner products must be unbiased.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -23,12 +23,14 @@ static int set_up(void **state)
     kvd_rng r;
     (void)state;
     kvd_rng_seed(&r, 3, 1);
-    for (size_t i = 0; i < (size_t)N * D; i++) /* far from isotropic, and of all lengths */
+    for (size_t i = 0; i < (size_t)N * D; i++) /* vectors of many lengths with unequal channels */
         x[i] = (float)(kvd_rng_normal(&r) * pow(0.9, (double)(i % D)) * (1 + (double)(i / D)));
     return 0;
 }
 
-/* Codes the first n rows of d numbers of x into y with matrices of a seed. */
+/*
+ * Codes the first n rows of x, of d numbers each, into y, with random matrices of the given seed.
+ */
 static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_t d,
                  kvd_bits_count *count)
 {
@@ -37,7 +39,10 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/* The mean of |x - x^|^2 / |x|^2 is that of the best levels, whatever the vectors are. */
+/*
+ * The mean of |x - x^|^2 / |x|^2 must be that of optimal levels for normal numbers, whatever the
+ * vectors are.
+ */
 static void distortions_of_the_paper(void **state)
 {
     (void)state;
@@ -63,7 +68,10 @@ static void distortions_of_the_paper(void **state)
     }
 }
 
-/* Mean and mean square of the errors of inner products q.x over seeds, divided by |q| |x|. */
+/*
+ * Computes mean and mean square, over seeds, of the errors of inner products q.x divided by |q|
+ * |x|, and the slope of decoded over exact inner products.
+ */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
 {
@@ -91,10 +99,10 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 }
 
 /*
- * With qjl inner products are right in the mean, and the mean square of their errors is at most
- * pi / (2 d) times the squared error of a code with one bit less, as Theorem 2 has it (the paper
- * prints 1.57, 0.56, 0.18 and 0.047; the last one follows from 0.03, which is 0.0345 rounded).
- * Without qjl they shrink: by 2 / pi with one bit.
+ * With qjl, inner products must be right in the mean, and the mean square of their errors must be
+ * at most pi / (2 d) times the squared error of a code with one bit less, by Theorem 2. The paper
+ * prints 1.57, 0.56, 0.18 and 0.047; the last follows from 0.03, which is 0.0345 rounded. Without
+ * qjl, inner products shrink: by 2 / pi with one bit.
  */
 static void inner_products(void **state)
 {
@@ -102,7 +110,7 @@ static void inner_products(void **state)
     enum { SEEDS = 60 };
     const double most[] = {1.571, 0.571, 0.1845, 0.0543};
     double q[D], norm = 0, mean, square, slope;
-    for (size_t j = 0; j < D; j++) { /* correlated with the keys */
+    for (size_t j = 0; j < D; j++) { /* a query that is correlated with the keys */
         q[j] = (double)x[j] + (double)x[7 * D + j] / 8 + 0.02 * cos((double)j);
         norm += q[j] * q[j];
     }
@@ -120,7 +128,10 @@ static void inner_products(void **state)
     assert_true(fabs(slope - 2 / acos(-1)) < 0.02);
 }
 
-/* Keys with qjl have a second norm. Other widths have matrices of their own, one dimension too. */
+/*
+ * Keys with qjl store a second norm per vector. Vectors of any width, also of one dimension, must
+ * have rotations of that width.
+ */
 static void widths_and_bytes(void **state)
 {
     (void)state;
@@ -141,7 +152,10 @@ static void widths_and_bytes(void **state)
     }
 }
 
-/* A vector of zeros is read as zeros; the seed decides every other one. */
+/*
+ * A vector of zeros must be decoded as zeros. The codes of other vectors must depend on the seed
+ * alone.
+ */
 static void zeros_and_seeds(void **state)
 {
     (void)state;
@@ -169,7 +183,7 @@ static double square_of(size_t j, size_t n)
     return sum;
 }
 
-/* Codes columns `channel` [m] of the first n rows of x by themselves, and returns the result. */
+/* Codes only the m columns `channel` of the first n rows of x, and returns the decoded columns. */
 static float *code_columns(const char *text, size_t n, const size_t *channel, size_t m,
                            kvd_bits_count *count)
 {
@@ -187,9 +201,9 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 }
 
 /*
- * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares are read as a
- * code of 3 bits of these channels alone, and the other 96 as one of 2 bits: the split of the
- * paper. The block also stores which channels are outliers.
+ * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must be coded
+ * with 3 bits and the other 96 with 2, each part like vectors of these channels alone: the split of
+ * the paper. The block also stores which channels are outliers.
  */
 static void outliers_are_a_code_of_their_own(void **state)
 {
@@ -231,9 +245,9 @@ static void outliers_are_a_code_of_their_own(void **state)
 }
 
 /*
- * For vectors without outliers, a half bit more gives an error between those of the whole numbers
- * of bits. Integers are coded token by token, fractions in blocks of `group` tokens. A fraction
- * that is less than one channel changes no number.
+ * For vectors without outliers, half a bit more must give an error between those of the
+ * neighbouring whole numbers of bits. Whole bits are coded token by token, fractions in blocks of
+ * `group` tokens. A fraction that amounts to less than one channel must change no number.
  */
 static void fractions_lie_between(void **state)
 {

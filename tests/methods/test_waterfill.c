@@ -1,6 +1,7 @@
 /*
- * waterfill on calibration rows: the loss that its step predicts, streams that continue, and the
- * rows that a step much smaller or larger than the data gives.
+ * Tests of waterfill, which codes principal components in steps chosen by the squared gradients:
+ * the loss that its step predicts, streams that continue, and steps much smaller or larger than the
+ * data.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +22,10 @@ static uint32_t position[N];
 static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
-/* Sets moments of both sides to sums of products of 3 WIDE random gradients of unequal channels. */
+/*
+ * Sets the second moments of the gradients of K and V to sums of g g^T over 3 WIDE random gradients
+ * g of unequal channels.
+ */
 static void draw_moments(void)
 {
     kvd_rng r;
@@ -30,7 +34,7 @@ static void draw_moments(void)
     for (int side = 0; side < KVD_F_SIDES; side++) {
         for (int l = 0; l < LAYERS; l++)
             for (int t = 0; t < 3 * WIDE; t++) {
-                double g[WIDE];
+                double g[WIDE] = {0};
                 for (int i = 0; i < WIDE; i++)
                     g[i] = (kvd_rng_uniform(&r) - 0.5) * (1 + i % 5) + (i ? g[i - 1] / 2 : 0);
                 for (int i = 0; i < WIDE * WIDE; i++)
@@ -50,8 +54,9 @@ static int set_up(void **state)
 }
 
 /*
- * Codes rows x of layer 1 into `to`, `each` rows at a time as one stream. Returns the mean over
- * rows of e F e^T with the ridge that the method adds to F.
+ * Codes the rows x of layer 1 into `to`, `each` rows at a time in one stream. Returns the mean over
+ * rows of e F e^T, where e is the error and F the gradients' second moments with the ridge that the
+ * method adds.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -97,7 +102,10 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* Errors of a small step are uniform: every component loses step^2 / 12, whatever F is. */
+/*
+ * Errors of a small step are uniformly distributed, so every component must lose step^2 / 12,
+ * whatever F is.
+ */
 static void the_step_predicts_the_loss(void **state)
 {
     (void)state;
@@ -119,7 +127,7 @@ static void the_step_predicts_the_loss(void **state)
     }
 }
 
-/* A stream that grows row by row has the bytes of one block, and the same rows. */
+/* A stream that grows row by row must have the bytes and decoded rows of one block. */
 static void streams_continue(void **state)
 {
     (void)state;
@@ -141,7 +149,10 @@ static void streams_continue(void **state)
         }
 }
 
-/* Sinks are exact to 16 bits. Rows are read as the mean for almost nothing if the step is large. */
+/*
+ * Sink tokens must be stored in 16 bits per number. If the step is large, rows must be decoded as
+ * the mean for almost no bits.
+ */
 static void sinks_and_no_rate(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * model/checkpoint/weights with few bits: every part of every family compared with groups quantised
- * here in double, whole and in pieces.
+ * Tests of model weights of few bits (model/checkpoint/weights): every weight of every family is
+ * compared with groups quantised here in double precision, read whole and in pieces.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -35,8 +35,8 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
 }
 
 /*
- * |y - x| in a group is at most half a step of its range, plus the effect of rounding scale and
- * zero point to 11 bits.
+ * Checks the codes of one group: |y - x| must be at most half a step of the group's range, plus the
+ * rounding of scale and zero point to 11 bits, and there must be at most 2^bits levels.
  */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
@@ -55,7 +55,7 @@ static void check_group(const float *x, const float *y, size_t n, int bits)
         size_t k = 0;
         const double code = nearbyint(((double)x[i] - lo) / step);
         assert_true(fabs((double)y[i] - (double)x[i]) <= step / 2 + rounding);
-        /* a code that rounding does not affect is that of the definition */
+        /* where rounding cannot change the code, the value must be that of the definition */
         if (step > 0 && fabs(((double)x[i] - lo) / step - code) < 0.3)
             assert_true(fabs((double)y[i] - (lo + step * code)) <= rounding);
         while (k < n_levels && levels[k] != (double)y[i])
@@ -123,7 +123,10 @@ static void test_groups(void **state)
     }
 }
 
-/* Bytes of a whole model: codes, and 32 bits for every group begun. */
+/*
+ * Tests the bytes of a whole model: its codes, and 32 bits for every group, also for an incomplete
+ * one.
+ */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -140,7 +143,7 @@ static void test_bytes(void **state)
     const size_t shape[7][2] = {{q, d}, {kv, d}, {kv, d}, {d, q}, {ffn, d}, {ffn, d}, {d, ffn}};
     for (int i = 0; i < 7; i++) {
         const double rows = (double)shape[i][0] * m->n_layers, cols = (double)shape[i][1];
-        /* instead of float32 */
+        /* these weights take no float32 numbers any more */
         want += rows * (cols * 3 / 8 + ceil(cols / 20) * 4) - rows * cols * 4;
     }
     assert_true(fabs(few - stored - want) < 1e-6);

@@ -1,6 +1,6 @@
 /*
- * methods/widths and formats/rates: Eq. 6 by hand, F_p in both directions, widths by loss and by
- * measured error.
+ * Tests of methods/widths and formats/rates: head widths by Eq. 6, the function from r to p and
+ * back, and widths chosen by loss and by measured error.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 static void test_keep_by_hand(void **state)
 {
     (void)state;
-    /* tails 1, 0.6, 0.3, 0.1 */
+    /* tails of the singular values: 1, 0.6, 0.3, 0.1 */
     const double s[4] = {4, 3, 2, 1};
     assert_int_equal(kvd_keep(s, 4, 0, false), 4);
     assert_int_equal(kvd_keep(s, 4, 0.09, false), 4);
@@ -28,10 +28,10 @@ static void test_keep_by_hand(void **state)
     assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
     assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
     assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    /* r equal to a tail removes it: tail(j + 1) <= r < tail(j). */
+    /* r equal to a tail removes that dimension: tail(j + 1) <= r < tail(j) */
     assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
     assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
-    /* squares: tails 1, 14/30, 5/30, 1/30 */
+    /* tails of the squares: 1, 14/30, 5/30, 1/30 */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -42,12 +42,12 @@ static void test_keep_at_the_limits(void **state)
     (void)state;
     const double zeros[3] = {0, 0, 0}, some[4] = {2, 1, 0, 0}, one[1] = {5};
     assert_int_equal(kvd_keep(zeros, 3, 0, false), 1);
-    assert_int_equal(kvd_keep(some, 4, 0, false), 2); /* r = 0 keeps non-zero singular values */
+    assert_int_equal(kvd_keep(some, 4, 0, false), 2); /* r = 0 removes only singular values of 0 */
     assert_int_equal(kvd_keep(one, 1, 0, false), 1);
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Returns the kept width by the loop of the paper's restatement. */
+/* Returns the kept width by the loop with which the paper restates Eq. 6. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -85,7 +85,7 @@ static void test_keep_falls_with_r(void **state)
     }
 }
 
-/* ---- a spectrum ------------------------------------------------------------------------------ */
+/* ---- spectra and widths by Eq. 6 ------------------------------------------------------------- */
 
 enum { L = 3, H = 2, D = 16 };
 
@@ -104,7 +104,7 @@ static void make_spectrum(kvd_spectrum *s)
                     sigma[i] = sigma[i - 1] * (0.5 + 0.5 * uniform());
             }
     }
-    /* a head of rank 3, and one that is all 0 */
+    /* a head of rank 3, and one whose singular values are all 0 */
     memset(kvd_spectrum_sigma(s, KVD_PAIR_QK, 1, 1) + 3, 0, (D - 3) * sizeof(double));
     memset(kvd_spectrum_sigma(s, KVD_PAIR_VW, 2, 0), 0, D * sizeof(double));
 }
@@ -126,7 +126,7 @@ static void test_table_is_exact(void **state)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            if (i > 0) { /* just below r the previous step applies */
+            if (i > 0) { /* just below r, the previous step of the table applies */
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
                                  0);
                 assert_true(kvd_widths_p(&w, 0) == p[i - 1]);
@@ -161,7 +161,7 @@ static void test_wanted_p(void **state)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        if (r > 0) { /* a smaller r does not reach p */
+        if (r > 0) { /* a smaller r must not reach p */
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
             kvd_widths_release(&below);
@@ -180,7 +180,10 @@ static void test_wanted_p(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* One side alone equals both sides if both have the same pair; the other side stays whole. */
+/*
+ * Cutting one side (Q-K or V) must give the widths that cutting both gives if both have one pair.
+ * The other side must keep full width.
+ */
 static void test_one_side(void **state)
 {
     (void)state;
@@ -197,7 +200,7 @@ static void test_one_side(void **state)
             assert_true(kvd_widths_side_p(&w, side) >= want - 1e-12 &&
                         kvd_widths_side_p(&w, 1 - side) == 0);
             assert_true(fabs(kvd_widths_p(&w, 0) - kvd_widths_side_p(&w, side) / 2) < 1e-15);
-            if (r > 0) { /* a smaller r does not reach p */
+            if (r > 0) { /* a smaller r must not reach p */
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err),
                                  0);
                 assert_true(kvd_widths_side_p(&below, side) < want);
@@ -234,9 +237,9 @@ static void test_widths_need_kv_heads(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* ---- widths chosen by loss ------------------------------------------------------------------- */
+/* ---- widths that minimise the predicted loss ------------------------------------------------- */
 
-/* No other widths of the same sum leave less loss; all of them are tried. */
+/* No other widths with the same sum may have a smaller loss. All widths are tried. */
 static void test_by_loss_is_optimal(void **state)
 {
     (void)state;
@@ -275,7 +278,9 @@ static void test_by_loss_is_optimal(void **state)
                     kvd_widths_p(&w, 0) == (double)gone / (HEADS * SMALL));
         kvd_widths_release(&w);
     }
-    /* one side: its own smallest singular values, whatever those of the other side are */
+    /*
+     * One side: its smallest singular values must be removed, whatever those of the other side are.
+     */
     for (int side = 0; side < 2; side++)
         for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
             kvd_widths one;
@@ -323,7 +328,7 @@ static void test_padding(void **state)
     kvd_widths_release(&w);
 }
 
-/* ---- widths chosen by error ------------------------------------------------------------------ */
+/* ---- widths that minimise a measured error --------------------------------------------------- */
 
 static double error_of(const kvd_error_table *t, const kvd_widths *w)
 {
@@ -340,7 +345,10 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
     (void)state;
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
-    /* errors for widths 1 .. 5; convex, so a greedy walk is optimal at every budget */
+    /*
+     * Errors for widths 1 to 5. They are convex, so removing the cheapest dimension first is
+     * optimal.
+     */
     double error[10] = {10, 6, 3, 1, 0, /**/ 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
@@ -360,7 +368,7 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
         kvd_widths_release(&all);
     }
     kvd_widths w;
-    for (int side = 0; side < 2; side++) { /* one side: its own widths, the other side whole */
+    for (int side = 0; side < 2; side++) { /* one side is cut; the other keeps full width */
         assert_int_equal(kvd_widths_side_by_error(&t, side, 0.55, &w, &err), 0);
         assert_true(w.kept[side][0] == 2 && w.kept[1 - side][0] == 5);
         kvd_widths_release(&w);
@@ -377,8 +385,8 @@ static void test_by_error_walks_the_hull(void **state)
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /*
-     * head 0: width 8 is above the line from 16 to 4, so it is no corner; head 1: cutting to 8
-     * lowers the error
+     * Head 0: the error at width 8 is above the line from 16 to 4, so width 8 is never chosen by
+     * itself. Head 1: cutting to width 8 lowers the error.
      */
     double error[6] = {1.2, 1.1, 0, /**/ 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
@@ -392,7 +400,7 @@ static void test_by_error_walks_the_hull(void **state)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    assert_int_equal(w.kept[0][0], 8); /* 0.1 nats per dimension down to width 4 */
+    assert_int_equal(w.kept[0][0], 8); /* width 4 costs 0.1 nats per dimension */
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.75, &w, &err), 0);

@@ -1,6 +1,7 @@
 /*
- * xquant on small checkpoints: what is read is K and V of quantised inputs, in double precision,
- * with the singular vectors of LAPACK's other algorithm.
+ * Tests of xquant, which stores quantised layer inputs and computes K and V from them, on small
+ * checkpoints. The reference is in double precision, with singular vectors by LAPACK's other
+ * algorithm.
  */
 #include <lapacke.h>
 #include <math.h>
@@ -82,7 +83,7 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/* Quantises n numbers, `next` apart, as the paper does; scales and minima are float16. */
+/* Quantises n numbers at distance `next` as the paper does, with float16 scales and minima. */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];
@@ -97,7 +98,10 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/* Returns the mean square of y - x W^T - b, divided by that of x W^T, for x [N][d]. */
+/*
+ * Returns the mean square of the difference between decoded y and x W^T + b, relative to that of x
+ * W^T, for x [N][d].
+ */
 static double error_of(const model *m, int side, const double *x)
 {
     double off = 0, all = 0;
@@ -121,7 +125,7 @@ static void copy_input(const model *m, double *x)
 static const char *const grouped = "tests/data/families/llama-biases",
                          *const heads = "tests/data/families/opt-before";
 
-/* With 16 bits K and V are those of the input, with their biases, whatever is stored. */
+/* With 16 bits, K and V must be those of the model's input, with their biases. */
 static void many_bits_are_the_model(void **state)
 {
     (void)state;
@@ -146,7 +150,7 @@ static void many_bits_are_the_model(void **state)
     }
 }
 
-/* With latent=0 K and V are those of one quantised input, whose bits are counted once. */
+/* With latent=0, K and V must be computed from one quantised input, whose bits are counted once. */
 static void an_input_is_quantised_once(void **state)
 {
     (void)state;
@@ -170,8 +174,9 @@ static void an_input_is_quantised_once(void **state)
 }
 
 /*
- * With latent=1 keys are X U, quantised per channel, times S B^T: for X^ = Q(X U) U^T, which W_K
- * maps to the same keys. The sign of a column of U has no effect but for the rounding of minima.
+ * With latent=1, keys are stored as X U, quantised per channel, and multiplied by S B^T (with W_K^T
+ * = U S B^T). This equals W_K applied to X^ = Q(X U) U^T. The sign of a column of U matters only to
+ * the rounding of minima.
  */
 static void keys_are_read_from_a_latent(void **state)
 {

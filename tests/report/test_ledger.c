@@ -1,6 +1,6 @@
 /*
- * Tests of the ledger: published ranges, rules and verdicts on results with known numbers, and
- * malformed ledgers.
+ * Tests of the ledger, the table of the papers' claims: published ranges, rules and verdicts on
+ * results with known numbers, and malformed ledgers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,8 +52,8 @@ static void put_file(const char *name, const char *a, const char *b)
 }
 
 /*
- * Two heads of four dimensions. The largest singular values are 6 and 10: mean 8, sample deviation
- * 2 sqrt 2.
+ * Singular values of two heads of four dimensions. The largest values are 6 and 10: mean 8, sample
+ * standard deviation 2 sqrt 2.
  */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
@@ -115,8 +115,11 @@ static void test_measures(void **state)
         double value;
     } want[] = {{"cv:k", 35.35533905932738}, /* 100 * 2 sqrt(2) / 8 */
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                {"below-one:k", 25}, /* the value 0.5 of both heads */
-                /* divided by sqrt(4) = 2: the values 1 and 0.5; 2 is not below 2 */
+                {"below-one:k", 25}, /* one value of each head: 0.5 */
+                /*
+                 * Normalised by sqrt(4 rows) = 2, the values 1 and 0.5 of each head are below 1; 2
+                 * / 2 is not.
+                 */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         assert_int_equal(kvd_measure(&r, want[i].name, &v, &err), 0);
@@ -128,7 +131,9 @@ static void test_measures(void **state)
     assert_true(fabs(expected_cv() - want[0].value) < 1e-12);
     assert_int_equal(kvd_measure(&r, "cv:qk", &v, &err), 0);
     assert_int_equal(v.n, 0);
-    /* Energies: 36, 4, 1, 0.25 of 41.25, and 100, 4, 1, 0.25 of 105.25. */
+    /*
+     * Energies (squared singular values): 36, 4, 1, 0.25 of 41.25, and 100, 4, 1, 0.25 of 105.25.
+     */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
     static const char *const bad[][2] = {
@@ -164,7 +169,7 @@ static void test_verdicts(void **state)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("table.csv", "model,x_percent,y_percent\n", "m,30,36\nn,N/A,41\n");
-    /* cv:k is 35.36 for both */
+    /* cv:k is 35.36 %, which both claims are compared with */
     expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r,
                    KVD_NOT_REPRODUCED);
@@ -179,17 +184,20 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,table.csv,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r,
                    KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,,,35,36,%,cv:k,between,35:36,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
-    /* An empty test never holds. */
+    /* A claim without a test is never reproduced. */
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
     expect_verdict("i,s,c,,,35,,%,cv:k,,,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
-    /* Without a printed number the null decides: 13 %, where a flat spectrum has up to 50 %. */
+    /*
+     * If the paper prints no number, the null range decides: 13 % is not below the range of a flat
+     * spectrum, which is 0 to 50 % for so few rows.
+     */
     expect_verdict("i,s,c,,,,,%,trailing-share:k,below-null,,,,,,flat,w,r,n,\n", &r,
                    KVD_CANNOT_TELL);
     expect_verdict("i,s,c,,,,,%,cv:k,below-null,,,,,,36:37 words,w,r,n,\n", &r, KVD_HOLDS);
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,36:37 words,w,r,n,\n", &r, KVD_DOES_NOT_HOLD);
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,35:36 words,w,r,n,\n", &r, KVD_CANNOT_TELL);
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,words,w,r,n,\n", &r, KVD_CANNOT_TELL);
-    /* A row without a measure says why. */
+    /* A claim without a measure has a reason why it cannot be measured. */
     expect_verdict("i,s,c,,,,,%,,,,,,,,,w,r,n,too large\n", &r, KVD_NOT_MEASURED);
     expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &nothing,
                    KVD_NOT_MEASURED);
@@ -197,7 +205,7 @@ static void test_verdicts(void **state)
                    KVD_NOT_MEASURED);
 }
 
-/* Every value has to pass the test, not their mean. */
+/* Every value of a measure must pass the test; their mean does not count. */
 static void test_all_values_count(void **state)
 {
     (void)state;
@@ -219,7 +227,10 @@ static void test_all_values_count(void **state)
 static void test_similarity(void **state)
 {
     (void)state;
-    /* a, b: texts; c: random. Rows are bases, columns data. */
+    /*
+     * a and b are texts, `random` is random token ids. Rows of the matrices are bases, columns are
+     * data.
+     */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -278,7 +289,7 @@ static void test_tokens(void **state)
     (void)state;
     /*
      * One reference and one text at three token counts, whose delta / epsilon falls: 1.2, 0.6, 0.3.
-     * A second reference has twice these values.
+     * For a second reference, the values are twice as large.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -311,7 +322,7 @@ static void test_tokens(void **state)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    assert_int_equal(n, 9); /* three token counts of two references and of their mean */
+    assert_int_equal(n, 9); /* three token counts, for two references and for their mean */
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
             assert_true(p[i].n_tokens > p[i - 1].n_tokens &&
@@ -339,8 +350,8 @@ static void test_tokens(void **state)
 }
 
 /*
- * Makes a calibration with its accuracy: `left` of 100 tokens, k centroids, a perplexity, and
- * seconds of K-means.
+ * Makes the spectrum of a calibration whose rows were pruned by the share `prune`, with k
+ * centroids, and the seconds of K-means.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -421,7 +432,10 @@ static void test_fewer_rows(void **state)
     kvd_rows_free(rows);
 }
 
-/* h2o against sparsity with th = tl at one share of the cache: between two budgets of h2o. */
+/*
+ * Tests the measure that compares h2o with sparsity at th = tl: the KL divergence of h2o at the
+ * cache size of sparsity, interpolated between two budgets.
+ */
 static void test_pruning(void **state)
 {
     (void)state;
@@ -462,7 +476,7 @@ static void test_pruning(void **state)
     kvd_measured v;
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
-    /* the row that lowers tokens and the one beyond the budgets of h2o do not count */
+    /* a row of sparsity with th > tl, and one with a larger cache than any of h2o, do not count */
     assert_int_equal(v.n, 1);
     assert_true(fabs(v.value[0].value - 0.03 / 0.02) < 1e-12);
     assert_true(fabs(v.value[0].lo - sqrt(0.08 * 0.008) / 0.025) < 1e-12);
@@ -517,8 +531,8 @@ static void test_hostile_ledgers(void **state)
 }
 
 /*
- * The ledger that is shipped: every measure, rule and table in it must exist, and without results
- * every verdict is "not measured".
+ * Tests the ledger in data/paper: every measure, rule and table that it names must exist, and
+ * without results every verdict must be "not measured".
  */
 static void test_shipped_ledger(void **state)
 {
@@ -551,14 +565,17 @@ static void test_shipped_ledger(void **state)
         if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
-    /* Every figure and table of the papers has a row or a reason for none. */
+    /* Every figure and table of the papers must have a claim or a reason for none. */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
     assert_int_equal(l.figures.unmeasured + l.figures.cannot + l.figures.nothing, 104);
     kvd_ledger_release(&l);
 }
 
-/* A curve that passes at a part of the loads: linear, and not where a queue grows. */
+/*
+ * Tests the share of loads at which a curve passes. The curve is linear between loads, and never
+ * passes where the queue of requests grows.
+ */
 static void test_share_of_loads(void **state)
 {
     (void)state;
@@ -591,12 +608,12 @@ static void test_share_of_loads(void **state)
     rule.limit = "0";
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_REPRODUCED);
-    v[3].grows = true; /* never where a queue grows */
+    v[3].grows = true; /* a load at which the queue grows never passes */
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_REPRODUCED);
     assert_int_equal(kvd_verdict_judge(&rule, &none, &none, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_MEASURED);
-    /* Loads that were not simulated leave the claim open. */
+    /* If some loads were not simulated, the verdict must be "cannot tell". */
     v[3].grows = false;
     const kvd_measured late = {v + 1, 3};
     rule.trend_limit = "-40";
@@ -604,7 +621,7 @@ static void test_share_of_loads(void **state)
     assert_int_equal(verdict, KVD_CANNOT_TELL);
 }
 
-/* A value whose interval reaches over the limit is undecided. */
+/* If the interval of a value contains the limit, the verdict must be "cannot tell". */
 static void test_intervals(void **state)
 {
     (void)state;
@@ -632,7 +649,10 @@ static void test_intervals(void **state)
     }
 }
 
-/* 99 % of top-1: the searched share with its interval, of one text; and a difference. */
+/*
+ * Tests the measures of bytes saved at 99 % of the top-1 accuracy: of one method on one text, with
+ * its interval, and the difference of two methods.
+ */
 static void test_rates_at_99(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * report/published: what the published tables say about themselves, on tables whose answers are
- * known and on those of data/paper.
+ * Tests of report/published, which checks the papers' tables for consistency, on tables with known
+ * answers and on those of data/paper.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -49,7 +49,10 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* epsilons 0.0500 and 0.0510, each known to 0.00005; deltas known to 0.00005. */
+/*
+ * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b. Two epsilons 0.0010
+ * apart, each known to 0.00005, need deltas that add up to about 0.0009 at least.
+ */
 static void test_triangle(void **unused)
 {
     (void)unused;
@@ -57,7 +60,8 @@ static void test_triangle(void **unused)
         const char *rows;
         size_t violated;
     } want[] = {{"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,6.0e-4\n", 0},
-                {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,5.0e-4\n", 0}, /* rounding explains 0.0001 */
+                {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,5.0e-4\n",
+                 0}, /* the epsilons' rounding explains 0.0001 */
                 {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
         kvd_published_table t = table(want[i].rows);
@@ -72,7 +76,10 @@ static void test_triangle(void **unused)
     }
 }
 
-/* 0.0505 explains deltas of 5e-4, 3e-4 and 1e-4; no number explains them in another order. */
+/*
+ * Tests whether one epsilon_ref explains all deltas of a model. 0.0505 explains the deltas 5e-4,
+ * 3e-4 and 1e-4 of model m; no number explains those of model n, which are in another order.
+ */
 static void test_one_epsilon(void **unused)
 {
     (void)unused;
@@ -85,7 +92,10 @@ static void test_one_epsilon(void **unused)
     assert_false(kvd_published_one_epsilon(&t.model[1]));
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
-    /* One order of six fits, for both models: 1/3 in all; at least one: 1 - (5/6)^2. */
+    /*
+     * By chance one of six orders fits, for each of two models: 1/3 expected, and 1 - (5/6)^2 for
+     * at least one.
+     */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
     kvd_published_release(&t);
@@ -107,8 +117,8 @@ static void test_twins(void **unused)
     assert_string_equal(twin[0].table[0], "x_table01.csv");
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
-    assert_int_equal(twin[0].shared, 4); /* a, b, c, d */
-    assert_int_equal(twin[0].equal, 3);  /* 0.80 is not 0.8 */
+    assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
+    assert_int_equal(twin[0].equal, 3);  /* 0.80 and 0.8 are not equal in digits */
     free(twin);
     assert_int_equal(kvd_published_doubles(folder, &same, &n, &err), 0);
     assert_int_equal(n, 1);
@@ -118,7 +128,7 @@ static void test_twins(void **unused)
     free(same);
 }
 
-/* Counts of the tables of data/paper that docs/results.md names. */
+/* The checks of the tables in data/paper must give the counts that docs/results.md names. */
 static void test_papers(void **unused)
 {
     (void)unused;
@@ -140,7 +150,7 @@ static void test_papers(void **unused)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /* In every violation one of the two texts is PG-19. */
+                    /* One of the two texts of every violating pair is PG-19. */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

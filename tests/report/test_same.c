@@ -1,6 +1,6 @@
 /*
- * report/same: rows that differ in one condition alone are never compared, and one label must not
- * name two contents.
+ * Tests of report/same: rows of results that differ in one condition must not be compared, and one
+ * label must not name two texts with different contents.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "report/measures/measures.h"
 #include "report/rows.h"
 
-/* ---- rows that differ in one condition ------------------------------------------------------ */
+/* ---- rows of results that differ in one condition -------------------------------------------- */
 
 static const kvd_column accuracy[] = {
     {"label", KVD_COL_TEXT, "1", "l"},        {"calibration", KVD_COL_TEXT, "1", "c"},
@@ -52,7 +52,10 @@ static kvd_rows *table(const kvd_column *columns, int n)
     return rows;
 }
 
-/* A row whose column `odd` has another value than in every other row; -1: none has. */
+/*
+ * Adds a row in which every column has the same value as in other rows, except column number `odd`.
+ * If `odd` is -1, all columns have it.
+ */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
     kvd_err err = {""};
@@ -107,8 +110,8 @@ static void test_groups(void **unused)
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
     kvd_result x = {.kind = KVD_RESULT_ACCURACY, .accuracy = {.rows = rows}};
     put(rows, accuracy, N_ACCURACY, -1);
-    put(rows, accuracy, N_ACCURACY, 10); /* overall_p_v */
-    put(rows, accuracy, N_ACCURACY, 14); /* n_tokens */
+    put(rows, accuracy, N_ACCURACY, 10); /* differs in column overall_p_v */
+    put(rows, accuracy, N_ACCURACY, 14); /* differs in column n_tokens */
     assert_null(kvd_rows_differ(&x, 0, &x, 1, "widths"));
     assert_null(kvd_rows_differ(&x, 0, &x, 2, "label,sample"));
     assert_string_equal(kvd_rows_differ(&x, 0, &x, 1, "sample,width"), "overall_p_v");
@@ -116,7 +119,10 @@ static void test_groups(void **unused)
     kvd_rows_free(rows);
 }
 
-/* A column that only one file has is a difference, but for a prompt of no tokens. */
+/*
+ * A column that only one of two files has counts as a difference, unless it is a prompt of 0
+ * tokens.
+ */
 static void test_absent_columns(void **unused)
 {
     (void)unused;
@@ -145,7 +151,7 @@ static void test_absent_columns(void **unused)
     kvd_rows_free(c);
 }
 
-/* Rows of files without an admission are of whole. */
+/* In files without the column `admission`, all rows count as of admission "whole". */
 static void test_absent_admission(void **unused)
 {
     (void)unused;
@@ -169,7 +175,10 @@ static void test_absent_admission(void **unused)
     kvd_rows_free(b);
 }
 
-/* The kernels of a method are part of the text of the engine and do not set two rows apart. */
+/*
+ * The engine's description names the kernels of a method. Two rows that differ in nothing else of
+ * the description must count as of one engine.
+ */
 static void test_engines(void **unused)
 {
     (void)unused;
@@ -188,7 +197,10 @@ static void test_engines(void **unused)
     kvd_rows_free(rows);
 }
 
-/* D on another text is set against D on the calibration text under the same prompt alone. */
+/*
+ * The degradation on another text may be divided by that on the calibration text only if both were
+ * measured with equal prompt lengths.
+ */
 static void test_degradation(void **unused)
 {
     (void)unused;
@@ -216,7 +228,10 @@ static void test_degradation(void **unused)
     kvd_rows_free(rows);
 }
 
-/* V cut alone is set against Q-K cut alone where both pairs lose the same share (ZDC Fig. 25). */
+/*
+ * A row in which only V is cut is compared with one in which only Q-K is cut if both cut the same
+ * share (ZDC Fig. 25).
+ */
 static void test_pairs_at_equal_p(void **unused)
 {
     (void)unused;
@@ -253,7 +268,7 @@ static void test_pairs_at_equal_p(void **unused)
     }
 }
 
-/* ---- labels and contents -------------------------------------------------------------------- */
+/* ---- labels that name two contents ----------------------------------------------------------- */
 
 static kvd_result spectrum(const char *path, const char *label, const char *hash, size_t tokens)
 {
@@ -291,7 +306,7 @@ static void test_texts(void **unused)
         free(item[0].path);
         free(item[1].path);
     }
-    /* An accuracy file and a similarity file name the texts that they were made from too. */
+    /* Accuracy and similarity files, like spectra, name the texts that they were made from. */
     char essay[] = "essay", novel[] = "novel", nine[] = "xxh3:9", other_hash[] = "xxh3:33";
     char *label[2] = {essay, novel}, *hash[2] = {nine, other_hash};
     char name[] = "novel", content[] = "xxh3:44", a[] = "a.h5", b[] = "b.h5";

@@ -1,6 +1,6 @@
 /*
- * Tests of report/serving_measures: ratios of rates and changes of latencies, on rows with known
- * numbers.
+ * Tests of report/serving_measures on rows with known numbers: ratios of request rates, and changes
+ * of latencies.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -68,7 +68,10 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
     kvd_values_release(&v);
 }
 
-/* Rows of none and of zack at rates up to 2.4; `own` is the highest rate of none. */
+/*
+ * Checks the measures of zack over none on rows at request rates up to 2.4. `own` is the highest
+ * rate that none sustains; the arrays are the expected values by load.
+ */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
     kvd_err err = {""};
@@ -101,18 +104,18 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * One value per load up to the highest rate. zack has the latency of none, 0.010, at rate 2, of
- * 0.012 at 2.4, and stays below that of 0.020.
+ * Tests that there is one value per load up to the highest rate of none. The rate at which zack has
+ * the latency of none is 2 for 0.010 and 2.4 for 0.012; at 0.020 zack is always below.
  */
 static void test_loads(void **unused)
 {
     (void)unused;
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* Another search that ended within 0.5 % of a point of the sweep changes nothing else. */
+    /* A highest rate within 0.5 % of a measured point must change nothing but the loads. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* Between two points the value at the highest rate is linear. */
+    /* The value at a highest rate between two measured points is interpolated. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
@@ -134,7 +137,10 @@ static void test_costs_of_a_cpu(void **unused)
     kvd_rows_free(rows);
 }
 
-/* At least one of the highest rates is served at less than 90 % of the arrival rate. */
+/*
+ * If either method serves requests at less than 90 % of its highest arrival rate, the ratio must be
+ * marked as one of a growing queue.
+ */
 static void test_queue(void **unused)
 {
     (void)unused;
@@ -158,7 +164,10 @@ static void test_queue(void **unused)
     }
 }
 
-/* A method is told from others by what its keys are, and by a key that it does not have. */
+/*
+ * Tests how a measure selects rows of a method: by values of its keys, and by keys that it must not
+ * have.
+ */
 static void test_keys(void **unused)
 {
     (void)unused;
@@ -183,8 +192,9 @@ static void test_keys(void **unused)
 }
 
 /*
- * Throughput counts where the queue grows and B runs at most half of the limit at once, of rows
- * with equal memory and admission. Files without an admission are of whole.
+ * Tests the measure of throughput when memory is short: it takes rows whose queue grows and in
+ * which B runs at most half of max_batch at once, with equal memory and admission. Rows without an
+ * admission count as "whole".
  */
 static void test_short_memory(void **unused)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of the bytes saved at a share of the accuracy, read from evaluated points: along a line, on
- * a grid of settings, and never across rows that were scored on different tokens.
+ * Tests of the bytes saved at a given share of the accuracy, read from evaluated points: along one
+ * key, on a grid of settings, and never across rows that were scored on different tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -71,7 +71,7 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
     return r;
 }
 
-/* Computes the result for the points of one file. */
+/* Reads the bytes saved at 99 % of the accuracy from n points of one file. */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
     kvd_err err = {""};
@@ -111,7 +111,7 @@ static void grid(void **state)
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
                                 {"m.a=2,m.b=2,m.c=5", 0.4, 0.7, 0.98, 0, 0},
                                 {"m.a=3,m.b=2,m.c=5", 0.5, 0.9, 0.5, 0, 0}};
-    /* One key varies, but the rate is the same. */
+    /* The settings differ in one key, but some have equal rates, so they count as a grid. */
     static const point same[] = {{"m.heads=1", 0.5, 0.5, 1.00, 0, 0},
                                  {"m.heads=4", 0.5, 0.55, 0.9, 0, 0},
                                  {"m.heads=1", 0.6, 0.6, 1.00, 0, 0}};
@@ -123,7 +123,7 @@ static void grid(void **state)
     assert_true(x.grid && fabs(x.saving - 0.6) < 1e-9);
 }
 
-/* Two files of one method and text that scored other rows are two series. */
+/* Points of two files that were scored on different tokens must not be joined to one series. */
 static void scored_apart(void **state)
 {
     (void)state;

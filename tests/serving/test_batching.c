@@ -24,7 +24,7 @@ static size_t pages_of(const kvd_request *q)
     return ((size_t)q->input + q->output + 63) / 64;
 }
 
-/* ---- properties, on random traces ---- */
+/* ---- properties of batches, on random traces of requests ---- */
 
 typedef struct {
     const kvd_requests *requests;
@@ -32,9 +32,14 @@ typedef struct {
     /* tokens of each request that were processed; tokens that it emitted */
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before it starts, -2 after its end */
-    /* tokens that a preempted request had emitted: part of its prompt when it enters again */
+    /*
+     * Number of tokens that a request had emitted when it was preempted. They are part of its
+     * prompt when it enters again.
+     */
     uint32_t again[64];
-    /* tokens that went through the model; tokens that preempted requests lost; preemptions */
+    /*
+     * tokens that went through the model; processed tokens that preemption discarded; preemptions
+     */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -43,7 +48,7 @@ static uint32_t prompt_of(const watcher *w, size_t i)
     return w->requests->request[i].input + w->again[i];
 }
 
-/* Returns the pages of request i with this number of tokens in the cache. */
+/* Returns the pages that request i holds with `tokens` tokens in the cache. */
 static size_t pages_with(const watcher *w, size_t i, size_t tokens)
 {
     const size_t prompt = prompt_of(w, i), most = tokens > prompt ? tokens : prompt;
@@ -51,7 +56,10 @@ static size_t pages_with(const watcher *w, size_t i, size_t tokens)
                                                    : pages_of(&w->requests->request[i]);
 }
 
-/* Returns the arrived request that waits first; `arrived` if none waits. */
+/*
+ * Returns the first of the arrived requests that waits to enter the batch, or `arrived` if none
+ * waits.
+ */
 static size_t first_waiting(const watcher *w, size_t arrived)
 {
     size_t i = 0;
@@ -61,8 +69,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
 }
 
 /*
- * Checks that the requests that were preempted arrived last of those that ran, and that the pages
- * would not have held the steps of all that ran.
+ * Checks every preempted request: it must be the last arrival among the running ones, and the pages
+ * must have been too few for the next steps of all running requests.
  */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
@@ -92,11 +100,11 @@ static void check_slice(watcher *w, const kvd_slice *s, bool step)
 {
     const kvd_request *q = &w->requests->request[s->request];
     if (w->slot[s->request] == -1) {
-        /* no request overtakes another */
+        /* requests must enter in the order of their arrival */
         assert_int_equal(s->request, first_waiting(w, w->requests->n));
         w->slot[s->request] = (int)s->slot;
     }
-    /* a request keeps its slot until its last token or its preemption */
+    /* a request keeps its slot of the batch until its last token or its preemption */
     assert_int_equal(w->slot[s->request], s->slot);
     assert_true(s->slot < w->limits.max_batch);
     assert_int_equal(s->before, w->done[s->request]);
@@ -132,7 +140,7 @@ static void check_limits(const watcher *w, const kvd_iteration *it)
     }
 }
 
-/* Checks that every running request makes a step, unless the iteration has only prompts. */
+/* Checks that every running request makes a decode step, unless the iteration has only prompts. */
 static void check_steps(const watcher *w, const kvd_iteration *it)
 {
     size_t stepping = 0;
@@ -160,13 +168,13 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* tokens of the running iteration count until it has ended */
+    /* the batcher counts the tokens of an iteration until it has ended */
     assert_true(load.tokens >= tokens);
 }
 
 /*
- * Checks that the request that waits first enters if there is room for it at the beginning of an
- * iteration.
+ * Checks that the first waiting request enters the batch if there is room for it at the beginning
+ * of an iteration.
  */
 static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iteration *it,
                         size_t arrived)
@@ -186,7 +194,7 @@ static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iterat
         assert_true(it->n_tokens + prompt_of(w, i) > w->limits.max_tokens);
 }
 
-/* Returns the number of preemptions. */
+/* Serves random requests, checks every iteration, and returns the number of preemptions. */
 static size_t run_random(uint64_t seed, kvd_admission admission)
 {
     kvd_rng rng;
@@ -224,7 +232,7 @@ static size_t run_random(uint64_t seed, kvd_admission admission)
             if (it.slice[i].last)
                 w.slot[it.slice[i].request] = -2;
         if (!it.n_slices) {
-            /* the batcher is idle only if there is nothing to do */
+            /* the batcher may be idle only if no request waits */
             assert_int_equal(first_waiting(&w, arrived), arrived);
             if (arrived == r.n)
                 break;
@@ -256,11 +264,12 @@ static void test_properties(void **state)
     assert_true(preempted > 3000);
 }
 
-/* ---- schedules worked out by hand ---- */
+/* ---- schedules of iterations worked out by hand ---- */
 
 /*
- * Writes an iteration as text, "S0:10+1 P2:0+7!": steps and prompts as request:before+n; '.' emits
- * a token, '!' the last one.
+ * Returns the next iteration as text, "S0:10+1 P2:0+7!": steps (S) and prompts (P) as
+ * request:before+n, `before` being tokens in the cache and n new ones. '.' means that a token is
+ * emitted, '!' that it is the request's last one.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -290,7 +299,7 @@ static void test_whole_prompts(void **state)
         assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
     assert_string_equal(told(b), "P2:0+30."); /* a third prompt would make 530 tokens */
-    /* longer than an iteration may be, so it runs alone */
+    /* a prompt longer than the limit of an iteration runs alone */
     assert_string_equal(told(b), "P3:0+500.");
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!"); /* the batch is full */
     assert_string_equal(told(b), "P4:0+5.");
@@ -319,7 +328,10 @@ static void test_chunks(void **state)
 static void test_memory(void **state)
 {
     (void)state;
-    /* 64 tokens are one page, 65 are two. */
+    /*
+     * The cache has 3 pages of 64 tokens. A request of 64 tokens takes one page, one of 65 tokens
+     * two.
+     */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};
@@ -333,8 +345,9 @@ static void test_memory(void **state)
 }
 
 /*
- * Three pages: request 0 grows into a second page and preempts request 2, later a third and
- * preempts request 1. A preempted request enters again with what it has emitted as its prompt.
+ * Tests preemption with three pages in the cache. Request 0 grows into a second page and preempts
+ * request 2, then into a third and preempts request 1. When a preempted request enters again, its
+ * prompt includes the tokens that it has emitted.
  */
 static void test_preemption(void **state)
 {
@@ -352,18 +365,22 @@ static void test_preemption(void **state)
     assert_int_equal(kvd_batcher_ask(b).pages_used, 2);
     assert_int_equal(kvd_batcher_arrive(b, 2, &err), 0);
     assert_string_equal(told(b), "P2:0+10.");
-    /* requests 0 and 1 use their first pages up, so request 1 preempts request 2 */
+    /* request 1 needs a second page and preempts request 2, the last arrival */
     assert_string_equal(told(b), "S0:63+1. S1:64+1.");
     const kvd_preempted *p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 2 && p->tokens == 10);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
-    /* request 0 needs a second page: request 1, now the last of those that run, gives way */
+    /*
+     * request 0 needs a second page and preempts request 1, now the last arrival among the running
+     * ones
+     */
     assert_string_equal(told(b), "S0:64+1.");
     p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 1 && p->tokens == 65);
-    assert_string_equal(told(b), "S0:65+1."); /* request 1 needs two pages, and one is free */
+    assert_string_equal(told(b),
+                        "S0:65+1."); /* request 1 waits: it needs two pages, and one is free */
     for (uint32_t before = 66; before < 128; before++)
         (void)kvd_batcher_next(b);
     assert_string_equal(told(b), "S0:128+1.");

@@ -1,6 +1,7 @@
 /*
- * Tests of serving/costs: the table equals the measurements at its points, is linear between them,
- * counts lookups beyond them, and refuses invalid files.
+ * Tests of serving/costs, the table of iteration times from kvdim-jct: it must equal the
+ * measurements at their points, be linear between them, report lookups outside the measured range,
+ * and refuse invalid files.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -41,8 +42,9 @@ static int teardown(void **state)
 }
 
 /*
- * Artificial cost: 1 ms for the weights, 10 us per prompt token and 1 ns per pair of tokens; a step
- * takes 1 ms, 20 us per request and 5 ns per token in the cache.
+ * Artificial times of iterations in seconds. A prompt takes 1 ms for the weights, 10 us per token
+ * and 1 ns per query-key pair. A step takes 1 ms, 20 us per request and 5 ns per token in the
+ * cache.
  */
 static double attention_cost(double n, double before)
 {
@@ -67,7 +69,7 @@ static void add_grid(jct_fixture *x, double factor)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             const double s = factor * step_cost((double)batches[i], contexts[k]);
-            /* Points are not in order; the reader sorts them. */
+            /* the file has the points in no order; the reader must sort them */
             assert_int_equal(jct_fixture_piece(x, pieces[(i + 1) % 3], befores[k],
                                                factor * prompt_cost((double)pieces[(i + 1) % 3],
                                                                     (double)befores[k]),
@@ -119,7 +121,7 @@ static void test_tables(void **state)
     assert_non_null(c);
     assert_non_null(z);
     near(kvd_costs_bytes_per_token(c), 1000);
-    /* of the method's jobs, the one that held most bytes per token */
+    /* bytes per token of the job with most of them, among the method's jobs */
     near(kvd_costs_bytes_per_token(z), 250);
     near(kvd_costs_weight_bytes(c), 16e9);
     near(kvd_costs_cache_bytes(c), 64e6);
@@ -128,7 +130,8 @@ static void test_tables(void **state)
 
     int beyond = 1;
     /*
-     * Apart from pairs of tokens these costs are bilinear, so every point within the grid is exact.
+     * All costs except the term in query-key pairs are bilinear along the axes of the grid, so
+     * interpolation must reproduce them exactly.
      */
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
         for (uint32_t before = 0; before <= 8000; before += 800) {
@@ -145,7 +148,7 @@ static void test_tables(void **state)
              step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
         assert_int_equal(beyond, 0);
     }
-    /* An iteration of two pieces and two steps reads the weights once. */
+    /* An iteration of two prompt pieces and two decode steps reads the weights once. */
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
     near(cost_of(c, 2, 4, four, &beyond),
@@ -153,8 +156,8 @@ static void test_tables(void **state)
     near(cost_of(c, 0, 2, four + 2, &beyond), prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3);
     assert_int_equal(beyond, 0);
     /*
-     * Beyond the grid, costs are extrapolated along the last two points, and the lookups are
-     * counted.
+     * Outside the measured range, times are extrapolated along the last two points, and the lookup
+     * sets `beyond`.
      */
     const kvd_slice out[] = {{.n = 8192}, {.n = 3}, {.n = 64, .before = 9000}};
     const double want[] = {prompt_cost(8192, 0), prompt_cost(3, 0), prompt_cost(64, 9000)};
@@ -171,10 +174,10 @@ static void test_tables(void **state)
 }
 
 /*
- * Cost of an engine whose products take as long as the weights up to 256 tokens in an iteration,
- * and then 20 us per token, so that prompts in one iteration are bound by all their tokens. On an
+ * Time of an iteration whose matrix products take as long as reading the weights up to 256 tokens,
+ * and 20 us per further token, so that several prompts together are bound by their products. On an
  * H200, eight prompts of 1024 tokens together took 176 ms, and one took 22.2 ms; the sum of the
- * single costs less the weights would be 138 ms.
+ * single times less the repeated reads of the weights would be 138 ms.
  */
 static double bound_cost(double tokens)
 {
@@ -202,7 +205,7 @@ static void test_prompts_together(void **state)
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
-    /* measured together; from 2048 tokens on at half the time per token */
+    /* prompts measured together: from 2048 tokens on, half the time per token */
     x.setting.method = "measured";
     add_bound(&x, false);
     assert_int_equal(
@@ -234,12 +237,13 @@ static void test_prompts_together(void **state)
          bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
     assert_int_equal(beyond, 0);
     /*
-     * An iteration of steps and a piece: the weights once, and the products of all tokens together.
+     * An iteration of steps and a prompt piece takes the weights once, and the matrix products of
+     * all tokens together.
      */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
-     * Whole prompts alone give the coefficient of attention by the bend between the two longest.
-     * Here products are the bound from the first token on.
+     * If only whole prompts were measured, the time of attention follows from the bend between the
+     * two longest. Here products determine the time from the first token on.
      */
     assert_true(
         fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -
@@ -251,8 +255,8 @@ static void test_prompts_together(void **state)
 }
 
 /*
- * Large batches may lack points because memory ends them early. A lookup on such a short curve must
- * not count as extrapolated because of its neighbour.
+ * The largest batches may lack points, because memory ends them early. A lookup on such a short
+ * curve must not count as outside the measured range because a neighbouring curve is longer.
  */
 static void test_ragged(void **state)
 {
@@ -260,7 +264,7 @@ static void test_ragged(void **state)
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
-    /* a falling time, as noise may give */
+    /* the time of a longer prompt is shorter, as noise may cause */
     assert_int_equal(jct_fixture_piece(&x, 300, 0, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 100, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 900, 2e-3, &err), 0);
@@ -274,13 +278,13 @@ static void test_ragged(void **state)
     assert_int_equal(beyond, 0);
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
-    /* measured at one context only: the time is taken as constant */
+    /* measured at one context length only: the time is taken as constant */
     near(cost_of(c, 9, 9, s, &beyond), 5e-3);
     assert_int_equal(beyond, 1);
     near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
     assert_int_equal(beyond, 1);
     const kvd_slice far = {.n = 5000};
-    /* never less than the time of an empty iteration */
+    /* extrapolated times are never below that of an empty iteration */
     near(cost_of(c, 0, 1, &far, &beyond), 2e-3);
     const kvd_slice behind = {.n = 100, .before = 7};
     near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);

@@ -1,6 +1,6 @@
 /*
- * Tests of serving/costs_files: several files read as one, and the values in which they may not
- * differ.
+ * Tests of serving/costs_files, which reads the iteration times in several files of kvdim-jct as
+ * one table, and of the conditions in which the files may not differ.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Adds two pieces and two steps of a method on `gpus` GPUs. */
+/* Adds the times of two prompt pieces and two decode steps of a method on `gpus` GPUs. */
 static void add(jct_fixture *x, const char *method, int gpus)
 {
     x->setting.method = method;
@@ -98,7 +98,9 @@ static void test_merged(void **state)
     kvd_costs_files_free(NULL);
 }
 
-/* If two files have one method, this is an error only when that method is requested. */
+/*
+ * If two files have times of one method, this must be an error only when that method is requested.
+ */
 static void test_a_method_twice(void **state)
 {
     (void)state;
@@ -144,7 +146,7 @@ static void test_conflicts(void **state)
     kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
     assert_non_null(f);
     kvd_costs_files_free(f);
-    /* Without a GPU, machines are told apart by the number of threads. */
+    /* times without a GPU may not differ in the number of CPU threads */
     write_file(first, "none", 0, true, "none", NULL);
     const int threads = run.threads;
     run.threads = threads + 3;
@@ -186,7 +188,10 @@ static void test_no_iterations(void **state)
     assert_string_equal(err.msg, whole);
 }
 
-/* Two files of one method under two kernels have two names; costs are found by either. */
+/*
+ * If two files measured one method with different attention kernels, the method has two names, and
+ * its times must be found by either.
+ */
 static void test_attention(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Tests of serving/jct_grid: the choice of the iterations to measure. If an engine's cost jumps at
- * a size, there must be a point on either side of the jump.
+ * Tests of serving/jct_grid, which chooses the iterations that kvdim-jct measures. If the time of
+ * an engine jumps at a size, there must be a measured point on either side of the jump.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,8 +51,8 @@ static size_t count(size_t piece, size_t batch)
 }
 
 /*
- * Batches are filled up to 8, 16, 24 .., so the time of 9 requests is not between those of 8 and
- * 16.
+ * The engine fills batches up to a multiple of 8 requests, so the time of 9 requests is not between
+ * those of 8 and 16. The grid must have both 8 and 9, 16 and 17, 32 and 33.
  */
 static void test_steps(void **state)
 {
@@ -72,8 +72,8 @@ static void test_steps(void **state)
 }
 
 /*
- * The grid has as many of the longest prompts in one iteration as the limits on tokens, requests,
- * cache and chunk allow; one if a single prompt fills it.
+ * The grid of measured batches includes an iteration with as many of the longest prompts as the
+ * limits on tokens, requests, cache and chunk allow, or with one if a single prompt fills it.
  */
 static void test_prompts_together(void **state)
 {

@@ -1,6 +1,7 @@
 /*
- * Tests of serving/latency and serving/serve_point: statistics compared with plain computations,
- * intervals that account for queues, and the properties of every point.
+ * Tests of serving/latency and serving/serve_point: statistics of latencies compared with plain
+ * computations, intervals that allow for correlated waiting times, and properties of every
+ * simulated point.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -55,11 +56,14 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- distributions ---- */
+/* ---- statistics of latencies ---- */
 
 enum { N = 3000 };
 
-/* Computes the intervals by a plain bootstrap that copies the drawn blocks and sorts them. */
+/*
+ * Computes bootstrap intervals in a plain way: draws whole blocks of values, copies them and sorts
+ * them.
+ */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -108,7 +112,7 @@ static void test_statistics(void **state)
     kvd_rng_seed(&rng, 4, 0);
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
-        /* blocks of unequal size; of 32 blocks three are empty */
+        /* blocks of unequal size, three of 32 empty */
         block[i] = (uint8_t)(i * i / (N * N / 29));
         x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8; /* values with ties */
         if (!isnan(x[i]))
@@ -128,7 +132,7 @@ static void test_statistics(void **state)
         near(l.statistic[k].lo, lo[k]);
         near(l.statistic[k].hi, hi[k]);
     }
-    /* Cases of one block, one value, and none. */
+    /* tests one block, one value, and no value */
     memset(block, 0, sizeof block);
     assert_int_equal(kvd_latency_summarise(x, block, N, 9, &l, &err), 0);
     assert_true(isnan(l.statistic[0].lo) && !isnan(l.statistic[0].value));
@@ -139,8 +143,8 @@ static void test_statistics(void **state)
 }
 
 /*
- * Consecutive values are correlated. The interval of the mean must be as wide as the mean varies
- * from run to run, which is wider than for independent values.
+ * Tests the interval of the mean of correlated values, such as the waits in a queue. It must be as
+ * wide as the mean varies from run to run, wider than for independent values.
  */
 static void test_intervals_of_a_queue(void **state)
 {
@@ -162,14 +166,14 @@ static void test_intervals_of_a_queue(void **state)
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
     /*
-     * Nominal coverage is 95 %; with 32 blocks and a percentile interval it is slightly less. With
-     * single values as blocks it would be about 35 %.
+     * Nominal coverage is 95 %; 32 blocks and a percentile interval cover slightly less. With
+     * single values as blocks the coverage would be about 35 %.
      */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
 
-/* ---- points ---- */
+/* ---- simulated points of one request rate ---- */
 
 static kvd_serve_setting setting(void)
 {
@@ -196,8 +200,8 @@ static void test_point(void **state)
     assert_true(p.drain > 0 && p.wait > 0 && p.wait < p.ttft.statistic[0].value);
     assert_true(fabs(p.served_rate - 8) < 1);
     /*
-     * Little's law: the mean number of requests in the system is the rate of arrivals times the
-     * mean time of each. The cache holds what requests reserved.
+     * Checks Little's law: the mean number of requests in the system is the arrival rate times the
+     * mean time of a request. The cache holds the pages that requests reserve.
      */
     double tokens = 0, end = p.simulated.end - q.request[0].arrival;
     for (size_t i = 0; i < q.n; i++)
@@ -210,7 +214,7 @@ static void test_point(void **state)
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
     assert_true(strict.goodput <= 0);
-    /* A limit refuses some requests, then all. */
+    /* A cache of few pages refuses some requests, one of a single page all. */
     s = setting();
     s.limits.pages = 8;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
@@ -253,7 +257,7 @@ static void test_max_rate(void **state)
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
             kvd_requests_release(&fast);
         }
-        /* The result does not depend on the rate of the trace as read. */
+        /* The highest rate found must not depend on the rate of the trace it starts from. */
         kvd_requests slow;
         assert_int_equal(kvd_serve_faster(&q, 1. / 64, &slow, &err), 0);
         assert_int_equal(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err), 0);
@@ -272,7 +276,7 @@ static void test_pages(void **state)
     (void)state;
     const double gib = 1 << 30;
     size_t pages;
-    /* 16e9 bytes of weights, 1000 bytes a token, 64e6 bytes of cache measured, 2 GPUs */
+    /* 16e9 bytes of weights, 1000 bytes of cache per token, 64e6 bytes of cache measured, 2 GPUs */
     assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
     assert_int_equal(pages, 1000);
     assert_int_equal(kvd_serve_pages(costs, 10 * gib, 1 * gib, &pages, &err), 0);

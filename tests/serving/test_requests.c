@@ -1,6 +1,6 @@
 /*
- * Tests of serving/requests and serving/poisson: traces in every format, refused files and their
- * messages, and the distributions that are drawn.
+ * Tests of serving/requests and serving/poisson: traces of requests in every format, files that are
+ * refused and their messages, and the random arrivals and lengths that are drawn.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -41,7 +41,10 @@ static void test_azure(void **state)
     assert_int_equal(r.request[0].output, 44);
     assert_true(fabs(r.request[1].arrival - 4.314579) < 1e-9);
     assert_true(fabs(r.request[2].arrival - 20653.31941) < 1e-9);
-    /* 2024 has a 29 February: 14 days of November, then 31, 31 and 29 days, and 5 h 44 min */
+    /*
+     * From 17 November 2023 to 1 March 2024 are 14, 31, 31 and 29 days (2024 is a leap year). The
+     * first request arrived 5 h 44 min before 17 November.
+     */
     assert_true(fabs(r.request[3].arrival - (105 * 86400 + 20653.31941)) < 1e-7);
     assert_int_equal(r.request[3].input, 2147483648u);
     assert_true(fabs(kvd_requests_rate(&r) - 3 / r.request[3].arrival) < 1e-15);
@@ -57,8 +60,8 @@ static void test_azure(void **state)
     assert_true(kvd_requests_rate(&r) == 0);
     kvd_requests_release(&r);
     /*
-     * the newer trace: time zones, other numbers of digits, columns in another order, additional
-     * columns
+     * The newer format of the Azure trace: time zones, other numbers of digits, columns in another
+     * order, and additional columns.
      */
     parse(&r, "Id,GeneratedTokens,ContextTokens,TIMESTAMP\n"
               "a,1,2,2024-05-10 00:00:00.25+00:00\n"
@@ -94,7 +97,7 @@ static void test_own(void **state)
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
-    /* equal to the bit, because kvdim's own traces start at 0 */
+    /* arrivals are kept to the bit, because traces that kvdim wrote start at 0 */
     assert_true(r.request[0].arrival == 0.1);
     assert_true(r.request[2].arrival == 10);
     kvd_requests_release(&r);
@@ -145,7 +148,7 @@ static const char *const bad[][2] = {
      "'t' row 1: timestamp: not a number"},
     {"{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}\n",
      "'t' row 1: timestamp: '-1' is not within 0 .. 1e15"},
-    /* jansson's message differs between versions */
+    /* NULL: the message is jansson's and differs between versions */
     {"{\"timestamp\": 1, \"timestamp\": 1}\n", NULL},
     {"{]\n", NULL},
     {"{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n[]\n",
@@ -191,8 +194,8 @@ static void test_poisson(void **state)
         before = r.request[i].arrival;
     }
     /*
-     * An exponential distribution has mean 1/rate and the same standard deviation; the tolerance is
-     * four standard errors.
+     * Intervals between arrivals are exponential, with mean 1/rate and an equal standard deviation.
+     * The tolerances are four standard errors and more.
      */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
     assert_true(fabs(mean - 0.4) < 4 * 0.4 / sqrt((double)n));
@@ -214,7 +217,10 @@ static void test_poisson(void **state)
     assert_non_null(strstr(err.msg, "'nosuch'"));
 }
 
-/* Mean, least and greatest length are as published, and lengths do not depend on the rate. */
+/*
+ * Mean, smallest and largest length of every dataset must be as published, and the lengths must not
+ * depend on the request rate.
+ */
 static void test_tables(void **state)
 {
     (void)state;
@@ -281,7 +287,7 @@ static void test_lengths_of_a_file(void **state)
     for (size_t i = 0; i < n; i++) {
         const uint32_t in = r.request[i].input, out = r.request[i].output;
         const int which = in == 3772 && out == 54 ? 0 : in == 2015 && out == 156 ? 1 : 2;
-        /* input and output of one row stay together */
+        /* the input and output length of one row must stay together */
         assert_true(which < 2 || (in == 10 && out == 20));
         count[which]++;
     }
@@ -291,7 +297,7 @@ static void test_lengths_of_a_file(void **state)
     unlink(path);
 }
 
-/* Reads the recorded traces if they are present. */
+/* Reads the recorded traces of requests if their files are present. */
 static void test_recorded(void **state)
 {
     (void)state;

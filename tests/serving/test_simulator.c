@@ -1,6 +1,6 @@
 /*
- * Tests of serving/simulator, compared to the last bit with a second, simpler simulator; with
- * queueing theory; and with properties of every queue.
+ * Tests of serving/simulator, compared to the last bit with a second, simpler simulator in this
+ * file, with queueing theory, and with properties of every queue.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -65,14 +65,14 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- plain reference simulator, which looks through all requests at every event ---- */
+/* ---- reference simulator, which scans all requests at every event ---- */
 
 typedef struct {
     bool here, running, gone, now; /* now: takes part in the running iteration */
     int replica;
-    /* tokens in the cache, tokens emitted, tokens processed in the running iteration */
+    /* tokens in the cache; tokens emitted; tokens processed in the running iteration */
     uint32_t in, out, piece;
-    uint32_t again; /* tokens that it had emitted when it was preempted: part of its prompt */
+    uint32_t again; /* tokens emitted before a preemption, which are part of its prompt */
     double start, first, last, longest;
 } job;
 
@@ -82,7 +82,7 @@ typedef struct {
     int replicas;
     kvd_route route;
     job job[400];
-    double end[8]; /* end of the running iteration of each replica; infinite if it has none */
+    double end[8]; /* time at which each replica's iteration ends; infinite if idle */
     size_t arrived, turn, extrapolated, iterations, refused, preempted, recomputed;
     double busy, page_seconds, request_seconds;
 } plain;
@@ -102,7 +102,7 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/* Returns the pages of a request that runs, or that enters. */
+/* Returns the pages of the cache that a request takes while it runs, or when it enters. */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);
@@ -110,7 +110,9 @@ static size_t pages_now(const plain *p, const job *j)
                                                    : room_of(&p->q->request[j - p->job]);
 }
 
-/* Returns the pages of the requests that run on a replica, and writes their number. */
+/*
+ * Returns the pages that the running requests of a replica take, and writes the number of requests.
+ */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
     size_t pages = 0;
@@ -132,7 +134,7 @@ static bool may_enter(const plain *p, const job *j)
     return running < p->limits.max_batch && pages + spare <= p->limits.pages;
 }
 
-/* Preempts the request that arrived last of those that run on a replica. */
+/* Preempts the running request of a replica that arrived last. */
 static void plain_preempt(plain *p, int replica)
 {
     job *last = NULL;
@@ -148,7 +150,10 @@ static void plain_preempt(plain *p, int replica)
     last->again = last->out;
 }
 
-/* Gives a request one step. Returns true if that preempted a request, maybe itself. */
+/*
+ * Gives a request a decode step. Returns true if requests were preempted for its page; the request
+ * itself may be one.
+ */
 static bool plain_step(plain *p, job *j)
 {
     bool preempted = false;
@@ -170,7 +175,7 @@ static void plain_begin(plain *p, int r, double now)
     kvd_iteration it = {.slice = slice};
     size_t budget = p->limits.chunk;
     bool blocked = false, preempted = false;
-    /* Without a chunk, whole prompts come first. */
+    /* Without chunks, an iteration takes whole prompts before any decode step. */
     size_t prompt_tokens = 0;
     for (size_t i = 0; i < p->q->n && !p->limits.chunk && !blocked; i++) {
         job *j = &p->job[i];
@@ -310,7 +315,10 @@ static bool same(double a, double b)
     return (a <= b && a >= b) || (isnan(a) && isnan(b));
 }
 
-/* Simulates random requests in both ways, and counts the preemptions. */
+/*
+ * Simulates random requests with both simulators, compares them, and returns the number of
+ * preemptions.
+ */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {
     static plain p;
@@ -322,7 +330,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     const double pause = 0.05 * kvd_rng_uniform(&rng);
     double now = 0;
     for (size_t i = 0; i < q.n; i++) {
-        /* some requests arrive at the same time */
+        /* a third of the requests arrive at the same time as the previous one */
         now += kvd_rng_below(&rng, 3) ? pause * kvd_rng_uniform(&rng) : 0;
         request[i] = (kvd_request){now, 1 + (uint32_t)kvd_rng_below(&rng, 900),
                                    1 + (uint32_t)kvd_rng_below(&rng, seed % 4 ? 60 : 2)};
@@ -333,7 +341,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     p.limits.max_batch = 1 + kvd_rng_below(&rng, 24);
     p.limits.max_tokens = 1 + kvd_rng_below(&rng, 2000);
     p.limits.chunk = seed % 2 ? p.limits.max_batch + kvd_rng_below(&rng, 300) : 0;
-    /* 512 tokens or more; some requests are refused */
+    /* a cache of at least 512 tokens, which refuses some requests */
     p.limits.pages = 8 + kvd_rng_below(&rng, 100);
     p.replicas = 1 + (int)kvd_rng_below(&rng, 4);
     p.route = (kvd_route)kvd_rng_below(&rng, 3);
@@ -397,13 +405,14 @@ static void test_against_the_obvious(void **state)
         preempted += n;
         with += n > 0;
     }
-    /* The traces preempt often enough to test it, and some never do. */
+    /* Some traces must preempt often, and some never. */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
 /*
- * If the pages hold all requests at once, no request is preempted, and both admissions have equal
- * times. With few pages, more requests run at once under KVD_ADMIT_STORED.
+ * If the cache can hold all requests at once, no request is preempted, and both kinds of admission
+ * give equal times. With few pages, KVD_ADMIT_STORED, which reserves only the pages in use, must
+ * run more requests at once.
  */
 static void test_enough_memory(void **state)
 {
@@ -442,7 +451,7 @@ static void test_enough_memory(void **state)
     kvd_requests_release(&q);
 }
 
-/* Equal inputs give equal bits. */
+/* Equal requests and seeds must give equal bits. */
 static void test_again(void **state)
 {
     (void)state;
@@ -467,9 +476,10 @@ static void test_again(void **state)
 }
 
 /*
- * One output token per request, one request at a time, and a constant time: the queue M/D/1, whose
- * mean wait is rho s / (2 (1 - rho)) (Pollaczek and Khinchine). Consecutive waits are correlated,
- * so the error is computed from 100 means over stretches of the run.
+ * Compares the mean wait with theory. With one output token per request, one request at a time and
+ * a constant time s, the simulator is the queue M/D/1, whose mean wait is rho s / (2 (1 - rho))
+ * (Pollaczek and Khinchine). Consecutive waits are correlated, so the error is computed from 100
+ * means over parts of the run.
  */
 static void test_md1(void **state)
 {
@@ -483,7 +493,7 @@ static void test_md1(void **state)
         kvd_requests q;
         kvd_simulated out;
         double mean[STRETCHES] = {0};
-        const double s = 1e-3; /* time of an iteration with `fixed` costs, for any prompt */
+        const double s = 1e-3; /* constant time of an iteration, for any prompt */
         assert_int_equal(
             kvd_requests_poisson(&q, rho[k] / s, N, "fixed:100:1", 11 + (uint64_t)k, &err), 0);
         assert_int_equal(
@@ -494,7 +504,7 @@ static void test_md1(void **state)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        assert_true(error < 0.05 * want); /* the tolerance is small enough for the test to fail */
+        assert_true(error < 0.05 * want); /* the error is small enough for a wrong mean to fail */
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,
                      error);

@@ -1,4 +1,7 @@
-/* Tests of serving/spread: measured singular values distributed over the heads of a shape. */
+/*
+ * Tests of serving/spread, which gives the attention heads of a model shape the singular values of
+ * measured heads.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,8 +39,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
 }
 
 /*
- * Every head has the singular values of one measured head. All measured heads are used equally
- * often. Both sides of a head come from one measured head.
+ * Every head must get the singular values of one measured head, for K and V from the same one. All
+ * measured heads must be used equally often.
  */
 static void test_dealing(void **unused)
 {
@@ -65,7 +68,7 @@ static void test_dealing(void **unused)
         }
     for (int i = 0; i < 3; i++)
         assert_int_equal(times[i], 2);
-    /* One orthogonal rotation serves all heads. */
+    /* one orthogonal rotation is used for all heads */
     const double *const R = kvd_spectrum_R(&b, KVD_PAIR_QK, 0, 0);
     assert_memory_equal(R, kvd_spectrum_R(&b, KVD_PAIR_QK, 1, 2), 16 * sizeof *R);
     for (int i = 0; i < 4; i++)
@@ -75,7 +78,7 @@ static void test_dealing(void **unused)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* Widths by Eq. 6 differ from head to head. */
+    /* widths by Eq. 6 of the paper differ from head to head, as the singular values do */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -93,7 +96,10 @@ static void test_dealing(void **unused)
     kvd_spread_release(&s);
 }
 
-/* With half or twice the dimensions, the curve is the same at equal relative positions. */
+/*
+ * For heads with half or twice the measured dimensions, the singular values must follow the
+ * measured curve at equal relative positions.
+ */
 static void test_other_widths(void **unused)
 {
     (void)unused;

@@ -4,6 +4,7 @@
  * claims and rules are rows of ledger.csv, next to the published tables; no verdict is in the code.
  *
  * Columns of ledger.csv:
+ *
  *   id, source, claim       "ZACK Table 4", the place of the claim, the claim in our words
  *   published_csv           published table that gives the range, or empty
  *   published_column        column of that table; "*_cv_percent" names all columns with that ending
@@ -14,17 +15,17 @@
  *                           measure, test and limit of the verdict "trend holds"
  *   beside                  further measures to show, separated by blanks; NAME=UNIT if the unit is
  *                           not that of the row
- *   null                    if the paper prints no number: the range that the measured number is
- *                           compared with, in words; "LO:HI words" gives the range of measured
- *                           values that bring no range
+ *   null                    if the paper prints no number: the range of the measure if the claim
+ *                           were false, in words; "LO:HI words" gives the range for values
+ *                           whose measure does not compute one
  *   setting                 models, texts and machines of the paper
  *   rule                    the tests in words
  *   needs                   programs to run if nothing was measured
  *   cannot                  reason why the claim cannot be measured; the measure may then be empty
  *
- * figures.csv lists every figure and table of the papers: figure, title, because. The last says why
- * a figure has no row: it is a drawing, or a list of settings. Every other figure must have a row,
- * whose id begins with the figure's.
+ * figures.csv lists every figure and table of the papers in the columns figure, title and because.
+ * `because` says why a figure has no row in ledger.csv: it is a drawing, or a list of settings.
+ * Every other figure must have a row, whose id begins with the figure's name.
  */
 #ifndef KVD_REPORT_MEASURES_LEDGER_H
 #define KVD_REPORT_MEASURES_LEDGER_H
@@ -67,10 +68,14 @@ typedef enum {
     KVD_N_VERDICTS
 } kvd_verdict;
 /*
- * Names of the verdicts: "reproduced", "holds", "trend holds", "cannot tell", "not reproduced", ...
+ * Text of each verdict on the page: "reproduced", "holds", "trend holds", "cannot tell", "not
+ * reproduced", ...
  */
 extern const char *const kvd_verdict_name[KVD_N_VERDICTS];
-/* Returns the colour class of a verdict on the page: 0 good, 1 in part, 2 bad, 3 none. */
+/*
+ * Returns the number of the colour in which the page shows a verdict: 0 good, 1 in part, 2 bad, 3
+ * none.
+ */
 int kvd_verdict_colour(kvd_verdict v);
 
 typedef struct {
@@ -93,16 +98,17 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
 /*
- * Returns the share of the loads, from a tenth of the highest rate of the baseline to all of it, at
- * which a curve is between lo and hi: linear between measured loads, and 0 where loads were not
- * measured or the queue grows. `v` are the values of one curve by rising load.
+ * Returns the share of the loads at which a curve is between lo and hi. Loads are from a tenth of
+ * the baseline's highest request rate to all of it. `v` are the values of one curve by rising load,
+ * interpolated linearly. Loads that were not measured, or at which the queue grows, do not count as
+ * within.
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /*
- * Writes to *least and *most the smallest and largest share of loads, over the curves, at which the
- * test "loads-..." of the rule passes. Returns the number of curves, or 0 if the rule has another
- * test.
+ * Writes to `*least` and `*most` the smallest and the largest share of loads, over the curves in
+ * `v`, at which the rule's test "loads-at-most" or "loads-at-least" passes. Returns the number of
+ * curves, or 0 if the rule has another test.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
@@ -113,23 +119,23 @@ typedef struct {
     size_t n_values;
     double least, most; /* extremes of the measured values */
     /*
-     * number of services that were judged over a range of loads, and the extremes of the share of
-     * loads at which the claim holds
+     * Number of curves (serving setups) that were judged over a range of loads, and the smallest
+     * and largest share of loads at which the claim holds on a curve.
      */
     size_t n_services;
     double least_loads, most_loads;
-    kvd_measured values; /* values of the services, for a figure; else empty */
+    kvd_measured values; /* values of these curves, for a figure; else empty */
     kvd_text ours;       /* measured values in words, with the further measures */
     kvd_verdict verdict;
 } kvd_ledger_entry;
 
-/* Numbers of figures and tables of the papers, by how far the ledger covers them. */
+/* Numbers of figures and tables of the papers, by how far the ledger measures them. */
 typedef struct {
     size_t n;          /* number of figures and tables in figures.csv */
-    size_t measured;   /* number of figures with a claim that these result files measure */
-    size_t unmeasured; /* number of figures with claims, none of which these result files measure */
-    size_t cannot;     /* figures whose rows give a reason why not */
-    size_t nothing;    /* figures without a measurable claim */
+    size_t measured;   /* figures with a claim that these result files measure */
+    size_t unmeasured; /* figures with claims, none of which these result files measure */
+    size_t cannot;     /* figures whose claims cannot be measured, with a reason */
+    size_t nothing;    /* figures that make no measurable claim */
 } kvd_figure_counts;
 
 typedef struct {
@@ -147,33 +153,38 @@ int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, k
 void kvd_ledger_release(kvd_ledger *l);
 
 /*
- * Adds the section with the table of claims, the counts of verdicts, and the departures from the
- * papers that all entries have in common.
+ * Adds the section of the report with the table of claims, the counts of verdicts, and the ways in
+ * which all measurements differ from the papers'.
  */
 int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err);
 
-/* Writes "104 figures and tables of the papers: 40 measured here, ..." into buf. */
+/*
+ * Writes a summary of the counts into `buf`: "104 figures and tables of the papers: 40 measured
+ * here, ...".
+ */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes the measured range of a ledger entry, such as "-20 to -3 %, at 35 % of the loads". */
+/* Writes the measured range of a claim into `buf`, such as "-20 to -3 %, at 35 % of the loads". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
-/* Writes a published range: "0.07 to 0.351 %" or "none printed". */
+/* Writes a published range into `buf`: "0.07 to 0.351 %", or "none printed" if it is NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
 /*
- * Consistency of the published tables, from the files of data/paper alone: the tables of
- * epsilon and delta (ZACK Tables 4 and 5, FDC Table 2), and the columns that several tables share.
+ * Checks of the published tables of epsilon and delta for consistency, from the files of data/paper
+ * alone (ZACK Tables 4 and 5, FDC Table 2). Epsilon is the mean absolute entry of a rotation, delta
+ * its mean difference from that of the reference text. Also finds columns that several tables
+ * share.
  */
 
 enum { KVD_MOST_DATASETS = 6 };
 
-/* A printed number and half a unit of its last digit. */
+/* A number as a paper prints it: its value, and half a unit of its last digit. */
 typedef struct {
     double value, half;
 } kvd_printed;
 
-/* One model of a table of epsilon and delta. */
+/* Numbers of one model in a table of epsilon and delta, by dataset. */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -188,16 +199,17 @@ typedef struct {
 } kvd_published_table;
 
 /*
- * Reads a table of epsilon and delta. Numbers that are not printed (N/A) are left out. The caller
- * releases *out, also on failure.
+ * Reads a published table of epsilon and delta. Entries printed as N/A are left out. The caller
+ * releases `*out`, also on failure.
  */
 int kvd_published_load(const char *paper, const char *file, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
 /*
- * Pairs of datasets whose |epsilon_a - epsilon_b| is larger than delta_a + delta_b by more than
- * rounding explains. If delta is the mean of |R_ref - R|, as the papers define it, and R_ref is one
- * matrix, there are none: a mean of absolute values is a norm.
+ * Counts of dataset pairs (a, b) of a model: all pairs, and those that violate the triangle
+ * inequality |epsilon_a - epsilon_b| <= delta_a + delta_b by more than rounding explains. If delta
+ * is the mean of |R_ref - R|, as the papers define it, and R_ref is one matrix, no pair can violate
+ * it.
  */
 typedef struct {
     size_t pairs, violated;
@@ -205,15 +217,15 @@ typedef struct {
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
 /*
- * Returns true if one epsilon_ref exists with delta = |epsilon_ref - epsilon| for every dataset
- * within rounding: delta is then a difference of two averages.
+ * Returns true if a single epsilon_ref explains all deltas of the model within rounding as delta =
+ * |epsilon_ref - epsilon|. Each delta is then a difference of two averages.
  */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
 /*
- * Fit over all models of a table, and over the deltas of each model in every order: the number
- * of models that have one epsilon, the number to expect if deltas did not belong to epsilons, and
- * the probability of at least as many.
+ * Number of models of a table whose deltas one epsilon_ref explains (kvd_published_one_epsilon). To
+ * judge it, the deltas of each model are permuted in every order: the number of models expected to
+ * fit by chance, and the probability that at least as many fit.
  */
 typedef struct {
     size_t fits;
@@ -221,10 +233,12 @@ typedef struct {
 } kvd_published_fit;
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
-/* Two columns of two tables that are equal, digit for digit, in rows of the same model. */
+/*
+ * Two columns of different tables that are equal, digit for digit, in most rows of the same model.
+ */
 typedef struct {
     char table[2][64], column[2][64];
-    /* number of rows that both tables have, and number of those rows with equal digits */
+    /* number of rows that both tables have; number of those rows with equal digits */
     size_t shared, equal;
 } kvd_published_twin;
 
@@ -235,7 +249,7 @@ typedef struct {
  */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* A model of one table whose numbers are those of another model in another table. */
+/* Two models with equal numbers in two tables, although the tables name them differently. */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

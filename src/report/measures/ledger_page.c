@@ -1,4 +1,7 @@
-/* Writes the section of the ledger: a line per claim, counts, and ratios against the load. */
+/*
+ * Writes the section of the report that lists the papers' claims: a line per claim, counts of
+ * verdicts, and figures of ratios against the request rate.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,12 +9,15 @@
 
 #include "report/measures/ledger.h"
 
-/* ---- claims --------------------------------------------------------------------------------- */
+/* ---- list of claims -------------------------------------------------------------------------- */
 
-/* Largest number of claims of one verdict that the page lists unfolded. */
+/* Largest number of claims for which the page shows the list of a verdict unfolded. */
 enum { MOST_OPEN = 12 };
 
-/* Appends one claim: a line with both numbers, which opens the claim and its rule on a click. */
+/*
+ * Appends one claim: a line with the published and the measured number, which unfolds on a click to
+ * the whole claim and its rule.
+ */
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 {
     char range[160];
@@ -42,7 +48,10 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
     kvd_text_raw(t, "</p></details>\n");
 }
 
-/* Appends a fold per verdict with its claims. Claims that no file measures stay folded. */
+/*
+ * Appends a foldable list of claims for each verdict. The claims that no result file measures are
+ * folded.
+ */
 static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS], kvd_text *t)
 {
     for (int v = 0; v < KVD_N_VERDICTS; v++) {
@@ -59,7 +68,7 @@ static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS]
     }
 }
 
-/* Appends the models, texts and token counts of the files. */
+/* Appends the models of the result files, and the texts and token counts of their calibrations. */
 static void measured_on(const kvd_results *r, kvd_text *t)
 {
     size_t n = 0, at = 0, least = 0, most = 0;
@@ -96,7 +105,7 @@ static void measured_on(const kvd_results *r, kvd_text *t)
         kvd_text_add(t, ", %zu to %zu tokens", least, most);
 }
 
-/* Appends the differences from the papers' measurements that the files show. */
+/* Appends the ways in which the measurements of these result files differ from the papers'. */
 static void other_departures(const kvd_results *r, kvd_text *t)
 {
     bool shared = false, small = false;
@@ -114,15 +123,21 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
 
-/* ---- ratios against the load ----------------------------------------------------------------- */
+/* ---- figures of ratios against the request rate ---------------------------------------------- */
 
-/* Returns the length of the figure's name in an id: "ZACK Fig. 13" of "ZACK Fig. 13 (IMDb)". */
+/*
+ * Returns the length of the figure's name at the start of a claim's id, such as "ZACK Fig. 13" in
+ * "ZACK Fig. 13 (IMDb)".
+ */
 static size_t figure_name(const char *id)
 {
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/* Adds the figure of one figure of a paper: a curve per claim and service. */
+/*
+ * Adds a chart that reproduces one figure of a paper: the ratio against the load, with a curve per
+ * claim and serving setup.
+ */
 static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s,
                            kvd_err *err)
 {
@@ -227,7 +242,7 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     }
     if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
         goto done;
-    /* the page lists the claims in another form, so the table is in files alone */
+    /* the page lists the claims in another form, so this table is written to files only */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

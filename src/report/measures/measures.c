@@ -8,7 +8,7 @@
 #include "common/args.h"
 #include "report/rows.h"
 
-/* ---- values by name ------------------------------------------------------------------------- */
+/* ---- lists of measured values ---------------------------------------------------------------- */
 
 void kvd_values_release(kvd_measured *v)
 {
@@ -69,8 +69,8 @@ typedef struct {
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Returns true if the spectrum has one rotation per query head, or, without `per_query`, one per KV
- * head. Both are true of models whose query heads have KV heads of their own.
+ * Returns true if the spectrum has one rotation per query head (if `per_query`) or one per KV head
+ * (if not). Both are true for models with as many query heads as KV heads.
  */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
@@ -78,9 +78,10 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Range of the trailing share of a flat spectrum of n independent rows: the singular values are
- * between 1 - sqrt(d / n) and 1 + sqrt(d / n) times their mean (Marchenko and Pastur 1967), so the
- * trailing half has at most a half of the sum, and at least the lower limit's part of it.
+ * Sets the range that trailing-share (the share of the trailing half of the singular values in
+ * their sum) would have for n independent random rows. Their singular values are between 1 - sqrt(d
+ * / n) and 1 + sqrt(d / n) times the mean (Marchenko and Pastur 1967). The trailing half then has
+ * at most half of the sum, and at least half of 1 - sqrt(d / n).
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -89,8 +90,8 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
 }
 
 /*
- * Sets the null of the value appended last to the range of the measure over the files of the same
- * model with random weights, of the same pair and pairing. Returns false if there is no such file.
+ * Sets the null range of the value appended last: the range of trailing-share over spectra of the
+ * same model with random weights, with equal pairing and RoPE. Returns false if there are none.
  */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
@@ -122,7 +123,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
             kvd_calibration_reduced(s) || !paired_as(s, per_query) ||
             kvd_model_info_untrained(&s->model))
             continue;
-        /* The papers' Q and K are those after RoPE. */
+        /* the papers take Q and K after RoPE */
         if (strcmp(s->rope, "before") == 0 && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
             q->pair != KVD_PAIR_WV)
             continue;
@@ -145,8 +146,8 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
 }
 
 /*
- * Range over the texts of the energy that a random basis keeps, in percent of what the own basis
- * keeps: the null of energy-ratio.
+ * Sets the null range of energy-ratio: over the texts, the energy that a random basis keeps, in
+ * percent of the energy that the text's own basis keeps.
  */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
@@ -161,8 +162,8 @@ static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *
 }
 
 /*
- * Appends, for every basis, its values on the data of every other text: between two texts, or
- * between random token ids and a text.
+ * Appends a similarity measure of every pair of a basis and the data of another text. Measures
+ * whose name begins with "random-" instead pair random token ids with texts.
  */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -189,7 +190,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* only the direction from random ids to a text counts */
+                /* of energy ratios, only the basis of random ids on the data of a text counts */
                 else if (want_random && rb)
                     continue;
                 else
@@ -205,8 +206,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends the points of a label: the mean over references if there is one, else the single
- * reference.
+ * Appends delta / epsilon of calibrations by their number of tokens (tokens-delta), or the value at
+ * most tokens over that at fewest (tokens-fall). Each label is compared with the mean over
+ * references, or with its reference if there is only one.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -254,7 +256,7 @@ bool kvd_on_calibration_text(const kvd_rows *rows, size_t row)
     return strcmp(kvd_row_text(rows, row, "label"), kvd_row_text(rows, row, "calibration")) == 0;
 }
 
-/* Returns true if the labels are NAME-a and NAME-b: the halves of one text. */
+/* Returns true if the labels are NAME-a and NAME-b, which are the two halves of one text. */
 static bool other_half(const char *a, const char *b)
 {
     const size_t n = strlen(a);
