@@ -102,7 +102,7 @@ static void keys_have_levels(void **state)
 }
 
 /*
- * Of a value vector of 8, one number at each end of the range must stay exact, with 16 bits and a
+ * One number at each end of the range of a value vector of 8 must stay exact, with 16 bits and a
  * 16-bit index.
  */
 static void values_keep_both_ends(void **state)

@@ -59,7 +59,7 @@ static void test_registry(void **state)
 }
 
 /*
- * Of a combination of methods, the key must be that of the method named last, or the one that the
+ * The key of a combination of methods must be that of the method named last, or the one that the
  * caller requests. Another key that the user gave must keep its value.
  */
 static void test_which(void **state)
