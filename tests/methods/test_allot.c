@@ -122,8 +122,7 @@ static void errors_are_alike(void **state)
             if (distinct(j) == 1) {
                 without++;
                 largest_without = fmax(largest_without, variance);
-                assert_true(fabs(e / variance - 1) <
-                            1e-3); /* without bits, a dimension is decoded as its mean */
+                assert_true(fabs(e / variance - 1) < 1e-3); /* decoded as the mean */
             } else {
                 lo = fmin(lo, e);
                 hi = fmax(hi, e);

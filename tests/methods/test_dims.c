@@ -264,8 +264,7 @@ static void test_bytes(void **state)
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    assert_true(b.basis ==
-                2 * 8 * 17); /* R_p of Q-K counts once; that of V is folded into weights */
+    assert_true(b.basis == 2 * 8 * 17); /* R_p of Q-K counts once; that of V is folded */
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
     kvd_dims_release(&d);

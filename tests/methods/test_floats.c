@@ -154,8 +154,7 @@ static void ends_of_rows(void **state)
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    assert_true(y[80] == 6 * 72 && y[119] > 0.9f &&
-                y[119] < 1.1f); /* 448 / 6 rounds to the scale 72 */
+    assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f); /* the scale 448 / 6 is 72 */
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
 

@@ -167,8 +167,7 @@ static void groups_of_layers(void **state)
         assert_int_equal(kvd_layers_minicache.group(&all, &c, l), want_all[l]);
     }
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 0), 4);
-    assert_int_equal(kvd_layers_xkv.group(&four, &c, 4),
-                     3); /* three layers remain for the last group */
+    assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3); /* the last group */
 }
 
 /* Computes the falling singular values of the rows of all layers side by side, by LAPACK. */

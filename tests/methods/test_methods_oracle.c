@@ -309,8 +309,7 @@ static void weighted(void **state)
                      *const apart = tensor(names[side][2], ROWS * WIDE),
                      *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         static uint32_t position[ROWS];
-        double error[3] = {0, 0,
-                           0}; /* weighted error of weighted levels, of plain levels, of SciPy's */
+        double error[3] = {0, 0, 0}; /* weighted levels, plain levels, SciPy's levels */
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
             char text[64];

@@ -118,8 +118,7 @@ static void scales_have_places_of_their_own(void **state)
     for (int x = 0; x < 16; x++) {
         seen[kvd_packed_scale(x)]++;
         seen[kvd_packed_scale(x) + 4]++;
-        assert_int_equal(kvd_packed_scale(x) / 8,
-                         x % 8 / 2); /* block of 16 bytes that a lane reads */
+        assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2); /* 16 bytes that a lane reads */
     }
     for (int i = 0; i < 32; i++)
         assert_int_equal(seen[i], 1);

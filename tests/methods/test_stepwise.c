@@ -240,8 +240,7 @@ static void widths_are_those_of_the_cache(void **state)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            matrices[i][j] *=
-                0.25f; /* scales random numbers to the size of an orthogonal matrix's elements */
+            matrices[i][j] *= 0.25f; /* the size of elements of an orthogonal matrix */
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
     const kvd_dims dims = {.n_layers = 1, .n_kv_heads = KV_HEADS, .d_head = D, .head = heads};
@@ -369,8 +368,7 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        if (i >= 20 &&
-            plan.type == KVD_F32) { /* without reduced widths, outputs are equal bit for bit */
+        if (i >= 20 && plan.type == KVD_F32) { /* full width: equal bit for bit */
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
         }

@@ -253,8 +253,7 @@ static void clusters_in_two_levels(void **state)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    run("mpcache,rows=0,threshold=0.01", 0,
-        PROMPT); /* no row decides: only the newest token is kept */
+    run("mpcache,rows=0,threshold=0.01", 0, PROMPT); /* no row decides: keeps the newest token */
     assert_int_equal(stored(0, 0), 1);
     run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT); /* the last row decides */
     assert_true(stored(0, 0) > 1);

@@ -104,8 +104,9 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * Tests that there is one value per load up to the highest rate of none. The rate at which zack has
- * the latency of none is 2 for 0.010 and 2.4 for 0.012; at 0.020 zack is always below.
+ * There must be one value per load up to the highest request rate of none. zack reaches the latency
+ * of none at its first point, 0.010 s, at rate 2, that at its second, 0.012 s, at rate 2.4, and
+ * never reaches 0.020 s.
  */
 static void test_loads(void **unused)
 {

@@ -379,8 +379,7 @@ static void test_preemption(void **state)
     p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 1 && p->tokens == 65);
-    assert_string_equal(told(b),
-                        "S0:65+1."); /* request 1 waits: it needs two pages, and one is free */
+    assert_string_equal(told(b), "S0:65+1."); /* request 1 needs two pages; one is free */
     for (uint32_t before = 66; before < 128; before++)
         (void)kvd_batcher_next(b);
     assert_string_equal(told(b), "S0:128+1.");

@@ -206,9 +206,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends delta / epsilon of calibrations by their number of tokens (tokens-delta), or the value at
- * most tokens over that at fewest (tokens-fall). Each label is compared with the mean over
- * references, or with its reference if there is only one.
+ * Appends how far the rotation of a calibration is from that of a reference text (delta / epsilon):
+ * by number of calibration tokens (tokens-delta), or its value at most tokens over that at fewest
+ * (tokens-fall). With several references, counts each of them and their mean.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {

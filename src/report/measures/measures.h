@@ -6,28 +6,31 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* ---- spectra; sums run over all layers and heads of the pair -------------------------------- */
+/* ---- measures of spectra: sums over all layers and heads of a pair --------------------------- */
 
 /*
- * Returns the mean over heads of the singular value at `dim`; if `normalised`, divided by
- * sqrt(n_rows) (Z-10).
+ * Returns the mean over all heads of the singular value number `dim`. If `normalised`, divides it
+ * by sqrt(n_rows) (Z-10 in docs/readings.md).
  */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
-/* Returns the share of the trailing half in the sum of the average curve: 0.5 if it is flat. */
+/*
+ * Returns the share of the trailing half of the dimensions in the sum of the singular values,
+ * averaged over heads: 0.5 if all are equal.
+ */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
 /*
- * Returns the mean over heads of the number of leading dimensions that hold `share` of the energy
- * (squares).
+ * Returns the mean over heads of the number of leading dimensions that hold the share `share` of
+ * the energy, the sum of squared singular values.
  */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
 /*
- * Returns the share of singular values below 1 (ZDC Fig. 13); if `normalised`, after division by
- * sqrt(n_rows) (D-22).
+ * Returns the share of singular values below 1 (ZDC Fig. 13). If `normalised`, divides them by
+ * sqrt(n_rows) first (D-22 in docs/readings.md).
  */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
 /*
- * Writes mean and sample standard deviation over heads of the largest singular value. Returns -1 if
- * memory runs out.
+ * Computes the mean and the sample standard deviation over heads of the largest singular value.
+ * Returns -1 if memory runs out.
  */
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
 
@@ -56,19 +59,22 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
  */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/* ---- accuracy rows -------------------------------------------------------------------------- */
+/* ---- kinds of accuracy rows ------------------------------------------------------------------ */
 
-/* Returns false for a row of one seed; the mean over the seeds of its point is an earlier row. */
+/*
+ * Returns false if the row is the result of a single seed. The mean over the seeds is an earlier
+ * row.
+ */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /*
- * Returns true if the row is of the model with weights of few bits, which is no method of the cache
- * (study_settings.c).
+ * Returns true if the row evaluates a model whose weights have few bits. Such a row is no method of
+ * the cache (study_settings.c).
  */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
-/* Returns true if the row evaluates the text that its bases come from. */
+/* Returns true if the row evaluates the text that the method was calibrated on. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
 
-/* ---- values by name, for the ledger --------------------------------------------------------- */
+/* ---- measured values, which the ledger asks for by name -------------------------------------- */
 
 typedef struct {
     double value;
@@ -76,12 +82,13 @@ typedef struct {
     /* device on which a time was measured, such as "NVIDIA H200"; "" for other numbers */
     char device[64];
     /*
-     * true if the queue grows at this point, so that a longer simulation would give another value
+     * true if the queue of requests grows at this point, so that a longer simulation would give
+     * another value
      */
     bool grows;
     double lo, hi;           /* 95 % interval; NaN if not known */
     double null_lo, null_hi; /* range expected if the claim is false; NaN if not known */
-    double load;             /* request rate / highest sustainable rate; NaN without a load */
+    double load;             /* request rate / baseline's highest rate; NaN without a load */
     /* number of the curve that this value belongs to; a curve has one value per load */
     size_t curve;
 } kvd_measured_value;
@@ -133,7 +140,10 @@ typedef struct {
  * measure, out->n is 0. An unknown name is an error.
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
-/* Appends a value with a text that says what was measured. NaN is ignored. */
+/*
+ * Appends a value with a text that says what was measured and where. If `value` is NaN, appends
+ * nothing.
+ */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 /*
@@ -149,27 +159,28 @@ void kvd_values_null(kvd_measured *v, double lo, double hi);
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
-/* Measures that the ledger computes from kvdim/jct files. */
+/* ---- measures of kvdim/jct files (job completion times) -------------------------------------- */
 
 /*
- * Measures of jobs that ran on a GPU. METHOD is a name, which covers all its settings, or a name
- * with keys ("zack,p=0.3"), which covers one. PART is a column without "_s" ("decode_restore"). SIZES is
- * "100000x256", input and output tokens, several of them with plus signs between them, or "all".
+ * Measures of the completion times (JCT) of jobs that ran on a GPU. METHOD is a name, which covers
+ * all its settings, or a name with keys ("zack,p=0.3"), which covers one. PART is a column of times
+ * without "_s" ("decode_restore"). SIZES is "100000x256", the numbers of input and output tokens,
+ * several of them joined by plus signs, or "all".
  *
  *   jct-share-METHOD-PART[+PART]...:SIZES         the parts in percent of the JCT; a job without
  *                                                 any of them does not count, because another
  *                                                 part may do their work
  *   jct-of-prompts-METHOD-PART[+PART]...:SIZES    the parts in percent of the time of prompts
- *   jct-of-steps-METHOD-PART[+PART]...:SIZES      the parts in percent of the time of steps
- *   jct-extra-METHOD-PART[+PART]...:SIZES         the parts less those of none in the same file and
- *                                                 sizes, in percent of the JCT
+ *   jct-of-steps-METHOD-PART[+PART]...:SIZES      the parts in percent of the time of decode steps
+ *   jct-extra-METHOD-PART[+PART]...:SIZES         the parts less those of method none in the same
+ *                                                 file and sizes, in percent of the JCT
  *   jct-change-A-over-B:SIZES                     JCT of A over that of B in the same file and
  *                                                 sizes, less 1, in percent
  *   jct-parts-METHOD-PART[+PART]...-over-OTHER:SIZES
  *                                                 the parts over those of OTHER in the same file
  *                                                 and sizes, less 1, in percent
- *   jct-shared-METHOD-PART[+PART]...:SIZES        as jct-share, for jobs whose prompts the GPUs
- *                                                 share by their tokens
+ *   jct-shared-METHOD-PART[+PART]...:SIZES        as jct-share, for jobs on several GPUs that
+ *                                                 divide each prompt by its tokens
  *   jct-shared-change-METHOD-PART[+PART]...-over-OTHER:SIZES
  *                                                 for those jobs, the parts over those of OTHER,
  *                                                 less 1, in percent
@@ -195,29 +206,30 @@ bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
-/*
- * Measures that the ledger computes from accuracy rows of methods with several measured settings.
- */
+/* ---- measures of accuracy rows with several settings of a method ----------------------------- */
 
 /*
- * One value per accuracy file and evaluated text:
- *   mirror-kl         KL of hetero with K2V4 over that with K4V2; mirror-kl-high: of K4V8 over K8V4
- *   neutral-cache smallest share of a 16-bit cache, percent, of the leankv settings that keep at
- *   least 0.99 of top-1 with an interval that reaches 1 five-percent-cache the same of those that
- *   keep at least 0.95 of top-1 v-over-qk perplexity of zack with cut=v over that with cut=qk, at
- *   the largest p that both have kv-over-weights perplexity of hetero with 4 bits for keys and
- *   values over that with 4-bit weights, less 1, percent, where every row
- *                     reads the compressed cache; kv-over-weights-prompt: where prompts attend
- *                     uncompressed
- *   h2o-over-sparsity-kl
- *                     KL of h2o over that of sparsity with th = tl at the same share of the cache,
- *                     one value per row of sparsity; its null is 1
+ * Measures that compare settings in accuracy rows, one value per accuracy file and evaluated text:
+ *
+ *   mirror-kl               KL of hetero with K2V4 over that with K4V2.
+ *                           mirror-kl-high: KL with K4V8 over that with K8V4
+ *   neutral-cache           smallest share of a 16-bit cache, percent, of the leankv settings that
+ *                           keep at least 0.99 of top-1, with an interval that reaches 1
+ *   five-percent-cache      as neutral-cache, of the settings that keep at least 0.95 of top-1
+ *   v-over-qk               perplexity of zack with cut=v over that with cut=qk, at the largest p
+ *                           that both have
+ *   kv-over-weights         perplexity of hetero with 4 bits for keys and values over that of the
+ *                           model with 4-bit weights, less 1, percent; all rows read the compressed
+ *                           cache. kv-over-weights-prompt: prompts attend uncompressed
+ *   h2o-over-sparsity-kl    KL of h2o over that of sparsity with th = tl at the same share of the
+ *                           cache, one value per row of sparsity; its null is 1
+ *
  * A file without the rows that a measure compares has no value of it.
  */
 bool kvd_setting_measure_known(const char *name);
 int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Measures that the ledger computes from kvdim/tokens files. */
+/* ---- measures of kvdim/tokens files ---------------------------------------------------------- */
 
 /*
  * One value per tokens file of a trained model:
@@ -250,8 +262,8 @@ bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * A setting that kvdim-fit --regression proposed and that was measured. It is compared with the
- * Oracle, the best setting in hindsight, on the same text (ZDC section 8).
+ * A setting that kvdim-fit --regression proposed for an allowed loss, and that was then measured.
+ * It is compared with the Oracle, the best setting in hindsight, on the same text (ZDC section 8).
  */
 
 typedef struct {
@@ -260,8 +272,8 @@ typedef struct {
     const kvd_result *accuracy;
     size_t row; /* row of `accuracy` that measured the proposal */
     /*
-     * loss for which the setting was proposed: perplexity / perplexity of the uncompressed model -
-     * 1
+     * Loss for which the setting was proposed: its perplexity / perplexity of the uncompressed
+     * model - 1.
      */
     double asked;
     kvd_interval measured; /* measured loss of the proposal, with its interval */
@@ -271,43 +283,44 @@ typedef struct {
      * `asked`; NaN if there is none.
      */
     double oracle_asked;
-    /* smallest share stored by another setting with at most the measured loss of the proposal */
+    /*
+     * Smallest share of a 16-bit cache stored by another setting with at most the measured loss of
+     * the proposal.
+     */
     double oracle_measured;
     /*
-     * smallest shares that settings store within the lower and the upper end of the interval of the
-     * measured loss; NaN if no setting is within that end
+     * Smallest shares of a 16-bit cache that settings store whose loss is at most the lower and at
+     * most the upper end of the interval of the measured loss; NaN if there is none.
      */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
 /*
- * Fills *all with every proposal, once per accuracy file of its model that has a row with exactly
- * its numbers. The Oracle is searched among the rows of all files with equal model, text, tokens,
- * prompt and method that are not proposals. *all is allocated; the caller frees it.
+ * Fills `*all` with every proposed setting that was measured, once per accuracy file of its model
+ * that has a row with exactly its numbers. The Oracle is searched among the rows of all files with
+ * equal model, text, tokens, prompt and method that are not proposals. The caller frees `*all`.
  */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
 /*
- * Measure "proposal-over-oracle": `share` over oracle_measured, less 1, in percent, of proposals
- * for losses that the sweep reached, from sweeps of which at least one is of the proposal's model,
- * because the paper's regression knows its models. The interval is that of the Oracle's share over
- * the interval of the proposal's loss.
+ * Computes the measure "proposal-over-oracle": bytes that proposals store over those of the Oracle,
+ * less 1, in percent. Counts proposals for losses that the sweep reached, fitted on sweeps of which
+ * at least one is of the proposal's model, because the paper's regression knows its models. The
+ * interval follows from the Oracle's share at the ends of the interval of the measured loss.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/*
- * Bytes saved at a share of the top-1 accuracy, from a search of kvdim-eval --target or from the
- * evaluated points of a series.
- */
+/* ---- bytes saved at a given share of the top-1 accuracy -------------------------------------- */
 
 /*
- * Fewest evaluated points of a series from which the bytes saved at 99 % of accuracy may be read.
+ * Smallest number of evaluated points of a series from which the bytes saved at 99 % of the
+ * accuracy may be read.
  */
 enum { KVD_FEWEST_POINTS = 3 };
 
 /*
- * Returns the search in the row's file for the compression at which its method keeps the share
- * `target` of accuracy, or NULL if there is none.
+ * Returns the search (kvdim-eval --target) in the row's file that found the strongest compression
+ * at which the method keeps the share `target` of accuracy, or NULL if there is none.
  */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
@@ -324,76 +337,73 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
-/*
- * Cost and benefit of calibrating on fewer rows (ZDC Fig. 15 and 26): spectra of pruned and
- * clustered rows, and of all rows, each with the accuracy of models that were cut by it.
- */
+/* ---- fewer calibration rows: cost and accuracy (ZDC Fig. 15 and 26) -------------------------- */
 
 /*
- * Returns true if some rows were left out or replaced by centroids. The report shows such spectra
- * in a section of their own.
+ * Returns true if the spectrum was computed from pruned rows or from K-means centroids. The report
+ * shows such spectra in a section of their own.
  */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 
 /*
- * Returns the spectrum among the results whose calibration was not pruned and otherwise equals that
- * of `s`, or NULL.
+ * Returns the spectrum among the results that was calibrated like `s`, but without pruning rows, or
+ * NULL.
  */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
 /*
- * Returns the spectrum that an accuracy row names as its calibration, by label and model, or NULL
- * if it is not among the results.
+ * Returns the result file with the spectrum that accuracy row `row` names as its calibration, by
+ * label and model, or NULL if it is not among the results.
  */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
 /*
- * A calibration point: one spectrum and one accuracy row that names the spectrum as its
- * calibration.
+ * A point of the study of calibrations: one spectrum, and one accuracy row of a model that was
+ * compressed with it.
  */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removal rate that the user asked for */
-    /* seconds for computing Q, K and V of the calibration text, in proportion to the tokens kept */
+    /* seconds for computing Q, K and V of the calibration text, times the share of tokens kept */
     double collect_s;
-    double calibrate_s; /* seconds for reading the calibration rows, K-means and decomposition */
+    double calibrate_s; /* seconds for reading the rows, K-means and decomposition */
     double perplexity;
 } kvd_calibration_point;
 
 /*
- * Fills *points with the points of all rows with a p that was asked for; *n is 0 if no spectrum is
- * reduced. Order: by evaluated text, method and p; then whole rows before centroids before weighted
- * centroids; then by number of centroids and share pruned. *points is allocated; the caller frees
- * it.
+ * Fills `*points` with the points of all accuracy rows with a requested p; `*n` is 0 if no spectrum
+ * was computed from fewer rows. Order: by evaluated text, method and p; then whole rows before
+ * centroids before weighted centroids; then by number of centroids and share pruned. The caller
+ * frees `*points`.
  */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
 /*
- * Returns true if the two points have equal p and differ at most in calibration and the widths that
- * follow from it.
+ * Returns true if the two points have equal p and differ at most in their calibration and the head
+ * widths that follow from it.
  */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /*
- * Returns true if kvd_calibration_same_choice holds and both have the same kind of rows and, if
- * `centroids`, equal numbers of centroids.
+ * Returns true if kvd_calibration_same_choice holds, both points have the same kind of calibration
+ * rows and, if `centroids`, as many centroids.
  */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
-/* Computes the measures of measures.h whose names begin with "prune-" and "centroids-". */
+/* Computes the measures of kvd_measure whose names begin with "prune-" and "centroids-". */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Writes the legend name of a curve, such as "uniform: weighted": the method, the evaluated text if
- * `texts` is true, and the kind of calibration rows.
+ * Writes the name of a curve into `buf`, such as "uniform: weighted": the method, the evaluated
+ * text if `texts` is true, and the kind of calibration rows.
  */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
-/* Measures that the ledger computes from kvdim/serving files. */
+/* ---- measures of kvdim/serving files --------------------------------------------------------- */
 
 /*
  * "serving-WHAT-A-over-B:TRACE", of methods A and B and of Poisson arrivals with the lengths of
@@ -420,14 +430,16 @@ bool kvd_serving_measure_known(const char *name);
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
                         kvd_measured *out, kvd_err *err);
 
-/*
- * Compares two sets of results: finds rows that measure the same quantity, and judges whether they
- * differ.
- */
+/* ---- comparison of two sets of result files -------------------------------------------------- */
 
-/* One measured number and the text that identifies what was measured. */
+/*
+ * One measured number and the text that identifies what was measured, to match it in another set.
+ */
 typedef struct {
-    /* schema, labels, method, p and further conditions; numbers with equal keys are comparable */
+    /*
+     * Identifies what was measured: schema, labels, method, p and further conditions. Only numbers
+     * with equal keys are compared.
+     */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
     double value, lo, hi; /* value and its 95 % interval; lo and hi are NaN without one */
