@@ -193,7 +193,7 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    double *value = malloc(count * sizeof *value); /* exact: no whole number is above 2^53 */
+    double *value = malloc(count * sizeof *value); /* exact: no list has numbers above 2^53 */
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];
     const char *s = text;

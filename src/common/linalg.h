@@ -57,8 +57,8 @@ void kvd_tsqr_free(kvd_tsqr *q);
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 /*
- * Replaces falling eigenvalues lambda [d] of a Gram matrix by singular values, their square roots.
- * Fails as kvd_gram_svd does, for eigenvalues that another program computed.
+ * Replaces falling eigenvalues lambda [d] of a Gram matrix by singular values, their square roots;
+ * fails as kvd_gram_svd does. For eigenvalues that were computed elsewhere, such as on a GPU.
  */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 

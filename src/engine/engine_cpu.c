@@ -98,8 +98,8 @@ static int check_finite(const kvd_iteration *it, const char *where, const float 
 }
 
 /*
- * Runs the attention of one layer for methods that only remove dimensions: projects Q, K and V to
- * the kept dimensions, stores K and V in the cache, and attends to it.
+ * Runs the attention of one layer for methods that only remove dimensions: projects Q and K to the
+ * kept dimensions if the weights do not, stores K' and V' in the cache, and attends to it.
  */
 static int attend(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
 {

@@ -104,8 +104,8 @@ static int fail_held(int fd, const char *path, kvd_err *err)
 }
 
 /*
- * Opens or creates the lock file of an output. Returns -1 and fills *err if anything but a lock
- * file has that name.
+ * Opens or creates the lock file of an output. Returns -1 and fills *err if anything but a regular
+ * file with a single hard link has that name.
  */
 static int open_lock(const char *path, kvd_err *err)
 {

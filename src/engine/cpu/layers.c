@@ -9,7 +9,7 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* rows of a product with a weight that one thread computes */
+    /* number of rows of one product with a weight */
     BLOCK = 256,
     ROTATED = 64, /* rows of one head that a thread rotates at a time */
 };

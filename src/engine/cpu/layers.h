@@ -24,7 +24,7 @@ typedef struct {
      * contain the projections or the plan has none.
      */
     float *q_cut, *k_cut;
-    /* Allocated memory of q_cut and k_cut; NULL if they point to q and k. */
+    /* Allocated memory of q_cut and k_cut; unused in layers where they point to q and k. */
     float *q_own, *k_own;
     /* Keys before RoPE; only if kvd_cpu_rows_init was called with `keys`. */
     float *k_pre;

@@ -413,7 +413,7 @@ static cudaError_t run_part(const params &p, const machine &m, cudaStream_t stre
         return launch<KVD_FEW_ADD>(p, m, stream);
     case KVD_FEW_SWIGLU:
         return launch<KVD_FEW_SWIGLU>(p, m, stream);
-    default: /* KVD_FEW_ADD and KVD_FEW_PUT */
+    default: /* KVD_FEW_LOGITS and KVD_FEW_PUT */
         return launch<KVD_FEW_LOGITS>(p, m, stream);
     }
 }
@@ -444,7 +444,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* the first launch stores its result, later launches add to it */
+        /* with KVD_FEW_PUT the first launch stores its result, and later launches add to it */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

@@ -38,8 +38,8 @@ typedef struct {
     kvd_sequence *all;
     int gpu;
     /*
-     * Engine that computes this GPU's slice of the tokens, with all weights. Its cache stores K and
-     * V of the slice and of all heads, one layer at a time.
+     * Engine that computes this GPU's slice of the tokens, with all weights. Its cache stores Q, K
+     * and V of the slice and of all heads, one layer at a time.
      */
     kvd_cuda_engine *slice;
     /*

@@ -163,7 +163,7 @@ static bool is_stored(const kvd_checkpoint *c, const char *name)
     return find_stored(c, name, &t, &ignored) != 1;
 }
 
-/* ---- checks of the tensor names and shapes -------------------------------------------------- */
+/* ---- checks of the stored tensors ----------------------------------------------------------- */
 
 static void name_embedding_and_head(kvd_checkpoint *c)
 {
@@ -180,8 +180,8 @@ static bool begins_with(const char *text, const char *prefix)
 }
 
 /*
- * Returns true if the forward pass reads the stored tensor, or if the tensor is part of another
- * model in the same file, such as a vision model.
+ * Returns true if the model has the stored tensor, which it may read or ignore, or if the tensor is
+ * part of another model in the same file, such as a vision model.
  */
 static bool belongs(const kvd_checkpoint *c, const char *tensor)
 {

@@ -338,8 +338,8 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
 }
 
 /*
- * Reads the RoPE base of layers with a sliding window. Their object in config.json may contain no
- * other setting.
+ * Reads the RoPE base of layers with a sliding window. Their object in config.json may set no
+ * scaling, so the only RoPE type that it may name is "default".
  */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {

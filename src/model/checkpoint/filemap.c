@@ -42,8 +42,9 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
 }
 
 /*
- * Handles SIGBUS: ends the program with one line that names the file which became shorter. Calls
- * only functions that a signal handler may call.
+ * Handles SIGBUS: if the address is in a mapped file, ends the program with one line that names the
+ * file; otherwise restores the earlier handler. Calls only functions that are allowed in a signal
+ * handler.
  */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {

@@ -122,8 +122,9 @@ static bool is(const builder *b, const char *arch)
 }
 
 /*
- * Fails if the GGUF file sets a scale or cap that would change the arithmetic and that kvdim does
- * not implement. The values 0 and 1 have no effect and are accepted.
+ * Fails if the GGUF file has a value that kvdim does not support, such as experts of a family
+ * without them, a model in several files, a scale or cap, or keys and values of different widths.
+ * For scales and caps, 0 and 1 have no effect and are accepted.
  */
 static int refuse(const builder *b, kvd_err *err)
 {
@@ -365,8 +366,8 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Stores gpt-oss settings that GGUF files lack: a sliding window in every second layer, and YaRN
- * whose ramp may end between two dimension pairs.
+ * Stores the settings of gpt-oss. Which layers have the sliding window is not stored: the reader of
+ * this family puts it in every second layer. put_yarn stores that its YaRN ramp is not truncated.
  */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {

@@ -22,9 +22,10 @@ typedef struct {
 } kvd_weight;
 
 /*
- * Fills *w with the matrix or vector `part` of a layer, or its bias if `bias`, and checks the shape
- * of its tensor. If the model has no such part, returns 0 and sets w->n to 0. The tensor is valid
- * until the checkpoint is closed. Returns -1 with *err on failure.
+ * Fills *w with the matrix or vector `part`, or its bias if `bias`, and checks the shape of its
+ * tensor. `layer` is ignored for parts that a model has once. If the model has no such part,
+ * returns 0 and sets w->n to 0. The tensor is valid until the checkpoint is closed. Returns -1 with
+ * *err on failure.
  */
 int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w,
                     kvd_err *err);

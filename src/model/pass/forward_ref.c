@@ -358,7 +358,7 @@ static int latent_output(const state *s, size_t layer, kvd_err *err)
     return status;
 }
 
-/* Computes queries, keys and values before RoPE from the layer's normed input y. */
+/* Computes queries, keys and values before RoPE from the input y of their products. */
 static int queries_keys_values(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
@@ -378,7 +378,7 @@ static int queries_keys_values(const state *s, size_t layer, const double *y, kv
     return 0;
 }
 
-/* Computes queries, keys and values from the layer's normed input y, and the attention output o. */
+/* Computes queries, keys and values from the input y of their products, and attention output o. */
 static int attention(const state *s, size_t layer, const double *y, const kvd_forward_ref_out *out,
                      kvd_err *err)
 {
@@ -464,8 +464,9 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 }
 
 /*
- * Computes p [n][n_experts], the factors of the experts' outputs. An expert's factor is its softmax
- * probability if fewer than n_chosen experts have a larger logit, else 0.
+ * Computes p [n][n_experts], the factors of the experts' outputs, 0 for experts not chosen. Without
+ * groups, the experts with the n_chosen largest logits are chosen. Their factors are the softmax
+ * over all experts or, with chosen_add_up, over the chosen experts.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {

@@ -173,8 +173,8 @@ void kvd_ledger_range(double low, double high, const char *unit, char *buf, size
 /*
  * Checks of the published tables of epsilon and delta for consistency, from the files of data/paper
  * alone (ZACK Tables 4 and 5, FDC Table 2). Epsilon is the mean absolute entry of a rotation, delta
- * its mean difference from that of the reference text. Also finds columns that several tables
- * share.
+ * its mean absolute difference from that of the reference text. Also finds columns that several
+ * tables share.
  */
 
 enum { KVD_MOST_DATASETS = 6 };

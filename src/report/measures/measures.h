@@ -365,9 +365,9 @@ typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removal rate that the user asked for */
-    /* seconds for computing Q, K and V of the calibration text, times the share of tokens kept */
+    /* seconds that made the input files, times the share of tokens kept */
     double collect_s;
-    double calibrate_s; /* seconds for reading the rows, K-means and decomposition */
+    double calibrate_s; /* seconds for reading and summing rows, K-means and decomposition */
     double perplexity;
 } kvd_calibration_point;
 

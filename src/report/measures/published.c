@@ -133,8 +133,8 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 }
 
 /*
- * Returns true if some value of epsilon_ref explains all printed deltas, if they belong to the
- * datasets in this order.
+ * Returns true if epsilon_ref = x explains delta order[i] within rounding, taken as the delta of
+ * dataset i.
  */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {

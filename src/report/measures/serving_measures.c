@@ -88,8 +88,8 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
 }
 
 /*
- * Returns true if the queue grows during the simulation, by the rule with which kvdim-serve finds
- * the highest rate.
+ * Returns true if the queue grows during the simulation: the rate of served requests is below 0.9
+ * times the arrival rate. kvdim-serve warns by the same limit at the highest rate.
  */
 static bool grows(const kvd_report_row *e)
 {

@@ -269,7 +269,7 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
 }
 
 /*
- * Gets the measurements of result file `which`. Fails unless the first row of every label is that
+ * Appends the values of measure number `which` in accuracy file x, for every label that has a row
  * of the uncompressed model.
  */
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
@@ -327,7 +327,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
 
 /*
  * Returns the share of the cache removed, with its interval. An end that the search did not find is
- * set to removing everything.
+ * set to 0 (lower end) or 1 (upper end).
  */
 static kvd_interval removed(const kvd_target_result *t)
 {
@@ -405,8 +405,8 @@ static double loss_of(const kvd_result *x, size_t row)
 }
 
 /*
- * Returns true if the rows differ at most in the settings that choose the high and low level of
- * precision.
+ * Returns true if the rows differ at most in settings and widths, and row j of b has tokens of two
+ * levels.
  */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
@@ -438,8 +438,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
 }
 
 /*
- * Writes the accuracy rows that measured a proposal of the regression to the list, as far as it has
- * room, and returns the number of such rows.
+ * Returns the number of accuracy rows that measured a proposal of the regression. If `all` is not
+ * NULL, it must have room for them and receives them.
  */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {

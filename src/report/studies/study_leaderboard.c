@@ -229,8 +229,8 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Adds the methods with the highest mean score at each share of the bytes, each method in its best
- * setting at that share. `size` returns the bytes stored or the bytes read.
+ * Adds the methods with the highest mean score at no more than each share of the bytes, each method
+ * in its best setting there. `size` returns the bytes stored or the bytes read.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
@@ -277,8 +277,9 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
 /* ---- figure of scores against bytes ---- */
 
 /*
- * Returns true if no other point of the model has at least this score with at most these bytes.
- * Returns false for a point with more bytes than the uncompressed cache.
+ * Returns true if no other point of the model has at least this score with at most these bytes and
+ * is better in one of the two. Returns false for a point with more bytes than the uncompressed
+ * cache.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {

@@ -62,8 +62,9 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
 }
 
 /*
- * Returns a mask whose bit k is set if no comparable point has both fewer bytes and a better
- * measure k. The mask is 0 for a point with more bytes than the uncompressed cache.
+ * Returns a mask whose bit k is set if no comparable point beats this point: is at least as good in
+ * bytes and in measure k, and better in one of them. The mask is 0 for a point with more bytes than
+ * the uncompressed cache.
  */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {

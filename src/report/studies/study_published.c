@@ -222,7 +222,7 @@ static void put_reading(kvd_table *t, const char *series, const char *pair, cons
     kvd_table_real(t, 100 * x.most);
 }
 
-/* Stores the range of delta / epsilon, in percent, in a published table. */
+/* Stores the range of delta / epsilon in a published table, as a fraction. */
 static int published_range(const char *paper, int k, range *out, kvd_err *err)
 {
     kvd_published_table x;

@@ -258,7 +258,7 @@ static void close_engine(candidate *c)
 
 /* ---- measuring jobs ---- */
 
-/* Runs a warm-up job with a few decode steps, which fills CPU caches and captures CUDA graphs. */
+/* Runs a warm-up job with a few decode steps, which fills caches and captures CUDA graphs. */
 static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
 {
     enum { STEPS = 4 };

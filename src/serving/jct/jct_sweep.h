@@ -35,8 +35,9 @@ typedef struct {
 } kvd_jct_sweep;
 
 /*
- * Runs the measurement points that have no row yet. Points that do not fit into memory are reported
- * on stderr and left out; the first other failure ends the sweep.
+ * Runs the measurement points that have no row yet. Points that do not fit into the cache, and
+ * those of a method whose engine cannot be opened, are reported on stderr and left out. The first
+ * other failure ends the sweep.
  */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 

@@ -329,7 +329,8 @@ static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
 }
 
 /*
- * Places the weights of the expert block of a layer with routed experts: norm, router and experts.
+ * Places the weights of the expert block of a layer with routed experts: the router, the shared
+ * expert and, unless they are streamed, the routed experts.
  */
 static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {

@@ -74,7 +74,10 @@ typedef struct {
      * elements.
      */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /* gains of the norms before attention and before the feed-forward block, with their biases */
+    /*
+     * gains and biases of the norms of attention and of the feed-forward block. They are before
+     * these blocks; with KVD_ORDER_AFTER they are after their sums with the residual
+     */
     float *norm[2], *norm_bias[2];
     /* gains of the norms after attention and after the feed-forward block, with their biases */
     float *branch[2], *branch_bias[2];

@@ -1,6 +1,6 @@
 /*
- * Reads configurations of Llama 2, 3 and 3.1 and of models with the structure of Llama: Yi,
- * Mistral, Phi-3, StarCoder2, Mixtral.
+ * Reads configurations of Llama 2, 3 and 3.1 and of models that use Llama's name, such as Yi; also
+ * of Mistral, Phi-3, StarCoder2 and Mixtral.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

@@ -261,8 +261,8 @@ static int rotates(const kvd_gpu_worker *w)
 }
 
 /*
- * Computes the normed inputs of the products: `normed`, and `second` if the feed-forward block has
- * a separate norm of the layer's input.
+ * Computes the inputs of the products: `normed`, which is the residual itself in models that do not
+ * norm inputs, and `second` if the feed-forward block has a separate norm of the layer's input.
  */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
@@ -353,7 +353,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
-/* Checks the attention output for values that are not finite, if no later product reads it. */
+/* Checks the attention output for values that are not finite; used if no product reads it. */
 static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;
@@ -386,8 +386,8 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
 }
 
 /*
- * Computes the feed-forward block of `in` and adds its output to the residual. The bias of the down
- * matrix becomes the pending bias, which the next norm adds.
+ * Computes the feed-forward block of `in` and adds its output, without the bias of the down matrix,
+ * to the residual, summed over the GPUs. The caller makes that bias the pending bias.
  */
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
@@ -411,8 +411,8 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
 }
 
 /*
- * Runs attention's output projection and the feed-forward block in parallel, from the same
- * residual: one sum over the GPUs serves both.
+ * Runs the part of a layer after attention for models with parallel blocks: attention and the
+ * feed-forward block both read the layer's input, so one sum over the GPUs serves both.
  */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {

@@ -63,8 +63,8 @@ typedef struct {
     kvd_gpu_expert_buffers experts;
     void *qkv; /* [max_tokens][(n_heads + 2 n_kv_heads) * d_head] of the share */
     /*
-     * buffer for gate and up; earlier in a layer for Q and K before RoPE, or for the projected
-     * embedding
+     * buffer for gate and up; earlier in a layer for Q and K before RoPE, or before the layers for
+     * the embedding that is then projected
      */
     void *wide;
     void *narrow; /* output of the activation; earlier in a layer the attention output */

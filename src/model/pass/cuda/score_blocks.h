@@ -36,8 +36,8 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
 /*
- * Returns how many units (a unit is one head of one sequence) have scores that fit into `room`
- * together; at least 1.
+ * Returns how many units (a unit is one head of one sequence, in gradients one KV head) have scores
+ * that fit into `room` together; at least 1.
  */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 

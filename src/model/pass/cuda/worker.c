@@ -11,7 +11,7 @@ enum { WORKSPACE = 64 * 1024 * 1024 };
 
 /* ---- sizes and allocation of buffers --------------------------------------------------------- */
 
-/* Allocator of parts of one device allocation; with memory NULL it only counts bytes. */
+/* Allocator of arrays in device memory; with memory NULL it only counts bytes. */
 typedef struct {
     kvd_device_memory *memory;
     size_t bytes;
@@ -78,8 +78,9 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
     const bool two_norms = c->order == KVD_ORDER_PARALLEL && !c->shared_norm;
     const bool projected = d_embed != d;
     /*
-     * The buffer `wide` holds gate and up, and at other times Q and K before RoPE, a projected
-     * embedding, the attention output in float32, or products and values of latent attention.
+     * The buffer `wide` holds gate and up, and at other times Q and K before RoPE, an embedding
+     * before its projection, the attention output in float32, or products and values of latent
+     * attention.
      */
     const kvd_gpu_latent_sizes latent = kvd_gpu_latent_sizes_of(c, s->type);
     const size_t wide = larger(

@@ -37,7 +37,8 @@ typedef struct {
 } mark;
 
 /*
- * Characters since the last position from which on no later character can change the normal form.
+ * Characters that a later character may still change: those since the last one that no later
+ * character can change.
  */
 typedef struct {
     mark *c;
