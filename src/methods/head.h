@@ -80,7 +80,7 @@ typedef struct {
     double *seen;
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES]; /* [most] bits, as in kvd_bits_count */
     size_t coded[KVD_N_SIDES];                        /* number of coded entries of K and of V */
-    /* random states of K and of V, for kvd_bits_block */
+    /* states of the entropy coder of K and of V (kvd_bits_block.state) */
     uint32_t stream[KVD_N_SIDES];
     /* [d] mask of the n_keep channels that the keys of the first `pruned` entries keep. */
     uint8_t *keep;

@@ -61,8 +61,8 @@ enum {
 };
 
 /*
- * Keys of dims methods. `rate` is the offset in kvd_method of the field that the key sets. p_i is
- * the name of p in the ZDC paper.
+ * Keys of dims methods. `rate` is the offset in kvd_method of the rate that the key sets, or 0 for
+ * keys that set no rate. p_i is the name of p in the ZDC paper.
  */
 static const struct {
     const char *key;

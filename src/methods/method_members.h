@@ -25,8 +25,9 @@ int kvd_method_members(kvd_method *m, kvd_keyed out[KVD_MEMBERS]);
 int kvd_method_find_key(const kvd_keyed *k, const char *key);
 
 /*
- * Sets the parameters in `text`, "KEY=VALUE,..." (modified; NULL: none), then the defaults of those
- * not given. Fails on anything that kvd_method_parse refuses.
+ * Sets the parameters in `text`, "KEY=VALUE,..." (modified; NULL: none), then those not given that
+ * a combination sets, and checks that all fit together. Fails on anything that kvd_method_parse
+ * refuses.
  */
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
 

@@ -70,7 +70,7 @@ void kvd_points_free(kvd_point *points, size_t n);
 
 /*
  * Make one measurement point of a dims method: at or just above overall p (uniform: at the
- * nearest); as keys p, p.qk and p.v, or r choose it; or from the i-th row of the rates file.
+ * nearest); as keys p, p.qk and p.v, or r choose it; or the i-th point of the rates file.
  * kvd_point_release frees it.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);

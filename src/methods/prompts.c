@@ -247,7 +247,7 @@ static int merge_group(kvd_prompts *p, int side, int layer, int n_layers, size_t
     return 0;
 }
 
-/* Applies RoPE to merged keys of sequence s that are stored before RoPE. */
+/* Applies RoPE to the keys of sequence s in all layers, after their merge before RoPE. */
 static int apply_rope(kvd_prompts *p, const size_t *whole, size_t s, kvd_err *err)
 {
     const size_t n = p->offset[s + 1] - p->offset[s], half = (size_t)p->config->d_head / 2,
@@ -346,7 +346,7 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
 }
 
 /*
- * Fails if a prompt repeated twice is too long: for its sequence or, in generation, where `whole`
+ * Fails if two copies of a prompt are too long: for its sequence or, in generation, where `whole`
  * has room for both copies, for the model's positions.
  */
 static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_batch *b,
@@ -387,8 +387,8 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
         /*
-         * In generation `whole` is the sequence length, with room for the second copy of the
-         * prompt.
+         * In generation the batch gives the lengths of whole sequences. They are raised if both
+         * copies of the prompt are longer.
          */
         if (b->whole && whole[s] < times * length[s])
             whole[s] = times * length[s];

@@ -53,7 +53,7 @@ void kvd_prompts_release(kvd_prompts *p);
 
 /*
  * Merges or ranks the prompts after their first pass. whole [n_sequences] are the lengths of the
- * sequences including generated tokens, on which RoPE may depend.
+ * sequences including the tokens after the prompt, on which RoPE may depend.
  */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 

@@ -40,8 +40,8 @@ typedef struct {
 } statistics;
 
 /*
- * Replaces scores x [n] by exp(x - *top), where *top is the largest score. Returns their sum,
- * including the term of the attention sink if there is one (kvd_scores).
+ * Replaces scores x [n] by their softmax. Writes the largest score to *top, and returns the sum of
+ * exp(x - *top), including the term of the attention sink if there is one (kvd_scores).
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {

@@ -287,8 +287,8 @@ static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w
 }
 
 /*
- * Sets the frequency tables of a block from its own codes, rounded as a reader decodes them. *bytes
- * is their stored size.
+ * Sets the frequency tables of a block from its own codes, and reads them back from their stored
+ * form, as a reader does. *bytes is their stored size.
  */
 static int set_own_tables(buffers *w, size_t size, size_t *bytes, kvd_err *err)
 {

@@ -332,7 +332,7 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 typedef struct {
     float *x;        /* [n][wide] rows without the mean, then the decoded rows */
     float *c;        /* [n][wide] principal components */
-    float *scale;    /* [groups][n][2] shifts and scales */
+    float *scale;    /* [groups][n][2] scales and shifts */
     uint8_t *codes;  /* [wide] codes of one group in one row */
     uint8_t *packed; /* all codes, group by group, row by row */
     uint8_t *small;  /* compressed form of `packed` */

@@ -85,7 +85,7 @@ int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kv
 void kvd_cache_products_release(kvd_cache_products *p);
 /*
  * Computes a layer's attention with float32 products. In every sequence the rows before row
- * `prompt`, except the last, attend to unchanged keys and values; with 0, none do.
+ * `prompt`, except the sequence's last row, attend to unchanged keys and values; with 0, none do.
  */
 int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,

@@ -103,7 +103,7 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Replaces K or V in x by its projection, with the rounding of the cache. */
+/* Projects K or V in x if `matrix` is not NULL, and rounds it to the type of the cache. */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {

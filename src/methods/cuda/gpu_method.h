@@ -128,12 +128,12 @@ struct kvd_gpu_method {
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /* Frees the memory that a slot holds outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
-    /* Returns the bytes that all slots hold outside the bf16 pages, by the method's own count. */
+    /* Returns the bytes that all slots hold, by the method's own count. */
     double (*held)(const kvd_gpu_method *m);
     /*
      * Returns the bits that a slot holds after the latest iteration, without those that
-     * kvd_plan_entry_bits counts. NULL: every entry is stored uncompressed in the data type of the
-     * cache.
+     * kvd_plan_entry_bits counts. NULL: every entry is a row that is not coded, in the data type of
+     * the cache.
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
 

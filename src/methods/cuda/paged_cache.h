@@ -76,7 +76,7 @@ typedef struct kvd_paged_cache {
     int prepared;    /* number of the work lists whose tiles are in `tile`; -1: none */
     void *pool;      /* pages of all layers */
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
-    /* bytes per page number: sum over layers or, with one_layer, of the largest */
+    /* bytes per page number: sum over layers or, with one_layer, of the largest; plus `whole` */
     size_t page_bytes;
 } kvd_paged_cache;
 
@@ -110,8 +110,8 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * The two parts of the work on a layer. kvd_paged_cache_put stores its new rows in the pages; in
- * iterations of decode steps alone it also sets the marks of the clock. kvd_paged_cache_attend then
+ * The two parts of the work on a layer. kvd_paged_cache_put stores its new rows in the pages and
+ * ends the phases up to KVD_PHASE_APPEND, or lets the method do both. kvd_paged_cache_attend then
  * writes the attention output to out [steps, then tokens of prompts][o_pitch]. *open receives the
  * phase that the caller must end.
  */

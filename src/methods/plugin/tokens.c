@@ -103,7 +103,7 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Applies the plugin's list of kept entries to mark [n]: entries on the list keep their mark, the
+ * Applies the plugin's list of chosen entries to mark [n]: entries on the list keep their mark, the
  * others become 0. Fails if the list has a wrong length, does not rise, or names an entry that does
  * not exist.
  */

@@ -52,8 +52,8 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
 }
 
 /*
- * Marks n of the dropped tokens as kept, but at most `most`, spread evenly over their distances
- * from the anchor.
+ * Marks n of the dropped tokens as kept, spread evenly over their distances from the anchor. No
+ * distance exceeds `most`.
  */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {

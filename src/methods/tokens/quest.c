@@ -61,8 +61,8 @@ static void bound_keys(const kvd_read_choice *c, const float *k, size_t n, float
 }
 
 /*
- * Returns an upper bound of the dot product of the step's queries with any key whose channels are
- * between low and high.
+ * Returns an upper bound of the dot product of a key with the step's query, summed over the query
+ * heads of the group, for any key whose channels are between low and high.
  */
 static double bound(const kvd_read_choice *c, const float *low, const float *high)
 {

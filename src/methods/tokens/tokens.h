@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     int n_layers;
     size_t n;
-    /* [n_layers][n] log of the softmax denominator of row t, summed over all query heads */
+    /* [n_layers][n] log of the sum, over all query heads, of the softmax denominators of row t */
     const double *log_denominator;
     const double *observed; /* [n_layers] numbers that `observe` wrote, if the method has it */
 } kvd_prompt_layers;

@@ -18,7 +18,10 @@ typedef struct {
      * the pools.
      */
     kvd_packed_args *layer;
-    /* Page table of the ring pages that decode steps attend to, device [max_slices][max_pages]. */
+    /*
+     * Page table of the ring pages in which decode steps store their new rows, device
+     * [max_slices][max_pages].
+     */
     int32_t *table;
     /*
      * Device [slots + 1]: number of key outliers in each slot; the last element is the largest
@@ -347,7 +350,7 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
                             (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
 }
 
-/* Returns true if the kernels support the key bits of a plan with rotated vectors (turboquant). */
+/* Returns true if the kernels support the parameters of a plan with rotated vectors. */
 static bool turns(const kvd_plan *plan)
 {
     const double bits = kvd_gpu_packed_value(plan, "bits");

@@ -174,8 +174,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             load(i, unit(side, i), from);
     }
     /*
-     * Loads the unit AHEAD of unit i, whose product is done: from the codes `same` of the same side
-     * or from `next`, those of the following side.
+     * Loads the unit that follows AHEAD units after unit i, whose product is done: from the codes
+     * `same` of the same side or from `next`, those of the following side.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
     {

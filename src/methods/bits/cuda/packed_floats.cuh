@@ -65,7 +65,7 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
     return code >> (F::BITS - 1) & 1 ? -y : y;
 }
 
-/* Returns the scale that byte `byte` of a block stores, without the tensor's scale. */
+/* Returns the scale that scale byte `byte` of a block encodes, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
     if (F::BLOCK == 32) /* byte 0 is 2^-127, a subnormal number */

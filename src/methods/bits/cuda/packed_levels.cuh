@@ -94,8 +94,8 @@ __device__ __forceinline__ uint32_t value_place(int t, int i)
 }
 
 /*
- * Returns an entry for an outlier x: its place in the tile in the upper half, and in the lower half
- * the difference of x from level 0 as float16.
+ * Returns an entry for x, an outlier or a number of a first token: its place in the tile in the
+ * upper half, and in the lower half the difference of x from level 0 as float16.
  */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
                                              float lowest)

@@ -351,7 +351,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     describe(e, plan);
     if (make_work(e, err))
         return -1;
-    /* With a temperature the attention kernel writes softmax denominators to another array. */
+    /*
+     * The attention kernel writes softmax denominators only if they are read. With a temperature
+     * the kernels of eviction compute their own.
+     */
     const bool reads = e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0);
     e->method.lse = reads ? e->lse : NULL;
     e->method.lse_steps = reads && e->notes ? e->lse_steps : NULL;

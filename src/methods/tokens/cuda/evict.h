@@ -101,10 +101,11 @@ typedef struct {
 } kvd_evict_steps_args;
 
 /*
- * Updates scores after one decode step of every request: adds the step's probabilities. If a head
- * then has one entry too many, the entry with the smallest score is replaced by the newest. One
- * kernel launch, or two with `whole_layer`; lengths, slots and positions are read on the device.
- * `splits` CTAs share the entries of a head: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
+ * Updates the entries after one decode step of every request: adds the step's probabilities to the
+ * scores (not with KVD_EVICT_FIRST). If a head then has one entry too many, the newest replaces the
+ * one that the rule drops. One kernel launch, or two with `whole_layer`; lengths, slots and
+ * positions are read on the device. `splits` CTAs share the entries of a head: 1, 2, 4 or 8 on
+ * sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 /*

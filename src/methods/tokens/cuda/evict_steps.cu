@@ -498,8 +498,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     if (n <= budget.limit || budget.recent < 1)
         return;
     /*
-     * From the first step beyond the limit on, the newest entries overwrite the evictable places in
-     * turn.
+     * From the first step beyond the limit on, each new entry overwrites the oldest of the `recent`
+     * last places, which therefore form a ring.
      */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;

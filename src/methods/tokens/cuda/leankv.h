@@ -115,7 +115,7 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
 
 /* ---- memory manager of pages on the device ---- */
 
-/* Numbers of entries and of pages of a KV head at each level. */
+/* Numbers of entries and of pages of a KV head at each level, and the thresholds of levels. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
