@@ -134,8 +134,8 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
  */
 
 /*
- * Fills *m with a method without axes, whose name describes the weights of few bits. A user cannot
- * type this name.
+ * Fills *m with a method that compresses nothing, for the rows of --weights-bits. Its name
+ * describes the weights of few bits, and a user cannot type it.
  */
 static void name_row(int bits, size_t group, kvd_method *m)
 {

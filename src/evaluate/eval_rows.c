@@ -16,7 +16,10 @@
 
 /* Means over seeds of one point, for methods that draw random numbers. */
 
-/* Returns a mean per predicted token: sum(field) / sum(n) over the sequences of a choice. */
+/*
+ * Returns the mean of a field of kvd_quality per predicted token: sum(field) / sum(n) over the
+ * sequences of a choice.
+ */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
     double sum = 0, n = 0;

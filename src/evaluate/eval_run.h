@@ -212,8 +212,8 @@ kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
 /*
- * Runs the --target search for every method that has a key to search (eval_search.c). Writes the
- * answers to the group /target/<name>.
+ * Runs the --target search for every method that has a parameter to search (eval_search.c). Writes
+ * the answers to the group /target/<name>.
  */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 

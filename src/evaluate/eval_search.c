@@ -246,11 +246,14 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 }
 
 /*
- * Reads curves of methods along their key from the rows: the answers of --points-only, and the
- * difference between the targets of two methods.
+ * Curves of methods along the searched parameter (key), read from the rows of the accuracy table.
+ * They give the answers of --points-only, and the difference between the targets of two methods.
  */
 
-/* Rows of one method in order of decreasing bytes, whatever created the rows. */
+/*
+ * Curve of one method: its rows of the accuracy table, in order of decreasing bytes, whatever
+ * created the rows.
+ */
 typedef struct {
     size_t n, *row;
     double *x; /* overall p, or the share of the way between the ends of the key */

@@ -120,7 +120,7 @@ typedef struct {
     bool differs;
     /* True if the plan equals the uncompressed cache; the choice was then not run. */
     bool is_reference;
-    /* Name of the engine that computed the attention of this choice. */
+    /* Name of the engine that computed the attention of this choice, such as "CPU, f32". */
     char engine[96];
     /* private */
     float *hidden; /* scored rows of one batch */

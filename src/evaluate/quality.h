@@ -22,10 +22,10 @@ typedef struct {
 } kvd_quality;
 
 /*
- * Adds rows of logits to *q. logits, reference: [n][vocab]; target: [n]. If reference is NULL, kl
- * and agree do not change. log-sum-exp is in double. Of equal logits the first is the argmax. Fails
- * on a logit that is not finite, naming row and column, and on a target beyond the vocabulary,
- * naming its row; no row is skipped.
+ * Adds the quality of n predictions to *q, from logits [n][vocab] and the true tokens target [n].
+ * If reference [n][vocab] is NULL, kl and agree do not change. log-sum-exp is computed in double.
+ * Of equal logits the first is the argmax. Fails on a logit that is not finite, naming row and
+ * column, and on a target that is not below vocab, naming its row.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_err *err);
@@ -33,12 +33,12 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 /* Change of one token prediction from that of the uncompressed reference. */
 typedef struct {
     float kl;       /* KL(reference || this), nats */
-    float p_change; /* probability of the next token less that of the reference */
+    float p_change; /* probability of the next token, minus its probability in the reference */
 } kvd_prediction_change;
 
 /*
- * Adds rows as kvd_quality_add does, and also sets each [n], which requires the reference. `each`
- * may be NULL.
+ * Adds predictions as kvd_quality_add does, and also stores the change of each in each [n], which
+ * requires the reference. `each` may be NULL.
  */
 int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
                          const uint32_t *target, size_t n, size_t vocab,
@@ -49,7 +49,8 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
  * interpolate linearly between the sorted values.
  */
 typedef struct {
-    double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change; /* p_change: mean */
+    /* median, quantiles and maximum of KL in nats; mean p_change */
+    double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
 /* Summarises the changes of n >= 1 predictions. */
@@ -57,11 +58,11 @@ int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_
                         kvd_err *err);
 
 /*
- * Summaries over sequences: perplexity = exp(mean nll), top-1 and KL, with 95 % intervals by
- * bootstrap over sequences (2000 resamples, the same for all columns). top1_share, set by
- * kvd_quality_compare, is top1 / top1 of the reference, paired by sequence. Values that do not
- * exist are NaN: the interval of a single sequence, and the share if the reference (for its
- * interval: a resample of the reference) has no prediction right.
+ * Summary over sequences, with 95 % intervals by bootstrap over sequences (2000 resamples, the same
+ * for all columns). perplexity is exp(mean nll). top1_share, set by kvd_quality_compare, is top1 /
+ * top1 of the reference, paired by sequence. Values that do not exist are NaN: the interval of a
+ * single sequence, and the share if the reference has no correct prediction. The interval of the
+ * share is NaN too if a resample of the reference has none.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -107,9 +108,12 @@ void kvd_kept_attention_release(kvd_kept_attention *k);
 /* Callback for `output` of kvd_capture; ctx is a kvd_kept_attention, which it fills. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Sums of one run over batches, all [n_layers][n_heads]. */
+/*
+ * Sums of the errors of attention outputs of one run over all batches; the arrays are
+ * [n_layers][n_heads]. u is an output of the uncompressed run, v that of this run.
+ */
 typedef struct {
-    const kvd_kept_attention *kept; /* outputs u of the uncompressed run; borrowed */
+    const kvd_kept_attention *kept; /* outputs u, borrowed */
     int n_layers, n_heads, d_head;
     double *diff2;    /* sum |v - u|^2 */
     double *norm2;    /* sum |u|^2 */

@@ -1,4 +1,7 @@
-/* The runner on the CPU: model/pass/forward.h in float32, with rows and logits in host memory. */
+/*
+ * Model runner on the CPU: runs the float32 forward pass of model/pass/forward.h, with rows and
+ * logits in host memory.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +17,8 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    float *logits[2]; /* logits of the uncompressed model and of the choice; [piece][vocab] */
+    /* [piece][vocab] logits of the uncompressed model, and of the plan that is scored */
+    float *logits[2];
 } runner;
 
 static runner *self_of(kvd_model_runner *r)
@@ -49,7 +53,10 @@ static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    /* If the free memory is unknown, allocation decides. */
+    /*
+     * A quarter of the physical memory. If its size is unknown, there is no limit, and an
+     * allocation may fail.
+     */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
 }
 
@@ -91,7 +98,9 @@ static size_t prompt_bytes(const kvd_model_runner *r)
     return kvd_kept_prompts_row_bytes(r->config);
 }
 
-/* Returns the kept prompts of the current batch; NULL if they are not kept. */
+/*
+ * Returns the Q, K and V that were kept of the prompts of the current batch, or NULL if none were.
+ */
 static kvd_kept_prompts *prompts_of(runner *self)
 {
     if (!self->keeps_prompts || self->hook.kept_prompt == KVD_NOT_KEPT)
@@ -100,9 +109,7 @@ static kvd_kept_prompts *prompts_of(runner *self)
     return &self->prompts;
 }
 
-/*
- * ---- runs -------------------------------------------------------------------------------------
- */
+/* ---- runs of the model ---- */
 
 static int record_reference(void *ctx, const kvd_attention_in *in, kvd_err *err)
 {
@@ -175,7 +182,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     int status =
         first_pass ? kvd_prompts_make(&prompts, r->config, plan, b, run_prompts, self, err) : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /* what is kept of prompts has no inputs of layers */
+    /* Kept prompts lack the inputs of layers, so methods that want these run the prompts again. */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -191,8 +198,9 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 }
 
 /*
- * Dense attention and the cache in blocks add the same numbers in the same order, so their runs are
- * equal to the last bit (tests/evaluate/test_evaluate.c).
+ * Returns true if the plan changes nothing; then fills the account and the errors without a run.
+ * Dense attention and the cache in blocks add the same numbers in the same order, so their outputs
+ * are equal to the last bit (tests/evaluate/test_evaluate.c).
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
@@ -207,9 +215,7 @@ static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd
     return true;
 }
 
-/*
- * ---- rows and logits ----------------------------------------------------------------------------
- */
+/* ---- rows and logits ---- */
 
 static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
 {
@@ -232,7 +238,10 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
     return kvd_forward_logits(self->forward, rows, n, self->logits[0], err);
 }
 
-/* Rows of one sequence are contiguous, and are added in one call. */
+/*
+ * Adds the quality of predictions to per_sequence, from `rows` under a plan or, if `rows` is NULL,
+ * from the uncompressed model. Rows of one sequence are contiguous, and are added in one call.
+ */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
 {
@@ -299,8 +308,8 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
         return NULL;
     }
     /*
-     * 32 MiB of logits at a time: enough rows for an efficient product, little enough for any
-     * vocabulary.
+     * Rows whose logits are computed at a time: 32 MiB of logits, but 16 to 1024 rows. This is
+     * enough for an efficient product, and little enough for any vocabulary.
      */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;

@@ -18,7 +18,10 @@ static int keeps(const kvd_target_sample *s, bound b, double target)
     return (b == VALUE ? s->share.value : b == LOWER ? s->share.lo : s->share.hi) >= target;
 }
 
-/* Returns the index of the first sample that misses the target; n if all samples keep it. */
+/*
+ * Returns the index of the first sample whose share (or end `b` of its interval) is below the
+ * target, or n if there is none.
+ */
 static size_t first_miss(const kvd_target_sample *s, size_t n, bound b, double target)
 {
     size_t i = 0;
@@ -62,13 +65,19 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /* shares of each text, [MAX_SAMPLES][n_texts], in the order of `sample`; NULL if not wanted */
+    /*
+     * [MAX_SAMPLES][n_texts] share of each text at each sample, in the order of `sample`; NULL if
+     * not wanted
+     */
     kvd_interval *of_text;
 } search;
 
 enum { ALL_TEXTS = -1 };
 
-/* Returns the samples of one text (in room [MAX_SAMPLES]), or of all texts together. */
+/*
+ * Returns the samples with the shares of one text, copied to room [MAX_SAMPLES]. For ALL_TEXTS
+ * returns the samples themselves.
+ */
 static const kvd_target_sample *samples_of(const search *s, int text, kvd_target_sample *room)
 {
     if (text == ALL_TEXTS)
@@ -87,15 +96,17 @@ static void read_answer(const search *s, int text, double target, kvd_target *ou
     out->n_points -= s->axis->whole;
 }
 
-/* Returns the array for the shares of the texts at sample `at`; NULL if they are not wanted. */
+/*
+ * Returns the array for the shares of the single texts at sample `at`; NULL if they are not wanted.
+ */
 static kvd_interval *texts_at(search *s, size_t at)
 {
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
 /*
- * Inserts a sample at index `at`, with its shares of the texts, which are in the place after the
- * last sample.
+ * Inserts a sample at index `at`. Its shares of the texts, which were written after those of the
+ * last sample, move to the same index.
  */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
@@ -140,8 +151,9 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Narrows the bracket of one bound. Widths are whole numbers, so a wanted x may round to an end of
- * the bracket. Then no setting is between the two, and only the wanted range shrinks.
+ * Narrows by bisection the pair of neighbouring samples between which bound `b` of the share falls
+ * below the target. Widths are whole numbers, so a wanted x may round to one of the two samples. In
+ * that case only the range of wanted x shrinks.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -171,8 +183,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Measures the neighbours on both sides of the crossing, so that a dip or a peak next to it is
- * found.
+ * Measures one more setting on each side of the pair of samples where the share falls below the
+ * target, so that a dip or a peak next to it is found.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -239,8 +251,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the crossing for a resample in which sequence s counts times[s] times. share [n]:
- * scratch.
+ * Returns the p at which the share of curve `c` falls below the target in a resample. Sequence s
+ * counts times[s] times in it. share [c->n] is scratch memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)

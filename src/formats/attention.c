@@ -502,8 +502,9 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
 }
 
 /*
- * Checks that sum, sum of squares, minimum and maximum are possible for n_requests counts, each in
- * 1 .. seq_len.
+ * Checks the statistics of critical tokens that begin at field `first`. Critical tokens are those
+ * that together hold a given part of the attention. Sum, sum of squares, minimum and maximum must
+ * be possible for n_requests counts, each in 1 .. seq_len.
  */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {

@@ -346,8 +346,9 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
     /*
-     * Goes through the measured lengths upwards. If the method loses at a longer length, the
-     * earlier crossing does not count.
+     * Goes through the measured lengths upwards to find the crossing: the length from which the
+     * method is faster than no compression. If it is slower at a longer length, an earlier crossing
+     * does not count.
      */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);

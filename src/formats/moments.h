@@ -1,6 +1,7 @@
 /*
- * kvdim/moments: second moments X^T X in float64, d_head x d_head per layer and head. The size of a
- * file does not depend on the number of tokens; files of one model can be added.
+ * Files of schema kvdim/moments: Gram matrices X^T X in float64, d_head x d_head per layer and
+ * head. The size of a file does not depend on the number of tokens. Files of one model can be
+ * added.
  */
 #ifndef KVD_FORMATS_MOMENTS_H
 #define KVD_FORMATS_MOMENTS_H
@@ -21,7 +22,7 @@ typedef enum {
     KVD_G_W_V,
     KVD_N_G
 } kvd_g;
-/* names of the datasets /gram/<name>: "q" ... "w_v" */
+/* names of the HDF5 datasets /gram/<name>: "q" ... "w_v" */
 extern const char *const kvd_g_name[KVD_N_G];
 
 typedef struct {
@@ -35,15 +36,20 @@ typedef struct {
 } kvd_moments;
 
 /*
- * The sums of the weights: w_o of a head is W_O^h W_O^hT, and w_v is W_V^hT W_V^h in the paper's
- * notation (W_V^h [d_model][d_head]). Both are X^T X of d_model rows of d_head values.
+ * Gram matrices of the weights, in the notation of the paper (W_V^h [d_model][d_head]): w_o of a
+ * head is W_O^h W_O^hT, and w_v is W_V^hT W_V^h. Both are X^T X of d_model rows of d_head values.
  */
 
-/* Returns the number of heads of gram g: n_heads for q, q_pre and w_o, else n_kv_heads. */
+/*
+ * Returns the number of heads that Gram matrix `g` has: n_heads for q, q_pre and w_o, else
+ * n_kv_heads.
+ */
 int kvd_moments_heads(const kvd_moments *m, kvd_g g);
-/* Returns &gram[g][layer][head][0][0]. */
+/* Returns the address of the Gram matrix g [d_head][d_head] of one layer and head. */
 double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
-/* Returns the number of doubles in gram[g], 0 if it is absent. */
+/*
+ * Returns the number of doubles in gram[g], the Gram matrices of all layers and heads; 0 if absent.
+ */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
 /*
  * Returns the bytes of memory that kvd_moments_alloc allocates for the model, layers and has_pre in
@@ -54,13 +60,16 @@ double kvd_moments_bytes(const kvd_moments *m);
 /* Allocates zeroed Gram matrices for the model, layers and has_pre in *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
-/* Reads a kvdim/moments file. Refuses non-finite sums and negative diagonals. */
+/*
+ * Reads a file of schema kvdim/moments. Refuses Gram matrices with non-finite elements or a
+ * negative diagonal.
+ */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
- * Computes sum += other. Sums of activations and token counts are added; sums of weights must agree
- * to 1e-9 of the largest entry. The label becomes "a+b", the corpus hash that of both (independent
- * of the order), seq_len the larger one. Fails, naming both files, if model, layers or has_pre
- * differ.
+ * Adds `other` to `sum`. Gram matrices of activations and token counts are added; those of weights
+ * must agree to 1e-9 of the largest entry. The label becomes "a+b", the corpus hash that of both
+ * (independent of the order), and seq_len the larger one. Fails, naming both files, if model,
+ * layers or has_pre differ.
  */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);

@@ -78,7 +78,10 @@ __device__ double value(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Grid (head, part); a part is a range of tokens. */
+/*
+ * Sums the errors of attention outputs v from u for one query head and one range of tokens. Grid:
+ * (query head, range of tokens).
+ */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     error_parts(const T *u, const T *v, size_t n_tokens, int d_head, kvd_error_sums *part)

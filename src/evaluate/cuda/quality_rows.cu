@@ -51,7 +51,10 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Adds N columns from `column` on, THREADS apart; if DIFF, with the reference's row. */
+/*
+ * Adds N logits x of one row to the running statistics p; they are columns `column`, `column` +
+ * THREADS, and so on. If DIFF, also adds their differences from the logits y of the reference.
+ */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -96,7 +99,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Combines the parts of all threads; thread 0 gets the result. */
+/* Merges the running statistics of all threads of the CTA; thread 0 gets the result. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];
@@ -110,7 +113,7 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    __syncthreads(); /* of_warp is used once per side */
+    __syncthreads(); /* of_warp may still be in use from the previous call */
     if (lane == 0)
         of_warp[warp] = p;
     __syncthreads();

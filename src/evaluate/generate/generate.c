@@ -9,7 +9,7 @@
 
 /* Worker that generates groups of sequences: a GPU with its model, or a thread on the CPU. */
 typedef struct {
-    kvd_generator_spec spec; /* of this worker alone */
+    kvd_generator_spec spec; /* specification for this worker: its own GPU, n_gpus 1 */
     kvd_generate_path *rows; /* the path by rows; NULL until the first plan that takes it */
 #ifdef KVD_CUDA
     struct kvd_gpu_weights *weights; /* NULL until the first plan */
@@ -20,7 +20,7 @@ struct kvd_generator {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    worker *worker; /* [spec.n_gpus] */
+    worker *worker; /* [spec.n_gpus] workers */
     size_t n_calls; /* number of calls of kvd_generate so far */
 };
 
@@ -78,7 +78,9 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* On a GPU the first plan decides which path gets the memory. */
+    /*
+     * On a GPU no path is opened here, because the first plan decides which path gets the memory.
+     */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -119,19 +121,19 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] accounts of groups, at the numbers of their first sequences */
+    /* [c->n_sequences] account of each group, at the index of its first sequence */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;  /* first sequence of the next group */
-    size_t group; /* number of the next group, from the number of earlier calls on */
-    bool failed;  /* true once a worker has failed, with `err` */
+    size_t group; /* number of the next group; it starts from the number of earlier calls */
+    bool failed;  /* true once a worker has failed; `err` is its error */
     kvd_err err;
 } job;
 
 /*
- * Returns the path of the plan, or NULL with *err. The engine and the path by rows both take
- * memory by what is left on the GPU, so one is freed before the other is opened. The caller frees
- * an engine's path.
+ * Returns the path that generates with the plan: the engine or the path by rows. Both take the
+ * memory that is left on the GPU, so one is freed before the other is opened. The caller frees an
+ * engine path. On failure returns NULL and fills *err.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -157,8 +159,8 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 }
 
 /*
- * Assigns the next group of sequences of this process to a worker. Returns false if there is none,
- * or if a worker has failed.
+ * Assigns the next group of sequences in this process's part to a worker. Returns false if there is
+ * none, or if a worker has failed.
  */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
@@ -177,8 +179,8 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
 }
 
 /*
- * Returns true if sequence s can follow others of its group: its results are not there yet, and it
- * need not run alone.
+ * Returns true if sequence s can run together with others of its group: it has no results from an
+ * earlier run, and it need not run alone.
  */
 static bool follows(const job *j, size_t s)
 {
@@ -233,7 +235,7 @@ static void run_worker(job *j, worker *w)
 typedef struct {
     job *job;
     worker *worker;
-    int threads; /* OpenMP threads of the worker */
+    int threads; /* number of OpenMP threads of the worker */
     pthread_t thread;
 } hand;
 
@@ -297,7 +299,9 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /* Sums in the order of sequences do not depend on the order in which the groups ended. */
+    /*
+     * Added in the order of sequences, so that the sums do not depend on which group ended first.
+     */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

@@ -28,33 +28,35 @@ typedef struct {
     const size_t *offset;
     const uint32_t *id;
     /*
-     * [n_sequences + 1] the tokens after the prompt of s have indices end[s] .. end[s+1]-1, at
-     * least 1
+     * [n_sequences + 1] the tokens after the prompt of sequence s have indices end[s] ..
+     * end[s+1]-1, at least one of them
      */
     const size_t *end;
     /*
-     * [end[n_sequences]] tokens that are forced after the prompts; KVD_FREE_TOKEN: the model's own
-     * token goes there. NULL: all are the model's own. Consecutive own tokens are an answer.
+     * [end[n_sequences]] forced tokens, which are fed after the prompts. At an index with
+     * KVD_FREE_TOKEN the model's own token is fed. NULL: all tokens are the model's own.
+     * Consecutive own tokens are an answer.
      */
     const uint32_t *forced;
     /*
-     * Called after every own token, which has index `at`; out.token holds it and those before it.
+     * Callback after the model's own token at index `at`; `token` holds it and those before it.
      * Returns 1 if the answer ends with it: generation then goes on with the next forced token of
-     * the sequence, or ends. Returns 2 if it ends in this way and the token is not fed: the next
-     * forced token replaces it. Returns 0 to continue, -1 with *err on failure. NULL: answers have
-     * their full length.
+     * the sequence, or ends. Returns 2 if the answer ends and the token is not fed, so that the
+     * next forced token replaces it. Returns 0 to continue, or -1 and fills *err. NULL: answers
+     * have their full length.
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /*
-     * [n_sequences] true if the results of a sequence are there already: it is not generated, and
-     * the others run in the same groups as if it were. NULL: none are.
+     * [n_sequences] true for a sequence that has results from an earlier run. It is not generated,
+     * and the others run in the same groups as if it were. NULL: no sequence has.
      */
     const bool *done;
 } kvd_continuations;
 
 /*
- * In kvd_continuations.forced: an own token. In kvd_continued.token: a token that was not needed.
+ * Value in place of a token id: in kvd_continuations.forced, the model chooses the token; in
+ * kvd_continued.token, no token was needed there.
  */
 #define KVD_FREE_TOKEN UINT32_MAX
 
@@ -63,33 +65,34 @@ typedef struct {
     /* Bits that the cache holds when the prompt is stored, and at the end of the sequence. */
     double prompt_bits, bits;
     /*
-     * Seconds of the pass over the prompt and of the steps after it. A pass over several sequences
-     * counts for each by its rows.
+     * Seconds of the forward pass over the prompt, and of the decode steps after it. A pass over
+     * several sequences is divided among them in proportion to their rows.
      */
     double prompt_s, steps_s;
-    size_t steps; /* number of rows after the prompt */
+    size_t steps; /* number of decode steps after the prompt */
 } kvd_continued_cost;
 
-/* Results, [end[n_sequences]] each; NULL if not wanted. */
+/* Results of kvd_generate: arrays of [end[n_sequences]] elements, or NULL if not wanted. */
 typedef struct {
     /*
-     * Token with the largest logit, of equal ones the first. It is the next input if nothing is
-     * forced. Required with kvd_continuations.ended.
+     * Token with the largest logit, the first if several are equal. It is the next input unless a
+     * token is forced. Required with kvd_continuations.ended.
      */
     uint32_t *token;
     /* Log of the probability of the next input token. */
     double *log_p;
     /* Rank of the next input token: 1 + the number of tokens with a larger logit. */
     uint32_t *rank;
-    kvd_continued_cost *cost; /* [n_sequences] */
+    kvd_continued_cost *cost; /* [n_sequences] cache size and time of each sequence */
 } kvd_continued;
 
 typedef struct {
-    bool gpu;          /* false: on the CPU */
+    bool gpu;          /* true: on a GPU, false: on the CPU */
     kvd_dtype compute; /* type of the products: KVD_F32, or KVD_BF16 on a GPU */
     /*
-     * First GPU, and number of GPUs, each of which has the whole model; 0 counts as 1. They divide
-     * the groups of sequences that run together. On the CPU n_gpus threads do so.
+     * Index of the first GPU, and number of GPUs (0 counts as 1), each of which has the whole
+     * model. They divide the groups of sequences that run together. On the CPU, n_gpus threads
+     * divide them.
      */
     int first_gpu, n_gpus;
     /*
@@ -114,26 +117,27 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
 void kvd_generator_free(kvd_generator *g);
 
 /*
- * Returns the name of the path that the plan takes, and writes to `why` the reason why it is not
- * the engine, or "".
+ * Size of the text `why`. kvd_generator_path returns the name of the path that generates with the
+ * plan, and writes to `why` the reason why it is not the engine, or "".
  */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
 /*
- * Called when sequences first .. first + n - 1, which ran together, have ended; account: of their
- * steps. Returns non-zero to stop, and then fills *err.
+ * Callback after the group of sequences first .. first + n - 1 has ended; *account is that of its
+ * decode steps. Returns non-zero to stop, and then fills *err.
  */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
 /*
- * Generates along *c through the cache of the plan, which must be open; its `prompt` is ignored.
- * Adds the account of the steps to *account, which may be NULL. `step` may be NULL. Only one thread
- * at a time calls `step` or c->ended. Fails as kvd_forward_run does, naming sequences by their
- * index in *c. Which sequences run together depends on *c and the memory of a GPU, so results do
- * not depend on the number of equal GPUs.
+ * Generates tokens after the prompts of *c with the cache of the plan, which must be open, and
+ * fills *out. The `prompt` of the plan is ignored. Adds the account of the decode steps to
+ * *account, which may be NULL. `step` may be NULL. Only one thread at a time calls `step` or
+ * c->ended. Fails as kvd_forward_run does, naming sequences by their index in *c. Which sequences
+ * run together depends on *c and the memory of a GPU, so results do not depend on the number of
+ * equal GPUs.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,

@@ -1,6 +1,6 @@
 /*
- * Sequences of a generator that run together (generate_path.h): which rows a pass takes, which
- * token follows each row, and what both cost.
+ * Runs a group of sequences of a generator together (generate_path.h). Decides which rows a forward
+ * pass takes and which token follows each row, and measures cache size and time.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,10 +9,7 @@
 #include "common/clock.h"
 #include "evaluate/generate/generate_path.h"
 
-/*
- * ---- token and probability from a row of logits
- * --------------------------------------------------
- */
+/* ---- token and probability from a row of logits ---- */
 
 static bool is_own(const kvd_continuations *c, size_t at)
 {
@@ -20,8 +17,9 @@ static bool is_own(const kvd_continuations *c, size_t at)
 }
 
 /*
- * Writes the results of place `at`, whose logits are x, the largest that of `best`; x may be NULL
- * if no result needs it. Returns the token that is the next input.
+ * Writes the results for the token at index `at`, from its logits x [vocab], of which that of
+ * `best` is the largest. x may be NULL if only tokens are wanted. Returns the token that is the
+ * next input.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -56,15 +54,19 @@ typedef struct {
     size_t first, n;
     uint32_t *next; /* [n] next input token of each sequence */
     /*
-     * [n] index of the place whose token follows `next`; the end of the sequence if there is none
+     * [n] index of the token to decide after `next` is fed; the end of the sequence if there is
+     * none
      */
     size_t *at;
     size_t *rows; /* [n] rows of each sequence that the cache holds */
-    /* The batch: the sequence of each of its sequences among all, and the slot. */
+    /*
+     * Arrays of the current batch (kvd_batch). For each of its sequences, `row` is the index in *c,
+     * and `slot` the index in the group.
+     */
     size_t *offset, *start, *whole, *row, *slot; /* [n + 1] */
     uint32_t *id;                                /* [tokens of the prompts] */
-    uint32_t *best;                              /* [n] */
-    float *logits; /* [path->piece][vocab_size]; NULL: no result needs logits */
+    uint32_t *best;                              /* [n] token with the largest logit */
+    float *logits; /* [path->piece][vocab_size]; NULL if no result needs logits */
     const kvd_plan *plan;
     kvd_stepwise_account *account;
     uint32_t *text; /* all input tokens of a sequence that outgrows longrope's table; else NULL */
@@ -81,8 +83,8 @@ static size_t length_of(const kvd_continuations *c, size_t s)
 }
 
 /*
- * Returns the length that sequence s first runs with: of a prompt below longrope's original length,
- * at most that length, which selects the table of short sequences.
+ * Returns the length that sequence s is first run with. If longrope is used and the prompt is below
+ * its original length, this is at most that length, which selects the table of short sequences.
  */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
@@ -93,16 +95,16 @@ static size_t first_length(const kvd_config *config, const kvd_continuations *c,
     return two && n < original && original < all ? original : all;
 }
 
-/* The last token of a sequence is not an input. */
+/* Counts all tokens but the last one, which is never an input. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
 /*
- * Decides the token of the place that sequence s of the group has come to, and moves on to the next
- * place; if the token ends an answer, to the place after the answer. `best` has the largest of the
- * logits, which are NULL if no result needs them.
+ * Decides the next token of sequence s of the group and moves on by one index or, if the token ends
+ * an answer, to the index after the answer. `best` is the token with the largest logit. `logits`
+ * may be NULL if no result needs them.
  */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
@@ -190,8 +192,8 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * Adds the next token of a sequence that runs alone to its text. If the text outgrows the first
- * length, turns the step into a prompt of the whole text, in a new cache.
+ * Appends the input token to the text of a sequence that runs alone. If the text outgrows the first
+ * length, the step becomes a prompt of the whole text, in a new cache.
  */
 static int add_to_text(group *u, kvd_err *err)
 {
@@ -207,8 +209,8 @@ static int add_to_text(group *u, kvd_err *err)
 }
 
 /*
- * Feeds the next token to all sequences that have a place after it. Sets *left to the number of
- * these sequences.
+ * Runs one decode step of all sequences that have another token to decide. Sets *left to the number
+ * of these sequences.
  */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {

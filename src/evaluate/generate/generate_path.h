@@ -1,7 +1,7 @@
 /*
- * How a generator (generate.h) runs the rows of sequences that are generated together, and where
- * the cache of the plan is. generate.c decides the tokens; a path computes the logits and keeps the
- * cache.
+ * Interface between a generator (generate.h) and its two paths. generate.c decides the tokens. A
+ * path runs the rows of sequences that are generated together, computes the logits and keeps the
+ * cache of the plan.
  */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 #define KVD_EVALUATE_GENERATE_GENERATE_PATH_H
@@ -27,15 +27,17 @@ struct kvd_generate_path {
      */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
-     * Writes the tokens with the largest logits after the last rows of sequences from .. from+n-1
-     * of the latest batch, of equal logits the first, and unless `logits` is NULL the logits
-     * [n][vocab_size].
+     * Writes to `token` the tokens with the largest logits after the last rows of sequences from ..
+     * from+n-1 of the latest batch; the first if several are equal. Writes the logits
+     * [n][vocab_size], unless `logits` is NULL.
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
     /* Returns the bits that the sequence in a slot holds (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
-    /* Ends all sequences, also after a failure, and adds their account to *account unless NULL. */
+    /*
+     * Ends all sequences, also after a failure. Adds their account to *account, unless it is NULL.
+     */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);
 };
@@ -56,7 +58,7 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
 
-/* Products of a model for the path by rows. */
+/* Forward pass of a model for the path by rows, with attention computed by a hook on the CPU. */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
     /*
@@ -73,9 +75,9 @@ struct kvd_generate_pass {
 };
 
 /*
- * Return the products of a checkpoint, which is borrowed, on the CPU in float32 or on GPU
- * s->first_gpu in s->compute, from its weights. `piece` is the largest number of rows of one call
- * of `logits`. On failure return NULL and fill *err.
+ * Return the forward pass of a checkpoint, which is borrowed, on the CPU in float32 or on GPU
+ * s->first_gpu in s->compute. `piece` is the largest number of rows of one call of `logits`. On
+ * failure return NULL and fill *err.
  */
 kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                          kvd_err *err);
@@ -86,23 +88,23 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
 #endif
 
 /*
- * Returns the path by rows: the cache is on the CPU. weights: those on the GPU, borrowed; NULL on
- * the CPU. On failure returns NULL and fills *err.
+ * Returns the path by rows, whose cache is on the CPU. `weights` are those on the GPU, borrowed, or
+ * NULL to compute on the CPU. On failure returns NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
 #ifdef KVD_CUDA
 /*
- * Returns true if the engine on a GPU generates with the plan, which may be closed. Otherwise
- * writes the reason.
+ * Returns true if the engine on a GPU can generate with the plan, which may be closed. Otherwise
+ * returns false and writes the reason to `why`.
  */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
 /*
- * Returns the path through the engine for this plan alone, for a call with n_sequences sequences.
- * weights: borrowed. scores: true if `read` must give logits. On failure returns NULL and fills
- * *err.
+ * Returns the path through the engine, for this plan alone and for a call with n_sequences
+ * sequences. `weights` is borrowed. `scores` is true if `read` must return logits. On failure
+ * returns NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
@@ -119,7 +121,7 @@ void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_sp
 void kvd_generate_use_gpu(const kvd_generator_spec *s);
 #endif
 
-/* Returns the index of the largest of x [n], of equal ones the first. */
+/* Returns the index of the largest of x [n], the first if several are equal. */
 size_t kvd_generate_largest(const float *x, size_t n);
 
 #endif

@@ -15,10 +15,11 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    kvd_forward *twice; /* for methods that read prompts twice; NULL until the first of them */
-    float *hidden;      /* [max_tokens][d_model] */
-    float *last;        /* [max_tokens][d_model] last rows of the sequences */
-    size_t d;           /* d_model */
+    /* forward pass for methods that read prompts twice; NULL until the first such prompt */
+    kvd_forward *twice;
+    float *hidden; /* [max_tokens][d_model] outputs of the forward pass */
+    float *last;   /* [max_tokens][d_model] last rows of the sequences */
+    size_t d;      /* d_model */
 } cpu_pass;
 
 static cpu_pass *cpu_of(kvd_generate_pass *p)
@@ -100,7 +101,7 @@ typedef struct {
     const kvd_plan *plan;
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    float *logits; /* [piece][vocab_size], for reads that want none */
+    float *logits; /* [piece][vocab_size] logits, for calls of `read` that want only tokens */
 } by_rows;
 
 static by_rows *of(kvd_generate_path *p)

@@ -20,14 +20,14 @@
 typedef struct {
     char *question;      /* "" if the context contains the question */
     char *answer_prefix; /* beginning of the answer, which the model is given; "" for none */
-    char **reference;    /* [n_references] at least one */
+    char **reference;    /* [n_references] reference answers, at least one */
     size_t n_references;
 } kvd_benchmark_turn;
 
 typedef struct {
     char *id;      /* identifier from the file, or the number of the item in the file */
     char *task;    /* name of the task; the items of one task have one mean score */
-    char *context; /* not empty */
+    char *context; /* text before the questions; not empty */
     kvd_benchmark_turn *turn;
     size_t n_turns; /* number of questions, at least 1; they follow each other on one cache */
     char **choice;  /* [n_choices] classes of KVD_METRIC_CLASSIFICATION */
@@ -35,8 +35,8 @@ typedef struct {
     kvd_metric metric;
     size_t max_new_tokens; /* largest number of tokens of each answer, at least 1 */
     /*
-     * Text that ends an answer and is not part of it; "": only the end-of-text token does. If it is
-     * a line feed, line feeds at the beginning of an answer are dropped.
+     * Text that ends an answer and is not part of it. If it is "", only the end-of-text token ends
+     * an answer. If it is a line feed, line feeds at the beginning of an answer are dropped.
      */
     char *stop;
 } kvd_benchmark_item;
@@ -54,7 +54,7 @@ kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
  * and fills *err.
  */
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
-/* Appends a copy of text to a list of strings. */
+/* Appends a copy of `text` to the list of `*n` strings, which grows. */
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
@@ -62,7 +62,7 @@ void kvd_benchmark_release(kvd_benchmark *b);
 
 /* Formats of published benchmark files, which have one JSON object per item. */
 typedef enum {
-    KVD_FORM_AUTO, /* the form is recognised by the fields of each item */
+    KVD_FORM_AUTO, /* the format is recognised by the fields of each item */
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,
     KVD_FORM_LONGBENCH_V2,
@@ -80,8 +80,8 @@ enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20 };
 typedef struct {
     kvd_benchmark_form form;
     int metric;            /* kvd_metric for all items; -1 uses that of the benchmark */
-    size_t max_new_tokens; /* 0 uses that of the benchmark */
-    const char *stop;      /* NULL uses that of the benchmark */
+    size_t max_new_tokens; /* largest number of tokens of an answer; 0 uses that of the benchmark */
+    const char *stop;      /* text that ends an answer; NULL uses that of the benchmark */
     size_t most;           /* number of items read from one file; 0 reads all */
     size_t shots;          /* number of examples before a question of GSM8K, 0 .. KVD_GSM8K_SHOTS */
 } kvd_benchmark_settings;

@@ -24,7 +24,7 @@ typedef struct {
     const json_t *x;
 } reader;
 
-/* ---- fields ---- */
+/* ---- fields of a JSON object ---- */
 
 /*
  * Sets *text to the string in a field of JSON object x, or to NULL if the field is absent or null.
@@ -97,7 +97,7 @@ static int set(char **to, const char *text, kvd_err *err)
     return *to ? 0 : kvd_no_memory(err, "a text", strlen(text));
 }
 
-/* ---- prompts ---- */
+/* ---- prompts from templates ---- */
 
 typedef struct {
     const char *name; /* name of the slot: "context" for {context} */
@@ -133,7 +133,10 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
     return out;
 }
 
-/* Sets the context to the template up to {context}, and the question to the rest of it. */
+/*
+ * Makes the prompt of an item from a template: the text up to and including {context} is the
+ * context, and the rest is the question.
+ */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
     static const char name[] = "{context}";
@@ -147,7 +150,7 @@ static int fill(reader *r, const char *template, const slot *slots, kvd_err *err
                : -1;
 }
 
-/* Returns a copy without the white space at both ends. */
+/* Returns a copy of `s` without white space at both ends. */
 static char *stripped(const char *s)
 {
     s += strspn(s, " \t\r\n\v\f");
@@ -166,7 +169,7 @@ static int use_row(reader *r, const kvd_benchmark_row *row, kvd_err *err)
     return set(&r->item->stop, row->stop ? row->stop : "", err);
 }
 
-/* ---- forms ---- */
+/* ---- formats of benchmark files ---- */
 
 static int read_ruler(reader *r, kvd_err *err)
 {
@@ -236,7 +239,7 @@ static int read_longbench_v2(reader *r, kvd_err *err)
     return status;
 }
 
-/* Writes the four options of x into slots {A} .. {D}; without options, empty texts. */
+/* Sets slots {A} .. {D} to the four options of JSON object x, or to empty texts if x has none. */
 static int options_of(const json_t *x, slot *slots, bool required, kvd_err *err)
 {
     static const char *const names[] = {"A", "B", "C", "D"};
@@ -251,8 +254,8 @@ static int options_of(const json_t *x, slot *slots, bool required, kvd_err *err)
 }
 
 /*
- * Appends the references of a choice: the text of the answer and its letter, as far as the file has
- * them.
+ * Appends the references of a multiple-choice question: the text of the answer and its letter, as
+ * far as the file has them.
  */
 static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 {
@@ -290,7 +293,7 @@ static int named_part(const char *task, const char *input, char **out, kvd_err *
             }
         }
     } else if ((at = strstr(input, "The "))) {
-        /* the longest text up to " of" on the same line */
+        /* The part is the longest text that ends before " of" on the same line. */
         const size_t line = strcspn(at, "\n");
         for (size_t i = 5; i + 3 <= line; i++)
             n = !strncmp(at + i, " of", 3) ? i : n;

@@ -15,7 +15,8 @@ const char *const kvd_benchmark_turns_words[3] = {"follow", "apart", NULL};
 /* Token and answer lists that grow while sequences are built, and become the arrays of the run. */
 typedef struct {
     kvd_ids prompt, forced;
-    kvd_ids offset, end; /* as 32-bit numbers until the lengths are known */
+    /* offset and end of every sequence, as 32-bit numbers until their number is known */
+    kvd_ids offset, end;
 } builder;
 
 static void builder_release(builder *b)
@@ -84,8 +85,8 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
 }
 
 /*
- * Encodes the part of the prompt that is compressed at once, and the part after it up to the first
- * answer.
+ * Encodes the prompt of a question in two parts: `prompt` is compressed at once, and `question` is
+ * the rest up to the first answer.
  */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
@@ -107,8 +108,8 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
 }
 
 /*
- * Removes the middle of prompt and question together, so that they and the `taken` tokens of
- * answers and later questions have at most `max_len` tokens.
+ * Removes the middle of the prompt, so that prompt, question and the `taken` tokens of answers and
+ * later questions have at most `max_len` tokens. Sets *cut if it removed something.
  */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
@@ -151,7 +152,10 @@ static int add_answer(kvd_benchmark_run *r, builder *b, size_t item, size_t turn
     return 0;
 }
 
-/* Adds turns first .. end-1 of an item as one sequence. */
+/*
+ * Adds questions (turns) first .. end-1 of an item as one sequence of prompt, questions and
+ * answers.
+ */
 static int add_sequence(kvd_benchmark_run *r, builder *b, size_t item, size_t first, size_t end,
                         kvd_err *err)
 {
@@ -327,7 +331,10 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* A chat form writes the end of an answer itself, before the next user turn. */
+    /*
+     * If there is a chat form, the end token is not fed (2), because the form writes it before the
+     * next user turn.
+     */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     /* binary search for the last answer that begins at or before token index `at` */

@@ -33,8 +33,9 @@ typedef struct {
     kvd_benchmark_turns turns;
     /* largest number of tokens of a prompt and its answers; a longer prompt loses its middle */
     size_t max_len;
-    kvd_generator_spec generator; /* its max_len follows from the items */
-    bool no_special;              /* true if the prompt gets no BOS token */
+    /* specification of the generator, except max_len, which follows from the items */
+    kvd_generator_spec generator;
+    bool no_special; /* true if the prompt gets no BOS token */
     /*
      * Chat form put around the context and question of every turn; the answer prefix follows the
      * assistant's header. The form writes BOS itself. NULL: none.
@@ -45,17 +46,17 @@ typedef struct {
 /* Answer to one question of an item, in a sequence. */
 typedef struct {
     size_t item, turn, sequence;
-    size_t at, end; /* its places in kvd_continuations, from `at` to before `end` */
+    size_t at, end; /* indices of its tokens in kvd_continuations: at .. end - 1 */
     bool last;      /* true for the last answer of its sequence */
 } kvd_benchmark_answer;
 
 typedef struct {
-    const kvd_benchmark *items; /* borrowed */
+    const kvd_benchmark *items; /* items to run, borrowed */
     const kvd_config *config;
     const kvd_tokenizer *tokenizer;
     kvd_benchmark_run_settings settings;
     kvd_generator *generator;
-    kvd_journal *journal; /* borrowed; NULL if nothing is saved */
+    kvd_journal *journal; /* journal of finished sequences, borrowed; NULL if nothing is saved */
     kvd_continuations run;
     kvd_benchmark_answer *answer; /* [n_answers] in the order of the sequences */
     size_t n_answers;
@@ -66,17 +67,17 @@ typedef struct {
 /* Results of running a benchmark under one cache plan, per answer and per sequence. */
 typedef struct {
     char **text;              /* [n_answers] answers as scored, up to the text that ends them */
-    double *score;            /* [n_answers] */
+    double *score;            /* [n_answers] score of each answer */
     size_t *n_tokens;         /* [n_answers] tokens generated */
-    kvd_continued_cost *cost; /* [n_sequences] */
+    kvd_continued_cost *cost; /* [n_sequences] cache size and time of each sequence */
     kvd_stepwise_account account;
 } kvd_benchmark_result;
 
 /*
- * Makes the sequences of all items. The LongBench rule cuts prompts: of one that leaves no room for
- * its answers within max_len the first and the last half of what fits remain. Fails, naming the
- * item, if a question does not fit, or if there is none where the settings need one. Fails if the
- * tokenizer lacks the tokens of the chat form. *r can be released after a failure too.
+ * Makes the token sequences of all items. A prompt that leaves no room for its answers within
+ * max_len keeps only the first and the last half of the tokens that fit, as in LongBench. Fails,
+ * naming the item, if a question does not fit, or is missing where the settings need one. Fails if
+ * the tokenizer lacks the tokens of the chat form. *r can be released after a failure too.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -84,10 +85,10 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs all items through a plan, which must be open, and scores the answers. If the generator has
- * one part of several, only generates that part, for the journal. name: of the plan in the journal.
- * Fails if the account does not show that the plan did something. The caller releases *out, which
- * must be zeroed, also after a failure.
+ * Runs all items with a plan, which must be open, and scores the answers. If the generator has one
+ * part of several, only generates that part, for the journal. `name` is the name of the plan in the
+ * journal. Fails if the account does not show that the plan did something. The caller releases
+ * *out, which must be zeroed, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

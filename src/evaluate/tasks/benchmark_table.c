@@ -51,7 +51,8 @@ struct kvd_benchmark_table {
     const char **task; /* [n_tasks] distinct names of tasks, in the order of the items */
     size_t *task_of;   /* [n_items] index of the task of each item */
     size_t n_tasks;
-    kvd_benchmark_result *result; /* [n_points] */
+    /* [n_points] results of every measurement point (method and setting) */
+    kvd_benchmark_result *result;
     size_t n_points;
 };
 
@@ -115,7 +116,7 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/* ---- rows ---- */
+/* ---- adding result rows ---- */
 
 /* Returns the bytes that an uncompressed 16-bit cache holds per token. */
 static double dense_bytes(const kvd_config *c)
@@ -132,9 +133,9 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
 }
 
 /*
- * Returns the mean over the items of a task, with an interval. If `less` is not NULL, the mean of
- * the differences from `less`. The mean of all tasks is that of their means, and resamples draw
- * within each task.
+ * Returns the mean score over the items of a task, with an interval. If `less` is not NULL, returns
+ * the mean of the differences from the scores of `less`. The mean of all tasks is that of their
+ * means, and resamples draw within each task.
  */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
@@ -206,7 +207,10 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
-    /* Accounts are sums over all tasks; `dense` counts elements of the cache's own type. */
+    /*
+     * The account is a sum over all tasks, and its `dense` counts elements of the type of the
+     * cache.
+     */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);
@@ -243,7 +247,7 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, cons
     return 0;
 }
 
-/* ---- lines ---- */
+/* ---- result rows as lines of text ---- */
 
 const char kvd_benchmark_heading[] =
     "task                 method           metric          items   cut  score %  95 %            "
@@ -314,7 +318,7 @@ static const struct {
     {"steps", "rows of the sequence after the prompt", "1"},
 };
 
-/* Returns number k of an answer of a point, in the order of `numbers`. */
+/* Returns value k (an index of `numbers`) of one answer at one measurement point. */
 static double number_at(const kvd_benchmark_table *t, size_t point, size_t answer, size_t k)
 {
     const kvd_benchmark_answer *const a = &t->run->answer[answer];

@@ -1,6 +1,6 @@
 /*
- * Results of benchmarks in kvdim/tasks: one row under /rows per point of a method and task, and one
- * element of /answers/... per point and answer.
+ * Results of benchmarks as a file of schema kvdim/tasks: one row under /rows per measurement point
+ * and task, and one element of /answers/... per point and answer.
  */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
@@ -15,17 +15,18 @@ enum { KVD_BENCHMARK_LINE = 400 };
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
 /*
- * Returns a table without rows; on failure NULL with *err. r and config are borrowed. calibrated:
- * name of the text of the calibration activations; seed: of the bootstrap.
+ * Returns a table without rows; on failure NULL with *err. `r` and `config` are borrowed.
+ * `calibrated` is the name of the text of the calibration activations, `seed` is the seed of the
+ * bootstrap.
  */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
 
 /*
- * Adds a row for every task and, if there are several, one for their mean, in which every task has
- * equal weight; takes over the result. The uncompressed model must come first:
- * changes are differences from it, paired by item. `plan` is open.
+ * Adds the result of a plan, which must be open: a row for every task and, if there are several,
+ * one for their mean, in which every task has equal weight. The table takes over the result. The
+ * uncompressed model must come first, because changes are differences from it, paired by item.
  */
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, const kvd_plan *plan,
                             kvd_benchmark_result *result, kvd_err *err);

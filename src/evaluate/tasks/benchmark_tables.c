@@ -114,11 +114,14 @@ const kvd_benchmark_row kvd_longbench_v2_row = {
     "follows: \"The correct answer is (insert answer here)\".",
     128, KVD_METRIC_CHOICE, NULL};
 
-/* The context is the question. Published scores add examples: kvd_gsm8k_cot_row. */
+/*
+ * Prompt of GSM8K without examples: the context is the question. Published scores use examples
+ * (kvd_gsm8k_cot_row).
+ */
 const kvd_benchmark_row kvd_gsm8k_row = {"gsm8k", "Question: {input}\n", 256, KVD_METRIC_NUMBER,
                                          "Question:"};
 
-/* The context is the examples, which --shots counts. */
+/* Prompt of GSM8K with examples: the context is the examples, whose number --shots gives. */
 const kvd_benchmark_row kvd_gsm8k_cot_row = {"gsm8k", "{context}Q: {input}\n", 256,
                                              KVD_METRIC_NUMBER, "Q:"};
 
@@ -198,7 +201,7 @@ static const char *const scbench_next[] = {
     "\n\n{input}",
 };
 
-/* Rows for all tasks whose name begins with the row's name. */
+/* Settings of the tasks of RULER. A row is used for all tasks whose name begins with its name. */
 static const kvd_benchmark_row ruler[] = {
     {"niah", NULL, 128, KVD_METRIC_MATCH_ALL, NULL}, {"vt", NULL, 30, KVD_METRIC_MATCH_ALL, NULL},
     {"cwe", NULL, 120, KVD_METRIC_MATCH_ALL, NULL},  {"fwe", NULL, 50, KVD_METRIC_MATCH_ALL, NULL},

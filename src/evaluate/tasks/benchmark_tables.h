@@ -24,7 +24,7 @@ typedef struct {
     const char *prompt;
     size_t max_new_tokens;
     kvd_metric metric;
-    const char *stop; /* text that ends an answer, or NULL */
+    const char *stop; /* text that ends an answer; NULL if there is none */
 } kvd_benchmark_row;
 
 /*
@@ -34,14 +34,15 @@ typedef struct {
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*
- * The row's prompt is that of the first question. kvd_scbench_next is the prompt of later questions
- * on the same cache, which follow the previous answer.
+ * Returns the settings of a task of SCBench, with the prompt of the first question, or NULL.
+ * kvd_scbench_next is the prompt of later questions on the same cache, which follow the previous
+ * answer.
  */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
 /*
- * Returns the row of a task, with the limits of needles for unknown names. Never returns NULL. The
- * prompt is in the file.
+ * Returns the settings of a task of RULER, for unknown names those of the needle tasks; never NULL.
+ * The prompt is in the benchmark file.
  */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 

@@ -28,7 +28,10 @@ int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err
     return 0;
 }
 
-/* The locale whose character classes are Unicode's; 0 if the C library lacks it. */
+/*
+ * Returns locale C.UTF-8, whose character classes are those of Unicode, or 0 if the C library lacks
+ * it.
+ */
 static locale_t unicode(void)
 {
     static locale_t known;

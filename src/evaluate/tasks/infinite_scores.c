@@ -102,8 +102,9 @@ double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)
 /* ---- options ---- */
 
 /*
- * Returns a copy of s [n] with these characters and words as blanks and no two blanks in a row; the
- * caller frees it. NULL if memory runs out.
+ * Returns a copy of s [n] in which line feeds, quotes, hyphens, asterisks and the words "Option"
+ * and "option" are blanks, and no two blanks are in a row. The caller frees it. Returns NULL if
+ * memory runs out.
  */
 static char *cleaned(const char *s, size_t n)
 {
@@ -142,7 +143,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /* The character after the prefix is left out. */
+        /* Skip the one character that follows the prefix. */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;
@@ -156,7 +157,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
 
 /* ---- characters ---- */
 
-/* Punctuation that the authors remove in addition to that of ASCII. */
+/* Punctuation that InfiniteBench removes in addition to that of ASCII. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
@@ -167,7 +168,10 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Allocates the characters that count, sorted. */
+/*
+ * Allocates the characters of `s` that count for the F1 score, in lower case and sorted: all except
+ * white space, ASCII punctuation and `marks`.
+ */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

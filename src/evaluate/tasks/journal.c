@@ -12,8 +12,11 @@
 
 struct kvd_journal {
     char *path;
-    FILE *file; /* at its end */
-    /* groups of earlier runs: {"run", "account", "sequences"}, and the "file" and "line" of each */
+    FILE *file; /* file of the journal, positioned at its end */
+    /*
+     * Groups of sequences that earlier runs finished: {"run", "account", "sequences"}, and the
+     * "file" and "line" that they were read from.
+     */
     json_t *groups;
     size_t n_saved;
     char **part; /* [n_parts] paths of the journals of parts, which were read too */
@@ -23,8 +26,9 @@ struct kvd_journal {
 /* ---- lines of the journal file ---- */
 
 /*
- * A line ends with a space, the XXH3 of its JSON text in 16 hexadecimal digits, and a line feed.
- * Without it a changed digit of a token or a probability would become part of the results.
+ * Number of characters of the checksum that ends a line: a space, the XXH3 of its JSON text in 16
+ * hexadecimal digits, and a line feed. Without it a changed digit of a token or a probability would
+ * become part of the results.
  */
 enum { CHECKSUM = 18 };
 
@@ -58,8 +62,9 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
 }
 
 /*
- * Takes over line `number` of an earlier run, which has `n` bytes with its line feed. The key of
- * the first line is compared as a whole, later lines must match their checksum.
+ * Checks line `number` of an earlier run, which has `n` bytes with its line feed, and adds it to
+ * the journal. The first line must have the same key as this run, later lines must match their
+ * checksum.
  */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
@@ -92,8 +97,8 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
 }
 
 /*
- * Reads the lines of an earlier run up to the last line feed, and sets *whole to the bytes read. A
- * killed run may have left a piece of a line after it.
+ * Reads the complete lines of an earlier run, and sets *whole to their number of bytes. A killed
+ * run may have left a piece of a line after them.
  */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
@@ -149,7 +154,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* ---- parts ---- */
+/* ---- journals of parts of a run ---- */
 
 /* Reads the journal of a part, which another process may still be writing. */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
@@ -183,7 +188,7 @@ static bool is_part(const kvd_journal *j, const char *name)
            end > 0 && !name[n + (size_t)end];
 }
 
-/* Reads the journals of parts that are next to the journal. */
+/* Reads the journals of parts in the folder of the journal. */
 static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
 {
     const char *const slash = strrchr(j->path, '/');
@@ -192,7 +197,9 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /* In the order of their names, so that of sequences in two parts the same ones are taken. */
+    /*
+     * Sorted by name, so that a sequence that two journals have is always taken from the same one.
+     */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {
@@ -208,7 +215,7 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* ---- life ---- */
+/* ---- opening and closing a journal ---- */
 
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err)
 {
@@ -354,15 +361,17 @@ typedef struct {
     const char *run;
     const kvd_continuations *c;
     const kvd_continued *out;
-    bool *done;                    /* [c->n_sequences] taken from the journal */
-    kvd_stepwise_account *account; /* [c->n_sequences] of groups, at their first sequences */
+    /* [c->n_sequences] true for sequences that were taken from the journal */
+    bool *done;
+    /* [c->n_sequences] account of each group, at the index of its first sequence */
+    kvd_stepwise_account *account;
     kvd_generate_step step;
     void *ctx;
 } saved_call;
 
 /*
- * Takes over the sequences of a saved group, unless another journal had one of them. Sets *n to
- * their number.
+ * Takes the results of a saved group of sequences, unless one of the sequences has results from
+ * another group. Sets *n to the number of sequences taken.
  */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {

@@ -1,8 +1,8 @@
 /*
- * Sequences that an unfinished kvdim-tasks has generated, in OUT.h5.items next to OUT.h5, or in
- * OUT.h5.items.I-of-N if it generates one part of them. The first line is the key of the run; every
- * further line is a group of sequences that ran together, and is appended when the group is done. A
- * killed run loses the group in progress.
+ * Journal of the sequences that an unfinished kvdim-tasks has generated: OUT.h5.items next to
+ * OUT.h5, or OUT.h5.items.I-of-N if it generates one part of them. The first line is the key of the
+ * run (its settings). Every further line is a group of sequences that ran together, and is appended
+ * when the group is done. A killed run loses the group in progress.
  */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H
@@ -21,7 +21,10 @@ typedef struct kvd_journal kvd_journal;
  * fills *err.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
-/* Return the number of sequences that earlier runs left, and of the journals of parts read. */
+/*
+ * Return the number of sequences that earlier runs saved, and the number of journals of parts that
+ * were read.
+ */
 size_t kvd_journal_n_saved(const kvd_journal *j);
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
@@ -30,9 +33,9 @@ int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 void kvd_journal_close(kvd_journal *j);
 
 /*
- * Generates as kvd_generate does, but takes the sequences of `run` from the journal where it has
- * them, and saves the others. run: name of the plan and task within this output. If j is NULL,
- * nothing is saved. `step` is called for saved groups too, with their number, `first` 0 and no
+ * Generates as kvd_generate does, but takes sequences from the journal where it has them, and saves
+ * the others. `run` is the name of plan and task within this output. If j is NULL, nothing is
+ * saved. `step` is called for saved groups too, with their number of sequences, `first` 0 and no
  * account.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,

@@ -35,7 +35,7 @@ const char *const kvd_metric_words[KVD_N_METRICS + 1] = {"match-all",
 static const char paragraph[] = "Paragraph ", paragraph_zh[] = "\xe6\xae\xb5\xe8\x90\xbd";
 static const char result[] = "#### ";
 
-/* ---- substrings ---- */
+/* ---- metrics that search for a reference in the answer ---- */
 
 static int contains(const char *text, const char *part, bool *found, kvd_err *err)
 {
@@ -74,8 +74,9 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * 1 / number of classes in the answer, if the reference is one of them. As LongBench's loop, which
- * removes from the list that it walks along, the class after a removed one is not looked at.
+ * Sets *score to 1 / number of class names in the answer if the reference is one of them, else to
+ * 0. A class name that is only a part of the reference does not count. As in the loop of LongBench,
+ * which removes from the list that it walks along, the class after a removed one is not looked at.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -103,7 +104,7 @@ static int classification(const char *answer, const char *reference, const kvd_m
     return 0;
 }
 
-/* ---- numbers ---- */
+/* ---- metrics that compare numbers ---- */
 
 static size_t digits(const char *s)
 {
@@ -184,9 +185,12 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/* ---- choices ---- */
+/* ---- metrics of multiple choice ---- */
 
-/* The letter after "The correct answer is (" ... ")", else after "The correct answer is "; or 0. */
+/*
+ * Returns the letter A .. D in the text "The correct answer is (X)", else that in "The correct
+ * answer is X", or 0 if the answer has neither.
+ */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -239,7 +243,11 @@ static char *blanked(const char *s, const char *drop)
     return out;
 }
 
-/* InfiniteBench's rule for the letter of an answer that does not begin with one. */
+/*
+ * Returns true if an answer that does not begin with a letter names a reference, by the rule of
+ * InfiniteBench: after "answer is:" or a similar phrase, else as the first word that is a part of
+ * "ABCD".
+ */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
     static const char *const prefix[] = {"answer is:", "answer:", "answer is", "option is"};
@@ -305,8 +313,8 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
 /* ---- checks of references, and the score of any metric ---- */
 
 /*
- * Fails if a metric that looks for the reference in the answer has a reference that every answer
- * holds, or that no answer can equal. The score would be the same for every answer.
+ * Fails if reference `r` is empty, or lacks the form that the metric looks for. The score would be
+ * the same for every answer.
  */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {

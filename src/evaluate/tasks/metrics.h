@@ -10,16 +10,17 @@
 #include "common/err.h"
 
 typedef enum {
-    KVD_METRIC_MATCH_ALL,      /* share of the references in the answer, without regard to case */
-    KVD_METRIC_MATCH_PART,     /* 1 if some reference is in the answer, without regard to case */
-    KVD_METRIC_EXACT,          /* 1 if the answer is a reference, white space at the ends apart */
+    KVD_METRIC_MATCH_ALL,  /* share of the references in the answer, without regard to case */
+    KVD_METRIC_MATCH_PART, /* 1 if some reference is in the answer, without regard to case */
+    /* 1 if the answer equals a reference, except for white space at the ends */
+    KVD_METRIC_EXACT,
     KVD_METRIC_QA_F1,          /* F1 over words without case, punctuation and articles */
     KVD_METRIC_ROUGE_1,        /* F1 over distinct words (package rouge) */
     KVD_METRIC_ROUGE_L,        /* F1 over longest common subsequences of sentences (rouge) */
     KVD_METRIC_CODE,           /* similarity of the first line that is no comment */
     KVD_METRIC_CLASSIFICATION, /* 1 / number of classes in the answer, if the right one is */
     KVD_METRIC_RETRIEVAL,      /* share of the answer's numbers that are N of "Paragraph N" */
-    KVD_METRIC_RETRIEVAL_ZH,   /* the same of the Chinese word for paragraph */
+    KVD_METRIC_RETRIEVAL_ZH,   /* share of the numbers that are N of "Paragraph N" in Chinese */
     KVD_METRIC_COUNT,          /* share of the answer's numbers that are the reference */
     KVD_METRIC_NUMBER,         /* 1 if the last number is that after "####" of the reference */
     KVD_METRIC_CHOICE,         /* 1 if "The correct answer is (X)" names the reference */
@@ -46,10 +47,10 @@ typedef struct {
 } kvd_metric_key;
 
 /*
- * Sets *score. Of several references the best counts, but for match-all, which is a mean over them,
- * for leading-numbers, whose references are one list, and for letter and option, whose references
- * are one answer's text and letter. Fails if a reference has not
- * the form that the metric needs. Texts are UTF-8; a byte that is not counts as one character.
+ * Sets *score to the score of an answer. Of several references the best counts, with three
+ * exceptions: match-all is a mean over them, for leading-numbers they are one list, and for letter
+ * and option they are text and letter of one answer. Fails if a reference has not the form that the
+ * metric needs. Texts are UTF-8; a byte that is not counts as one character.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);

@@ -11,7 +11,10 @@
 
 /* Streams of random numbers: one per task from TASK_STREAM, and one for orders that RULER fixes. */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* Tokens of vt's example at most, and attempts at the smallest size of an item. */
+/*
+ * Largest number of tokens of the example in vt (variable tracking), and largest number of attempts
+ * to build an item of the smallest size.
+ */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -103,7 +106,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* ---- size of an item ---- */
+/* ---- search for the size of an item ---- */
 
 /* Returns the byte offset of the last line of a prompt, which is the question. */
 static size_t context_bytes(const char *input)
@@ -138,20 +141,25 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* How RULER finds the size of the items of a task. */
+/*
+ * Settings of the search for the size of the items of a task. The size is a number of pieces of
+ * text, such as words or lines.
+ */
 typedef struct {
     kvd_ruler_build *build;
-    size_t limit;  /* tokens of a prompt at most */
+    size_t limit;  /* largest number of tokens of a prompt */
     size_t sample; /* size at which the tokens of a piece are measured */
-    size_t step;   /* smallest size that the search tries; a long item is made shorter by it */
-    size_t least;  /* smallest size that can be built */
-    size_t beside; /* tokens of vt's example, which RULER's estimate leaves out */
-    size_t slack;  /* factor of the largest size that the search tries over the estimate */
+    /* smallest size that the search tries, and step by which a too long item is shortened */
+    size_t step;
+    size_t least; /* smallest size that can be built */
+    /* tokens of the example in vt (variable tracking), which the estimate of RULER leaves out */
+    size_t beside;
+    size_t slack; /* largest size that the search tries, as a multiple of the estimate */
 } fit;
 
 /*
- * Sets *size to the result of RULER's binary search between f->step and `slack` times the estimate,
- * or to f->step if nothing in between fits.
+ * Sets *size to the largest size whose prompt fits, by RULER's binary search between f->step and
+ * `slack` times the estimated size. If no size fits, sets it to f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -178,8 +186,8 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Sets *size to the size of items of RULER's frequent-words task (fwe). It grows by f->step from a
- * sixth of the limit until the text is too long.
+ * Sets *size to the size of the items of RULER's task fwe (frequent words). The size grows by
+ * f->step from f->sample until the prompt reaches the limit, and then goes back by one step.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -229,7 +237,7 @@ static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text
                     tokens, f->limit, r->new_tokens);
 }
 
-/* ---- tasks ---- */
+/* ---- items of the tasks ---- */
 
 static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
 {
@@ -241,7 +249,10 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* RULER never ends if 500 words of the essay are too long. */
+    /*
+     * If even 500 words of the essay are too long, the search of RULER never ends; use steps of 25
+     * words.
+     */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -250,7 +261,10 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Fixes the size and the layout of vt's example, then sets *f for the items. */
+/*
+ * Chooses size and layout of the solved example in vt (variable tracking), then sets *f for the
+ * items.
+ */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;
@@ -388,7 +402,7 @@ static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n,
     return status;
 }
 
-/* Writes one line: the item as RULER's write_manifest would. */
+/* Writes one item as a line of JSON, as write_manifest of RULER would. */
 static int put_item(FILE *f, const kvd_benchmark_item *x, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err)
 {

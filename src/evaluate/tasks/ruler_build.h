@@ -23,7 +23,7 @@ typedef enum { KVD_RULER_NOISE, KVD_RULER_ESSAY, KVD_RULER_NEEDLES } kvd_ruler_h
 
 enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMON = 10 };
 
-/* Row of RULER's synthetic.yaml for the needle tasks. */
+/* Settings of a needle task, from a row of synthetic.yaml of RULER. */
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
@@ -41,13 +41,16 @@ typedef struct {
 typedef struct {
     const kvd_ruler_settings *s;
     const kvd_tokenizer *tokenizer;
-    kvd_rng rng; /* stream of the task */
+    kvd_rng rng; /* random number stream of the task */
     const kvd_ruler_needles *needles;
     size_t new_tokens; /* tokens of an answer, part of the length */
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
     bool *ends; /* [essay.n] the word ends a sentence of the essay */
-    /* vt: number of noise lines of the example, and the lines that follow its assignments. */
+    /*
+     * Layout of the example in vt (variable tracking): number of noise lines, and for each
+     * assignment the noise line that follows it.
+     */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
 
@@ -69,7 +72,10 @@ kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kv
  * dots.
  */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* Builds the solved example of vt from `n` lines of noise, and keeps its layout in *r. */
+/*
+ * Builds the solved example of vt (variable tracking) from `n` lines of noise, and keeps its layout
+ * in *r.
+ */
 kvd_ruler_build kvd_ruler_vt_example;
 
 /*
@@ -80,6 +86,6 @@ void kvd_ruler_order(const kvd_ruler *r, size_t n, size_t *index);
 /* Draws k of 0 .. n - 1 and returns them in ascending order; `index` has room for n numbers. */
 void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index);
 
-extern const char kvd_ruler_noise[]; /* RULER's line of noise */
+extern const char kvd_ruler_noise[]; /* sentence that RULER repeats as noise */
 
 #endif

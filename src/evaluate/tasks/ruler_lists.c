@@ -14,7 +14,7 @@ typedef struct {
     size_t at[KVD_RULER_CHAIN]; /* number of the noise line that follows each assignment */
 } chain;
 
-/* Draws distinct names of `letters` capitals, and a value. */
+/* Fills *c with distinct random names of `letters` capital letters, and a random value. */
 static void draw_chain(kvd_ruler *r, size_t letters, chain *c)
 {
     for (size_t i = 0; i < KVD_RULER_CHAIN;) {
@@ -85,7 +85,10 @@ int kvd_ruler_vt_example(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err
     return !f || fclose(f) ? kvd_no_memory(err, "a prompt", n) : chain_prefix(&c, &t->prefix, err);
 }
 
-/* Writes the example with new names and a new value, its answer, and the item. */
+/*
+ * Builds an item of vt (variable tracking): the solved example with new names and a new value, then
+ * a chain of assignments among `n` lines of noise.
+ */
 int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
     chain example, c;
@@ -199,7 +202,7 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* RULER's repetitions below and from 4096 tokens. */
+    /* The number of repetitions of a word depends on the length, as in RULER. */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -253,7 +256,10 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns the number of coded words, of which the first is replaced by dots. */
+/*
+ * Returns the number of distinct coded words in a text of task fwe (frequent words), including the
+ * most frequent one, which is written as dots.
+ */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
@@ -269,7 +275,10 @@ static size_t zipf(size_t n, size_t k)
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Writes the words of the ranks in a shuffled order; rank 1 is the dots. */
+/*
+ * Writes a text of about n coded words in a shuffled order; each appears as often as its rank says
+ * (zipf). The word of rank 1 is written as dots.
+ */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

@@ -7,7 +7,7 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* ---- words of both texts ---- */
+/* ---- F1 over words ---- */
 
 static bool is_punctuation(uint32_t c)
 {
@@ -95,7 +95,7 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
 
 /* ---- ROUGE of the package rouge ---- */
 
-/* A text as sentences of words, which are numbered; equal words of both texts have one number. */
+/* Text as sentences of words. The words are numbered; equal words of both texts have one number. */
 typedef struct {
     size_t *word; /* [n_words] numbers */
     size_t *end;  /* [n_sentences] index after the last word of each */
@@ -124,7 +124,7 @@ static int number_of(dictionary *d, const kvd_characters *w, size_t *number, kvd
     return 0;
 }
 
-/* Adds the words of one sentence; one of white space alone has one empty word. */
+/* Adds the words of one sentence. A sentence of only white space has one empty word. */
 static int add_sentence(const kvd_characters *x, dictionary *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
@@ -166,7 +166,10 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/* Marks the words of a longest common subsequence of x and y, the one that the package finds. */
+/*
+ * Sets in_union[w] for every word w in the longest common subsequence of x [n] and y [m] that the
+ * package `rouge` finds.
+ */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -202,7 +205,10 @@ static double package_f1(double both, double answer, double reference)
     return 2 * (p * r / (p + r + 1e-8));
 }
 
-/* Number of distinct words that both have, or of the union of common subsequences of sentences. */
+/*
+ * Sets *found to the number of distinct words that both texts have. If `subsequences` is true,
+ * counts only those in the union of the longest common subsequences of all pairs of sentences.
+ */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
 {
@@ -260,12 +266,14 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
     return status ? -1 : 0;
 }
 
-/* ---- Python's difflib ---- */
+/* ---- similarity by Python's difflib ---- */
 
 typedef struct {
     const kvd_characters *a, *b;
-    bool *popular;     /* [b->n] left out of the search, as difflib leaves out frequent ones */
-    size_t *length[2]; /* [b->n + 1] lengths of matches that end at each place of b */
+    /* [b->n] true for characters of b that the search ignores, because they are frequent */
+    bool *popular;
+    /* [b->n + 1] lengths of matches that end at each index of b, for two successive indices of a */
+    size_t *length[2];
 } matcher;
 
 typedef struct {
@@ -273,8 +281,8 @@ typedef struct {
 } block;
 
 /*
- * Returns the longest block common to a[alo..ahi-1] and b[blo..bhi-1]; of equally long blocks that
- * of the smallest a, then b.
+ * Returns the longest block of characters that is in both a[alo..ahi-1] and b[blo..bhi-1]. Of
+ * equally long blocks, returns the one that begins first in a, then in b.
  */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
@@ -365,7 +373,7 @@ int kvd_code_similarity(const char *answer, const char *reference, double *score
     double r = 0;
     int status = kvd_characters_of(line, n, &a, err) ||
                  kvd_characters_of(reference, strlen(reference), &b, err);
-    /* fuzzywuzzy gives 100 to equal texts before it looks at them, and 0 where one is empty. */
+    /* Equal texts score 1, and an empty text scores 0, because fuzzywuzzy checks this first. */
     if (!status && !kvd_words_order(&a, &b))
         r = 1;
     else if (!status && a.n && b.n)

@@ -28,7 +28,7 @@ void kvd_task_items_release(kvd_task_items *items)
     *items = (kvd_task_items){0};
 }
 
-/* ---- sequences one after another ---- */
+/* ---- building the list of sequences ---- */
 
 /*
  * Token lists that grow while test items are built, and become the arrays of the items at the end.
@@ -104,7 +104,7 @@ static void hand_over(builder *b, kvd_task_items *items, size_t per_item)
     *b = (builder){0};
 }
 
-/* One cluster per item unless the caller says otherwise. */
+/* Puts every item into a cluster of its own, the unit that the bootstrap draws. */
 static int make_clusters(kvd_task_items *items, kvd_err *err)
 {
     if (!(items->cluster = malloc((items->n_items + 1) * sizeof *items->cluster)))
@@ -120,7 +120,7 @@ static int make_clusters(kvd_task_items *items, kvd_err *err)
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /* counts what is to be freed; the same as what hand_over says */
+    /* n_items counts the texts to free after a failure; hand_over sets it to the same number */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
@@ -174,7 +174,7 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
 
 /* ---- documents as prompts ---- */
 
-/* Fields of documents, one after another; zeroed is empty. */
+/* List of the texts of one field of all documents. A zeroed list is empty. */
 typedef struct {
     char **text;
     size_t *len;
@@ -221,7 +221,10 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
     return 0;
 }
 
-/* Both fields of all documents. Plain texts have none, and both readings would give the text. */
+/*
+ * Reads two fields of all documents into *a and *b. Fails on plain texts, which have no fields, so
+ * that both lists would have the same text.
+ */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
 {
@@ -240,7 +243,10 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/* Encodes the first tokens of a document, at least `least` and at most `room`, into ids. */
+/*
+ * Encodes a document into `ids` and keeps the first `room` tokens. Fails if there are fewer than
+ * `least`.
+ */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {
@@ -299,7 +305,7 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
     return status ? -1 : 0;
 }
 
-/* ---- classes ---- */
+/* ---- documents to be classified ---- */
 
 static int add_class(kvd_task_items *items, const char *name, kvd_err *err)
 {
@@ -365,7 +371,7 @@ static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids
     return status || ids->n ? status : kvd_fail(err, "class '%s' has no tokens", name);
 }
 
-/* Appends one document to the items, once with every class after it. */
+/* Appends a document as one sequence per class: the document, followed by that class. */
 static int push_document(builder *b, const kvd_task_documents *d, const kvd_tokenizer *tok,
                          const char *text, size_t len, size_t room, const kvd_ids *ask,
                          const kvd_ids *class_ids, size_t n_classes, kvd_err *err)
@@ -412,7 +418,7 @@ int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, c
     return status ? -1 : 0;
 }
 
-/* ---- needles ---- */
+/* ---- needles hidden in text ---- */
 
 typedef struct {
     kvd_ids sentence, question, answer;
@@ -438,7 +444,10 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
            kvd_tokenizer_encode(tok, answer, strlen(answer), false, &x->answer, err);
 }
 
-/* Appends the text id [n] with the needle in it as one sequence. */
+/*
+ * Appends the text id [n], shortened to fit, as one sequence with the needle inserted at `depth` (0
+ * .. 1).
+ */
 static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x, double depth,
                        size_t max_len, kvd_err *err)
 {

@@ -21,18 +21,22 @@ typedef enum {
 enum { KVD_TASK_CLASSES = 64 };
 
 /*
- * An item is a sequence of `run`; of a classification it is n_classes sequences, in the order of
- * the classes. The question is read through the cache: the prompt ends where the question begins,
- * and the question is the beginning, `lead`, of the tokens after the prompt.
+ * Items of one task. An item is one sequence of `run`; in a classification it is n_classes
+ * sequences, in the order of the classes. The prompt ends where the question begins. The question
+ * is the first `lead` tokens after the prompt, and is read through the cache.
  */
 typedef struct {
     size_t n_items;
     /* [n_items] index of the text an item is made from; a bootstrap draws whole texts */
     size_t *cluster;
     size_t n_clusters;
-    kvd_continuations run; /* its arrays belong to this; classify and needle: forced */
+    /*
+     * sequences of the items, whose arrays this struct owns; classify and needle have forced tokens
+     */
+    kvd_continuations run;
     /* generate */
-    char **reference; /* [n_items] text to be compared with; NULL: none */
+    /* [n_items] text that the generated text is compared with; NULL if there is none */
+    char **reference;
     size_t *reference_len;
     /* needle, classify: [run.n_sequences] forced tokens before the answer, at least 1 */
     size_t *lead;
@@ -61,27 +65,30 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
  * prompt.
  */
 typedef struct {
-    const char *const *text; /* paths, as kvd_corpus_spec */
+    const char *const *text; /* [n_text] paths of files, as in kvd_corpus_spec */
     size_t n_text;
-    const char *field; /* of the document */
+    const char *field; /* name of the field that has the text of a document */
     /* text appended to every document; NULL: none */
     const char *ask;
     bool no_special;
     /* Maximum length of a prompt and its continuation; the ends of longer documents are cut. */
     size_t max_len;
-    size_t most; /* documents; 0: all */
+    size_t most; /* largest number of documents; 0 means all */
 } kvd_task_documents;
 
-/* Makes every document a prompt; its reference is the text of another field. */
+/*
+ * Makes an item of every document: the document is the prompt, and the text of another field is the
+ * reference.
+ */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,
                               kvd_err *err);
 
 /*
- * Makes items of every document followed by the question and by each class; without a question, the
- * document's last token serves as the question. label: the field with a document's class. classes
- * "a,b": the candidates, so that another label is an error; NULL: the labels of the documents, in
- * the order in which they occur.
+ * Makes items of every document followed by the question and by each class. Without a question, the
+ * last token of the document serves as the question. `label` is the field with the class of a
+ * document. `classes` lists the candidates as "a,b", and another label is an error. If it is NULL,
+ * the classes are the labels of the documents, in the order in which they occur.
  */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);

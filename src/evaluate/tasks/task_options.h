@@ -10,7 +10,7 @@
 enum { KVD_TASKS_FILES = 256 };
 
 typedef struct {
-    kvd_inputs_options in; /* first */
+    kvd_inputs_options in; /* must be the first member */
     /* 0 and NULL: not given. */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
@@ -20,14 +20,14 @@ typedef struct {
     kvd_metric metric;
     bool metric_given, resume;
     size_t max_new_tokens, shots;
-    kvd_ruler_settings ruler; /* task, essay */
+    kvd_ruler_settings ruler; /* options for the tasks of RULER: tasks and essay */
     bool ruler_given;
     const char *write_items;
-    char *stop; /* allocated; NULL: not given */
+    char *stop; /* text that ends an answer, allocated; NULL if not given */
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
     int chat;           /* index in kvd_chat_words */
-    int gpus;           /* 0: not given */
+    int gpus;           /* number of GPUs; 0 if not given */
     size_t part, parts; /* --part: from 1; parts 0: not given */
     kvd_dtype compute;
     bool cache_given; /* false: in.cache is set by the program */

@@ -45,7 +45,7 @@ const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES] = {
      "share of documents whose likeliest class is the uncompressed model's", true},
 };
 
-/* ---- measures of each task ---- */
+/* ---- scoring of each task ---- */
 
 /* Returns the number of tokens before the token that ends a text. */
 static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
@@ -57,8 +57,8 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 }
 
 /*
- * Texts of one item: what was generated, what the uncompressed model generated; one may be the
- * other.
+ * Scores the generated text of item i against that of the uncompressed model and, if there is one,
+ * against the reference text. `mine` and `theirs` may be the same tokens.
  */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
@@ -128,7 +128,8 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
 }
 
 /*
- * Returns the class whose tokens have the largest total log probability; of equal ones the first.
+ * Returns the class whose tokens have the largest total log probability, the first if several are
+ * equal.
  */
 static size_t choose(const kvd_task_items *items, size_t item, const double *log_p)
 {
@@ -256,7 +257,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /* `dense` counts elements of the cache's own type. */
+    /* In the account, `dense` counts elements of the type of the cache. */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -325,7 +326,7 @@ void kvd_task_run_release(kvd_task_run *f)
     *f = (kvd_task_run){0};
 }
 
-/* ---- several seeds ---- */
+/* ---- means over several seeds ---- */
 
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err)
@@ -355,7 +356,7 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/* ---- summaries ---- */
+/* ---- means and intervals over items ---- */
 
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err)

@@ -37,8 +37,8 @@ typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
     /*
-     * True if the measure compares with the uncompressed model's output. False: it compares with
-     * the data, and its change from the uncompressed model is measured too.
+     * True if the measure compares with the output of the uncompressed model. False if it compares
+     * with the data; its change from the uncompressed model is then measured too.
      */
     bool own;
 } kvd_task_measure_info;
@@ -46,35 +46,44 @@ extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
 /* Results of all tasks under one cache plan. */
 typedef struct {
-    /* [n_items of the task]; NULL: the task was not run; NaN: the item has no text */
+    /* [n_items of the task]; NULL if the task was not run; NaN if the item has no text */
     double *value[KVD_N_FREE_MEASURES];
-    uint32_t *token; /* of generate: [n_items][n_new] */
+    uint32_t *token; /* task generate: [n_items][n_new] generated tokens */
     double seconds;
     /*
      * Bytes that the cache held, relative to an uncompressed 16-bit cache: the mean over all steps;
      * NaN if there are no steps.
      */
     double cache_share;
-    double read_share; /* bytes that steps read, relative to the same; the mean over all steps */
+    /*
+     * bytes that decode steps read, as a share of those of an uncompressed 16-bit cache: mean over
+     * steps
+     */
+    double read_share;
     kvd_stepwise_account account;
 } kvd_task_result;
 
 typedef struct {
-    kvd_task_items items[KVD_N_FREE_TASKS]; /* n_items 0: the task is not wanted */
-    kvd_task_result reference;              /* of the uncompressed model */
-    kvd_journal *journal; /* borrowed, set by the caller; NULL: nothing is saved */
+    /* items of each task; n_items is 0 if the task is not wanted */
+    kvd_task_items items[KVD_N_FREE_TASKS];
+    kvd_task_result reference; /* results of the uncompressed model */
+    /* journal of finished sequences, borrowed, set by the caller; NULL if nothing is saved */
+    kvd_journal *journal;
     /* private */
     const kvd_config *config;
-    const kvd_tokenizer *tokenizer; /* NULL: texts are not compared */
+    const kvd_tokenizer *tokenizer; /* borrowed; NULL if texts are not compared */
     kvd_generator *generator;
-    uint32_t *token[KVD_N_FREE_TASKS]; /* of the uncompressed model */
-    size_t *choice;                    /* [n_items] of classify: its class */
-    bool part; /* one part is generated for the journal; nothing is scored */
+    /* tokens that the uncompressed model generated, for each task */
+    uint32_t *token[KVD_N_FREE_TASKS];
+    /* task classify: [n_items] class that the uncompressed model chose */
+    size_t *choice;
+    /* true if only one part of the items is generated, for the journal, and nothing is scored */
+    bool part;
 } kvd_task_run;
 
 /*
- * Prepares *f, whose items the caller has filled, and runs the uncompressed model. spec: of the
- * generator; its max_len follows from the items. The tokenizer is borrowed. *f can be released
+ * Prepares *f, whose items the caller has filled, and runs the uncompressed model. `spec` describes
+ * the generator; its max_len follows from the items. The tokenizer is borrowed. *f can be released
  * after a failure too.
  */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -85,19 +94,19 @@ void kvd_task_run_release(kvd_task_run *f);
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Runs all items through the cache of a plan, which must be open. If the generator has one part of
- * several, only generates that part, for the journal. Fails if the account does not show that the
- * plan did something (kvd_cache_check_steps). *r must be zeroed or of the same tasks; release it
- * with kvd_task_result_release. name: of the plan in the journal.
+ * Runs all items with the cache of a plan, which must be open. `name` is the name of the plan in
+ * the journal. If the generator has one part of several, only generates that part, for the journal.
+ * Fails if the account does not show that the plan did something (kvd_cache_check_steps). *r must
+ * be zeroed or of the same tasks; release it with kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Fills *mean, which is zeroed, with the means over the results of n seeds, item by item, so that
- * intervals describe the average over seeds; seconds are added. spread: standard deviations of the
- * means over items. The caller releases *mean, also after a failure.
+ * Fills *mean, which must be zeroed, with the means over the results of n seeds, item by item, so
+ * that intervals describe the average over seeds. Seconds are added. `spread` receives the standard
+ * deviations over seeds of the means over items. The caller releases *mean, also after a failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);

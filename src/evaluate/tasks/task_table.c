@@ -20,14 +20,15 @@ struct kvd_task_table {
     const kvd_config *config;
     char label[64], calibrated[64];
     bool seeds;
-    uint64_t seed; /* of intervals */
+    uint64_t seed; /* seed of the bootstrap intervals */
     kvd_rows *rows;
     kvd_column *column;
     column_text *text;
     int n;
     size_t n_rows, capacity;
     double *value[KVD_N_FREE_MEASURES]; /* [n_rows][n_items of its task] */
-    int32_t *token;                     /* [n_rows][n_items][n_new], -1: of several seeds */
+    /* [n_rows][n_items][n_new] generated tokens; -1 if the row is a mean over several seeds */
+    int32_t *token;
 };
 
 static size_t items_of(const kvd_task_table *c, int measure)
@@ -45,7 +46,7 @@ static size_t places_of(const kvd_task_table *c)
     return items->n_items ? items->run.end[items->n_items] : 0;
 }
 
-/* ---- columns ---- */
+/* ---- columns of the result rows ---- */
 
 static void add_column(kvd_task_table *c, const char *name, const char *end, const char *units,
                        const char *what)
@@ -144,7 +145,7 @@ const kvd_rows *kvd_task_table_rows(const kvd_task_table *c)
     return c->rows;
 }
 
-/* ---- rows ---- */
+/* ---- adding result rows ---- */
 
 static int grow(kvd_task_table *c, kvd_err *err)
 {
@@ -220,7 +221,7 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
     return 0;
 }
 
-/* ---- lines ---- */
+/* ---- result rows as lines of text ---- */
 
 /* Appends "name value [lo, hi]" if the rows have such a column. */
 static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)

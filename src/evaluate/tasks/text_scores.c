@@ -8,9 +8,9 @@
 /* ---- words ---- */
 
 /*
- * The character of [a-z0-9] that s [n] begins with, once in lower case, else a space; *width
- * receives its bytes. Beyond ASCII two capitals have a letter of it as (the first of) their small
- * ones: U+0130 and U+212A, the sign of the kelvin.
+ * Returns the character of [a-z0-9] that s [n] begins with after lower-casing, or a space. Sets
+ * *width to its number of bytes. Beyond ASCII, two capitals have a lower case that begins with such
+ * a letter: U+0130 (i) and U+212A, the kelvin sign (k).
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -47,7 +47,7 @@ static void words_release(words *w)
     free(w->word);
 }
 
-/* Sorted. */
+/* Fills *w with the words of s [n], sorted. */
 static int words_of(const char *s, size_t n, words *w, kvd_err *err)
 {
     size_t used = 0, width;
@@ -75,7 +75,7 @@ static int words_of(const char *s, size_t n, words *w, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of words common to both, each counted as often as both have it. */
+/* Returns the number of words that both lists have, each counted as often as both have it. */
 static size_t common_words(const words *a, const words *b)
 {
     size_t i = 0, j = 0, n = 0;
@@ -110,8 +110,8 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
 /* ---- characters ---- */
 
 /*
- * Returns the Levenshtein distance by two rows of Wagner and Fischer's table; row has room for m +
- * 1.
+ * Returns the Levenshtein distance of a [n] and b [m], from two rows of Wagner and Fischer's table.
+ * `row` is scratch memory for m + 1 numbers.
  */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {

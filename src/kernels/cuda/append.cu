@@ -235,7 +235,10 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
         if (mine) {
             const bool is_q = k < group;
             const int head = choose_unit(p, u, g, k, group, 1, r_smem);
-            /* Columns of other CTAs are left to them. */
+            /*
+             * The CTA with the first columns computes every unit. The others compute only units
+             * that are multiplied by R and have columns from `first` on.
+             */
             mine = first == 0 || (u.applies_rope && first < u.d);
 #pragma unroll
             for (int i = 0; i < 2; i++) {

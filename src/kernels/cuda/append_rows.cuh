@@ -12,8 +12,8 @@ namespace
 {
 
 enum {
-    ROWS = 16,                                  /* rows of an item */
-    STAGE_BYTES = 2 * ROWS * KVD_WIDTH_MAX * 2, /* bytes of x of an item: two heads */
+    ROWS = 16,                                  /* rows of Q, K or V in an item */
+    STAGE_BYTES = 2 * ROWS * KVD_WIDTH_MAX * 2, /* bytes of x that an item of two heads reads */
     PREFILL_WARPS = 6,                          /* most warps of a CTA; 2 stages each */
     PREFILL_CTAS = 2,                           /* CTAs per SM */
     DECODE_WARPS = 8

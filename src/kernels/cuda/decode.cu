@@ -38,14 +38,14 @@ enum {
     PAGES_IN_FLIGHT = 64, /* most pages in the ring, a power of 2 */
     BATCHES = 5,          /* fewest batches of pages that the ring holds */
     BATCH = 8,            /* most pages of a batch */
-    LAZY = 8,             /* P may reach 2^LAZY before O is rescaled */
+    LAZY = 8,             /* softmax weights may reach 2^LAZY before O is rescaled */
     SHORT = 4,            /* most pages of an interval that one warp computes alone */
     GROUPS = 4            /* groups of 8 tokens of a unit, which a warp computes at a time */
 };
 
 /*
- * Number of consumer warps; one more warp produces. Up to 8 query heads per KV head (HALVES 1) need
- * 168 registers, up to 16 (HALVES 2) need more.
+ * Number of warps of a CTA that compute attention; one more warp copies pages. With up to 8 query
+ * heads per KV head (HALVES 1) a thread needs 168 registers, with up to 16 (HALVES 2) more.
  */
 template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
 
@@ -214,7 +214,10 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
 {
     const kvd_attn_map &map = p.args.map;
     const int d_qk = map.d_qk[head], first = map.q_offset[head * map.group];
-    /* Rows of narrow heads may be the beginnings of wider ones. */
+    /*
+     * The distance between the query rows of a KV head may exceed d_qk, because rows of narrow
+     * heads may be the beginnings of wider ones.
+     */
     const int stride = map.group > 1 ? map.q_offset[head * map.group + 1] - first : 0;
     const uint16_t *from =
         (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch + first + lane % 4 * 2;
@@ -232,8 +235,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
 }
 
 /*
- * Adds a unit of 8 GROUPS tokens to the state, K at shared-memory address `k`, V at `v`. Tokens
- * from n_tokens on do not count; n_tokens is at least 1.
+ * Adds a unit of 8 * GROUPS tokens to the running softmax state `st` of the warp. Its K is at
+ * shared-memory address `k`, its V at `v`. Only the first n_tokens tokens count, at least 1.
  */
 template <typename T, int HALVES>
 static __device__ __forceinline__ void
@@ -314,8 +317,8 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
 }
 
 /*
- * Loads a segment with word i in lane i. Keeping all words in registers of every lane would make
- * the page loop spill.
+ * Returns word lane % 8 of a segment, which is thus spread over the lanes. Keeping all words in
+ * registers of every lane would make the page loop spill.
  */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
@@ -351,8 +354,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     uint32_t q[8][2 * HALVES];
     uint32_t n0 = 0, n1; /* number of units of the CTA before this segment, and including it */
     /*
-     * Bit 0 is the parity of the merge area, which is free for its first user. The bits above count
-     * the intervals that one warp computed alone.
+     * Bit 0 is the parity of the barrier of the merge area, which is free for its first user. The
+     * bits above count the intervals that one warp computed alone.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -373,8 +376,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /*
-         * Index of this warp's first unit, counted from the segment's first unit: its place in the
-         * merge.
+         * Index of this warp's first unit within the segment, which is also the warp's place in the
+         * merge area.
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES> st;
@@ -413,7 +416,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        pipe_wait(area.free, turn & 1); /* the result of the preceding segment has been read */
+        /* all warps have read the result of the preceding segment */
+        pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)
             stamp(p, AT_LAST_DONE);
@@ -455,8 +459,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 }
 
 /*
- * Order of shared memory: ring, O of the merge area, maxima and sums, barriers (full, empty, free),
- * offsets, is_last, a sum of the parameters, start time.
+ * Number of barriers in shared memory. The order there is: ring, O of the merge area, maxima and
+ * sums, barriers (full, empty, free), offsets, is_last, a sum of the parameters, start time.
  */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 

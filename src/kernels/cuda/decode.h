@@ -39,12 +39,13 @@ typedef struct {
     const void *q;    /* device [batch][q_pitch] */
     const void *pool; /* device, pages of this layer */
     void *o;          /* output, device [batch][o_pitch] */
-    float *lse;       /* output, device [batch][n_heads], natural logarithm, or NULL */
+    /* output, device [batch][n_heads]: natural logarithm of the sum of exponentials, or NULL */
+    float *lse;
     /* output, device [n_ctas], nanoseconds that each CTA worked, or NULL */
     unsigned long long *busy;
     /* output, device [n_ctas][KVD_DECODE_STAMPS], nanoseconds (decode.cu names them), or NULL */
     unsigned long long *stamps;
-    int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
+    int32_t n_ctas; /* number of CTAs: kvd_decode_ctas(), or any number up to 1024 */
     /*
      * device, kvd_decode_workspace_bytes() bytes: the plan and the partial results. Must be kept
      * from plan to run.

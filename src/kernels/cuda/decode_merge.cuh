@@ -20,7 +20,7 @@ typedef struct {
     int32_t d_v_max, o_pitch, ring_bytes;
 } params;
 
-/* Stamps of a CTA's time line, args.stamps [CTA][KVD_DECODE_STAMPS]. */
+/* Events whose times a CTA writes to args.stamps [CTA][KVD_DECODE_STAMPS]. */
 enum {
     AT_ENTRY,        /* first instruction */
     AT_WORK,         /* the producer has its first segment */
@@ -42,12 +42,12 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
         p.args.stamps[blockIdx.x * KVD_DECODE_STAMPS + (unsigned)i] = now_ns();
 }
 
-/* ---- the state of a warp ---- */
+/* ---- running softmax state of a warp ---- */
 
 /*
- * Running state of one warp within a segment: the largest raw score of head lane/4 (and lane/4 +
- * 8), this lane's share of the sum of exponentials, and O^T: dims 16 i + lane/4 (and + 8) of heads
- * 2 (lane % 4) (and + 1).
+ * Running softmax state of one warp within a segment. `max` is the largest raw score of head lane/4
+ * (and lane/4 + 8), and `sum` is the share of this lane in the sum of exponentials. `o` is O^T:
+ * dims 16 i + lane/4 (and + 8) of heads 2 (lane % 4) (and + 1).
  */
 template <int HALVES> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][8][4];
@@ -67,15 +67,15 @@ template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES>
     }
 }
 
-/* ---- the warps of a CTA ---- */
+/* ---- merging the results of the warps of a CTA ---- */
 
 /*
- * Merge area in shared memory: for each place (in the order of first units) O [group][o_pitch], and
- * [16] maxima and sums.
+ * Area of shared memory in which the warps of a CTA merge their results. It has one place per warp,
+ * in the order of their first units: O [group][o_pitch] in `o`, maxima and sums in `ml`.
  */
 typedef struct {
     float *o;
-    float2 *ml;        /* [warps][KVD_GROUP_MAX] */
+    float2 *ml;        /* [warps][KVD_GROUP_MAX] maximum and sum of each query head */
     uint32_t free;     /* barrier that completes when every warp has read the last result */
     uint32_t *is_last; /* shared memory: 1 if this CTA was the last to finish its segment */
 } merge_area;
@@ -117,8 +117,8 @@ put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
 }
 
 /*
- * Writes two dims of one query head: O / sum as 16-bit values, and once per head the logarithm of
- * the sum.
+ * Writes dims 2 pair and 2 pair + 1 of one query head to the output, as O / sum in 16 bits. For
+ * pair 0 also writes the logarithm of the sum of exponentials to args.lse, if wanted.
  */
 template <typename T>
 static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s,
@@ -135,7 +135,10 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
             fmaf(max, map.scale, logf(sum));
 }
 
-/* Stores two numbers of a slot, which another CTA reads after the count of arrivals. */
+/*
+ * Stores two numbers in a slot of the workspace. Another CTA reads them after the counter of
+ * arrivals shows that all slots are written.
+ */
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 {
     asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
@@ -143,8 +146,8 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 }
 
 /*
- * Merges the warps' results into the segment's result. A whole interval is written to the output, a
- * part of a split interval to its slot.
+ * Merges the first `places` places of the merge area. If `is_whole` is true, the result is that of
+ * a whole interval and goes to the output, otherwise to the slot of this CTA in the workspace.
  */
 template <typename T, int WARPS>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
@@ -186,12 +189,12 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/* ---- the CTAs of an interval ---- */
+/* ---- merging the results of the CTAs that share an interval ---- */
 
 /*
- * Loads the slots of an interval's CTAs into the merge area; called by the last CTA that finished.
- * Each warp loads one head and every `split`-th slot, each lane 4 dims. Returns split, the number
- * of places that remain to be merged.
+ * Merges the slots of the CTAs that share an interval into `split` places of the merge area, and
+ * returns `split`. Called by the last CTA that finished. Each warp reads one head and every
+ * `split`-th slot, each lane 4 dims.
  */
 template <int WARPS>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
@@ -245,11 +248,11 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
     return split;
 }
 
-/* ---- one warp ---- */
+/* ---- output of an interval that one warp computed alone ---- */
 
 /*
- * Writes O / sum and the logarithm of the sum of an interval that one warp computed alone, directly
- * from registers.
+ * Writes the output (O / sum) and the logarithm of the sum of exponentials of an interval that one
+ * warp computed alone, directly from registers.
  */
 template <typename T, int HALVES>
 static __device__ __forceinline__ void put_short(const state<HALVES> &st, const params &p,

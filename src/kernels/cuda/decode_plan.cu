@@ -62,13 +62,19 @@ static __device__ int pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the number of pieces between which an interval may be cut. */
+/*
+ * Returns the number of pieces of CUT_TOKENS tokens in an interval of `tokens` tokens. Intervals
+ * are cut between pieces only.
+ */
 static __device__ int pieces_of(const params &p, int tokens)
 {
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns the number of pages of a request that come before those of the first KV heads. */
+/*
+ * Returns the number of pages of request b that hold the second half of the KV heads. The pages of
+ * the first half come after them. Returns 0 if there is no second half.
+ */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -114,7 +120,7 @@ static __device__ void put_count(const params &p, int c, int count, int next)
     *reinterpret_cast<int4 *>(p.work.cta + c) = make_int4(count, next, 0, 0);
 }
 
-/* ---- none ---- */
+/* ---- scheduler NONE ---- */
 
 static __device__ __forceinline__ void plan_none(const params &p, int batch)
 {
@@ -251,8 +257,8 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
 /* ---- scheduler of kvdim (KVD_SCHEDULE_OURS) ---- */
 
 /*
- * Returns the cost of KV heads first .. end - 1 of request b, which must have equal numbers of
- * tokens.
+ * Returns the modelled cost of KV heads first .. end - 1 of request b, which must have equal
+ * numbers of tokens.
  */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
@@ -300,7 +306,7 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns the interval and the piece at which CTA c starts. */
+/* Returns the interval (x) and the piece within it (y) at which the work of CTA c starts. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -350,12 +356,13 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Gives every interval CTAs of its own and fills start[0 .. n_ctas] as cut() does. A CTA then has
- * one segment, and an interval with one CTA needs no merge. The first attempt is one CTA per
- * interval, the second the CTAs between an interval's ends, in parts of a CTA, rounded. An attempt
- * fails if an interval has no CTA, or if a CTA costs more than 1/16 above an equal share (and
- * MERGE_COST more, if it is the only one of its interval). Returns 1 in all threads, or 0 if both
- * attempts fail.
+ * Tries to give every interval CTAs of its own, and fills start[0 .. n_ctas] as cut() does. A CTA
+ * then has one segment, and an interval with one CTA needs no merge.
+ *
+ * The first attempt gives each interval one CTA. The second gives it a number of CTAs in proportion
+ * to its cost, rounded. An attempt fails if an interval has no CTA, or if a CTA costs more than
+ * 1/16 above an equal share. A CTA that has an interval alone may cost MERGE_COST more. Returns 1
+ * in all threads, or 0 if both attempts fail.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -514,7 +521,7 @@ static __global__ void __launch_bounds__(N_THREADS) plan_kernel(const __grid_con
     plan<SCHEDULE>(p);
 }
 
-/* Plans one layer per CTA. */
+/* Creates the work lists of several layers, one layer per CTA. */
 template <int SCHEDULE>
 static __global__ void __launch_bounds__(N_THREADS) plan_layers_kernel(const params *p)
 {

@@ -13,7 +13,7 @@
 
 static_assert(KVD_PAGE_TOKENS == 64, "the unrolled loops below are for 64 tokens");
 
-/* ---- pipes ---- */
+/* ---- barriers in shared memory ---- */
 
 static __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
@@ -32,8 +32,8 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
 }
 
 /*
- * Returns 1 if the phase is complete, else 0. On Hopper the instruction waits for a short time
- * before it returns 0.
+ * Returns 1 if the phase of barrier `bar` with this parity is complete, else 0. On Hopper the
+ * instruction waits for a short time before it returns 0.
  */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
@@ -158,7 +158,7 @@ static __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
-/* ---- arithmetic on a tile of keys ---- */
+/* ---- products of a unit of keys: scores and weighted values ---- */
 
 static __device__ __forceinline__ float exp2_fast(float x)
 {
@@ -218,9 +218,9 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t addr
 }
 
 /*
- * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. The address of lanes 0-15 is
- * that of the 256 bytes of 16 dims of a group of 8 tokens, and the address of lanes 16-31 is that
- * of the next group. If HALVES is 1, rows 8-15 of Q are zero and those of S are dropped.
+ * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. For ldmatrix, lanes 0-15 address
+ * the 256 bytes of 16 dims of a group of 8 tokens, and lanes 16-31 those of the next group. If
+ * HALVES is 1, rows 8-15 of Q are zero and those of S are dropped.
  */
 template <typename T, int HALVES, int GROUPS, int STEPS>
 static __device__ __forceinline__ void

@@ -42,11 +42,12 @@ typedef struct {
  * the sum of the exponentials relative to it.
  */
 typedef struct {
-    kvd_decode_cta *cta;      /* [n_ctas] */
-    uint32_t *arrived;        /* [n_ctas] counters indexed by first_cta; zero between launches */
-    kvd_decode_segment *list; /* [batch * n_kv_heads + n_ctas] */
-    float *slot_ml;           /* [2 n_ctas][group][2] */
-    float *slot_o;            /* [2 n_ctas][group][d_v_max] */
+    kvd_decode_cta *cta; /* [n_ctas] work of each CTA */
+    uint32_t *arrived;   /* [n_ctas] counters indexed by first_cta; zero between launches */
+    /* [batch * n_kv_heads + n_ctas] segments after the first of each CTA */
+    kvd_decode_segment *list;
+    float *slot_ml; /* [2 n_ctas][group][2]: largest raw score, sum of exponentials */
+    float *slot_o;  /* [2 n_ctas][group][d_v_max]: O before the division */
     /* used by the plan only: sort keys (their number is a power of 2) or prefix sums */
     unsigned long long *scratch;
     /* used by the plan only: [batch * n_kv_heads] CTA << 16 | index within the CTA */

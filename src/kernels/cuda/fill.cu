@@ -24,8 +24,8 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
 }
 
 /*
- * Returns dims first .. first + 7 of one token. Dims from `width` on are zero, and all are zero if
- * !there.
+ * Returns dims first .. first + 7 of one token as 16-bit values. Dims from `width` on are zero, and
+ * all are zero if `there` is false.
  */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
@@ -44,7 +44,10 @@ __device__ static size_t thread_index()
     return static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x;
 }
 
-/* Returns kvd_blocked_index of kernels/layout.h, which is a host function. */
+/*
+ * Returns the index of element (t, i) of a head of width d in layout BLOCKED, as kvd_blocked_index
+ * does on the host.
+ */
 __device__ static size_t blocked(size_t t, int i, int d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
@@ -81,7 +84,7 @@ __global__ static void fill_q_rows_kernel(const kvd_fill_args a, uint16_t *q)
                                            static_cast<uint32_t>(a.kv_len[b] - 1), first, d);
 }
 
-/* Grid y: K of all KV heads, then V of all KV heads. */
+/* Fills K and V in the pages. Grid y counts the KV heads of K, then those of V. */
 __global__ static void fill_kv_kernel(const kvd_fill_args a, uint16_t *pool)
 {
     const int n_kv = a.map.n_kv_heads, b = static_cast<int>(blockIdx.z);
@@ -178,7 +181,10 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
 
 /* ---- Palu's latents ---- */
 
-/* Grid y: group after group, the K latents and then the V latents of each, as in a page. */
+/*
+ * Fills the latents in the pages. Grid y counts group after group: the K latents, then the V
+ * latents of each, as in a page.
+ */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
 {
@@ -226,7 +232,8 @@ __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *si
         const uint4 x = from[i];
         sum += x.x ^ x.y ^ x.z ^ x.w;
     }
-    if (sum == 0x9e3779b9u) /* keeps the loads; the condition need never be true */
+    /* uses `sum`, so that the compiler keeps the loads; need never be true */
+    if (sum == 0x9e3779b9u)
         *sink = sum;
 }
 

@@ -48,10 +48,11 @@ cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stre
 typedef struct {
     int dtype, sharp;
     uint64_t seed;
-    int tensor; /* kvd_operand */
+    int tensor; /* kvd_operand: the tensor to fill */
     int32_t batch, n_heads;
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX]; /* query heads for Q, KV heads for K and V */
-    int32_t padded;                                    /* multiple of 8 */
+    /* number of columns that are written, a multiple of 8 */
+    int32_t padded;
     /*
      * Device [batch]: number of rows of this tensor, and number of keys. The last row has the
      * position of the last key.

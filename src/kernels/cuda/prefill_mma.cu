@@ -48,7 +48,7 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/* Copies 16 bytes to shared memory, or writes zeros if there is nothing to read. */
+/* Starts a copy of 16 bytes to shared memory, or of zeros if `there` is false. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -74,8 +74,8 @@ __device__ __forceinline__ unsigned long long now_ns()
 }
 
 /*
- * Returns threadIdx.x, read at every use: a value kept across the call of a body, which needs every
- * register, would spill.
+ * Returns threadIdx.x, read from its hardware register at each call. A value that is kept while a
+ * pass runs would spill, because a pass needs every register.
  */
 __device__ __forceinline__ int thread_now()
 {
@@ -84,13 +84,13 @@ __device__ __forceinline__ int thread_now()
     return t;
 }
 
-/* The tile that a worker computes, in shared memory. */
+/* Description in shared memory of the tile that a worker (4 warps) computes. */
 struct job {
     const uint16_t *q;    /* row 0 of the tile in blocked Q */
     const uint16_t *pool; /* K of the KV head in page 0 */
     const int32_t *pages; /* page table of the request */
-    uint16_t *o;          /* row 0 of the tile, column 0 of the head */
-    float *lse;           /* row 0 of the tile, or NULL */
+    uint16_t *o;          /* output: row 0 of the tile, column 0 of the head */
+    float *lse;           /* log-sum-exp of row 0 of the tile, or NULL */
     int32_t d_qk, d_v, kv_len, n_rows;
     int32_t pos; /* position of row 0 of the tile */
     int32_t page_elements, o_pitch, stages, stage_bytes;
@@ -121,8 +121,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
 }
 
 /*
- * Computes O += P V for the 64 keys of a block and 16 * N16 dims. v_at is the lane's row of the
- * first fragment.
+ * Computes O += P V for the 64 keys of a block and 16 * N16 dims. v_at is the shared-memory address
+ * of the row of V that this lane loads first.
  */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
@@ -151,7 +151,10 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
     }
 }
 
-/* Computes rows row0 .. row0 + 64 ROWS16 - 1 of the tile; a warp has 16 ROWS16 of them. */
+/*
+ * Computes attention for rows row0 .. row0 + 64 ROWS16 - 1 of the tile; each warp has 16 ROWS16 of
+ * them.
+ */
 template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(const job &w, int row0)
 {
     const int tid = (int)threadIdx.x % WORKER_THREADS;

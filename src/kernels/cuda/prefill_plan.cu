@@ -218,7 +218,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
 
 /* ---- scheduler of the papers (ZACK, FDC) ---- */
 
-/* Returns the unit of task i: prefix[u] <= i < prefix[u + 1]. */
+/* Returns the unit (request, query head) that task i belongs to: prefix[u] <= i < prefix[u + 1]. */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 {
     int lo = 0, hi = n_units;
@@ -251,7 +251,8 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    __shared__ kvd_prefill_tile tail[CTAS_MAX]; /* tasks of the last round */
+    /* tasks of the last round, which does not fill all CTAs */
+    __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
     __shared__ int32_t n_pieces;
@@ -276,7 +277,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
         return x;
     };
 
-    /* Loads and numbers of tiles of the full rounds. */
+    /* Compute the load and the number of tiles that each CTA has from the full rounds. */
     for (int c = t; c < n; c += THREADS) {
         float sum = 0;
         int tiles = 0;
@@ -393,7 +394,7 @@ __global__ void __launch_bounds__(THREADS, 1) plan_kernel(const __grid_constant_
     plan(p);
 }
 
-/* Plans one layer per CTA. */
+/* Creates the tile lists of several layers, one layer per CTA. */
 __global__ void __launch_bounds__(THREADS, 1) plan_layers_kernel(const plan_args *p)
 {
     plan(p[blockIdx.x]);

@@ -48,7 +48,10 @@ enum {
     BAR_FETCH
 };
 
-/* Limit of P and of the sums; above it the reference moves. A float16 P can hold it. */
+/*
+ * Limit of the softmax weights P and of their sums, which float16 can hold. Above it the reference
+ * m of the exponent is set again.
+ */
 #define SUM_LIMIT 16384.0f
 
 /* Data of a tile, computed once and read by all warps. */
@@ -87,7 +90,7 @@ __host__ __device__ constexpr int block_keys(int d_v)
     return d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
 }
 
-/* Position in a ring of barriers. */
+/* Position in a ring of barriers: index, and parity of the phase. */
 struct ring {
     int at;
     uint32_t parity;
@@ -101,8 +104,8 @@ template <int N> __device__ __forceinline__ void step(ring &r)
 }
 
 /*
- * Waits for the next tile. Each user releases it after its last use. All lanes read it, so all
- * lanes arrive.
+ * Waits until the next tile is announced. All lanes of a warp read the tile, so all lanes arrive in
+ * tile_done() after their last use.
  */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
@@ -291,8 +294,8 @@ __device__ __forceinline__ void wait_slot(const worker &w)
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
 /*
- * Releases, for the whole warp, the memory that `bar` guards. Only wgmma has read it (and lanes,
- * see again_qk).
+ * Tells barrier `bar` that the whole warp has read the memory that the barrier guards. Only wgmma
+ * may have read it; again_qk(), where lanes read it, waits for the lanes first.
  */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
@@ -386,7 +389,10 @@ __device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV
     }
 }
 
-/* Computes S again, one warp at a time. q and k are the addresses of the tiles. */
+/*
+ * Computes S = Q K^T again with mma.sync, every warp for its own 16 rows. q and k are the
+ * shared-memory addresses of Q and of the key block.
+ */
 template <bool BF16, int N2>
 __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k, int d_qk)
 {
@@ -416,7 +422,10 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
-/* Replaces S by exp2(S c - m); sums[r] is its sum over this thread's columns of row r. */
+/*
+ * Replaces every score s of row r by exp2(s c - m[r]). Sets sums[r] to the sum over the columns of
+ * this thread.
+ */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
                                              float (&sums)[2])
@@ -471,7 +480,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
-/* Computes this warpgroup's rows of the tile. */
+/* Computes attention for the 64 rows of this warpgroup in the tile. */
 template <bool BF16, int DV>
 __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
 {
@@ -518,7 +527,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
                               kvd_smem(SH.slot[slot_at(w)]), 0, w);
 
     for (;; j--) {
-        /* ---- S to P ---- */
+        /* ---- scores S to softmax weights P ---- */
         const bool masked = j >= clear;
         bool exact = masked;
         float sums[2];

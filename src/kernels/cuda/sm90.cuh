@@ -82,7 +82,7 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
                  : "memory");
 }
 
-/* ---- copies, fences, budgets ---- */
+/* ---- bulk copies, fences, named barriers, register budgets ---- */
 /*
  * Copies `bytes` bytes (a multiple of 16) of contiguous global memory into shared memory and counts
  * them on `bar`.
@@ -152,8 +152,11 @@ __device__ __forceinline__ unsigned long long global_ns(void)
     return t;
 }
 
-/* ---- wgmma ---- */
-/* Returns a matrix descriptor. `lead` and `stride` are in bytes, multiples of 16. */
+/* ---- wgmma: products of a warpgroup ---- */
+/*
+ * Returns the descriptor of a wgmma operand in shared memory. `lead` and `stride` are in bytes,
+ * multiples of 16.
+ */
 __device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uint32_t stride)
 {
     return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 |
@@ -171,7 +174,10 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* Keeps uses of registers that a running wgmma reads or writes from moving across the wait. */
+/*
+ * Prevents the compiler from moving uses of registers x, which a running wgmma reads or writes,
+ * across this call.
+ */
 template <int N> __device__ __forceinline__ void hold(float (&x)[N])
 {
 #pragma unroll
@@ -206,8 +212,8 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define F7 F6, F(7)
 
 /*
- * Computes x [64][N] (+)= A [64][16] B [16][N], with A and B given by descriptors and summed along
- * their 16-byte rows. Accumulates if `more`. N is twice the length of x.
+ * Defines wgmma_ss, which computes x [64][N] = A [64][16] B [16][N], or x += A B if `more`. A and B
+ * are given by descriptors and summed along their 16-byte rows. N is twice the length of x.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -233,8 +239,8 @@ WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
 #undef WGMMA_SS
 
 /*
- * Computes x [64][N] += A [64][16] B [16][N], with A in registers a[0..3] and B given by a
- * descriptor, summed across its 16-byte rows.
+ * Defines wgmma_rs, which computes x [64][N] += A [64][16] B [16][N]. A is in registers a[0..3]. B
+ * is given by a descriptor and summed across its 16-byte rows.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \
@@ -281,7 +287,7 @@ WGMMA_RS(128, R7, F7, "%64", "%65", "%66", "%67", "%68")
 #undef R6
 #undef R7
 
-/* ---- one warp: a spare way to the same products ---- */
+/* ---- products of one warp by mma.sync, without wgmma ---- */
 __device__ __forceinline__ void ldmatrix4(uint32_t (&x)[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

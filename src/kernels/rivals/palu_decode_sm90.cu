@@ -47,26 +47,31 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    PIECE_BYTES = PIECE_RANKS * TOKENS * 2, /* bytes of one place of the ring */
+    PIECE_BYTES = PIECE_RANKS * TOKENS * 2, /* bytes of one slot (place) of the ring buffer */
     PLACES_MAX = 24,
     QUERIES = 8, /* columns of S: 2 KV heads x 4 query heads */
     QUERY_PITCH = 2 * D + 16,
     THREADS = 384,
     SMEM_MAX = 232448,
-    OFF_QUERY = 0,                                 /* 2 warpgroups x 8 x QUERY_PITCH */
-    OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH, /* 2 x 64 tokens x 8 x 2 bytes */
-    OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,    /* 2 x 4 warps x 8 floats */
+    /* queries: 2 warpgroups x 8 x QUERY_PITCH bytes */
+    OFF_QUERY = 0,
+    /* softmax weights: 2 x 64 tokens x 8 x 2 bytes */
+    OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
+    OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2, /* maxima, later sums: 2 x 4 warps x 8 floats */
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8, /* barriers `full` and `free` of U */
-    /* [TURNS_HERE][128 threads] x 4 (cosine, sine) */
+    /* RoPE angles: [8 - TURNS_KEPT][128 threads] x 4 pairs of cosine and sine, 16 bits each */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /* number of the 8 rotations that are kept in registers; the others are in shared memory */
+    /*
+     * number of a thread's 8 groups of RoPE angles that it keeps in registers; the others are in
+     * shared memory
+     */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns the number of ring places that fit in shared memory next to U. */
+/* Returns the number of slots of the ring buffer that fit in shared memory next to U. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -155,7 +160,10 @@ __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t byt
         : "memory");
 }
 
-/* Copies to the same address in both CTAs of the cluster; each counts on its own barrier. */
+/*
+ * Starts a copy of `bytes` bytes to shared address `to` of both CTAs of the cluster. In each CTA
+ * the arriving bytes are counted on its own barrier `bar`.
+ */
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t bar, uint64_t policy)
 {
@@ -167,8 +175,8 @@ __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint
 }
 
 /*
- * Returns a matrix descriptor without swizzle. The strides are in bytes between 8 x 8 blocks along
- * K and along M or N.
+ * Returns a wgmma descriptor of a matrix in shared memory without swizzle. The strides are the
+ * bytes between 8 x 8 blocks along K and along M or N.
  */
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t along_k,
                                                uint32_t along_mn)
@@ -266,7 +274,7 @@ template <int dtype> __device__ __forceinline__ uint32_t pack(float low, float h
     return r;
 }
 
-/* Returns one of the two values that `pack` combined. */
+/* Returns the high (if `high`) or the low 16-bit value of a packed pair as a float. */
 template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int high)
 {
     const uint32_t x = high ? two >> 16 : two & 0xffff;
@@ -281,7 +289,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return r;
 }
 
-/* Index of a place in the ring, and the parity of the phase that fills it. */
+/* Slot of the ring buffer: its index, and the parity of the barrier phase that fills it. */
 struct place {
     uint32_t at, parity;
 };
@@ -301,8 +309,8 @@ __device__ __forceinline__ void step(place &p, uint32_t places)
 }
 
 /*
- * Returns the number of clusters with work. The pages of a layer are numbered group after group,
- * request after request, and cut into runs.
+ * Returns the number of clusters that have work. The `pages` pages of all groups and requests of a
+ * layer are cut into one run of pages per cluster.
  */
 __device__ __forceinline__ int clusters_used(const params &p, int pages)
 {
@@ -315,7 +323,10 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* range of pages of the run over all groups; pages per group; cluster */
+    /*
+     * first page of the run and the page after its last, counted over all groups; number of pages
+     * of one group; index of the cluster
+     */
     int begin, end, per_group, cluster;
 };
 
@@ -330,7 +341,7 @@ __device__ __forceinline__ run my_run(const params &p)
     return r;
 }
 
-/* Returns the request that page x of a group belongs to. */
+/* Returns the request that page x belongs to, where x counts the pages of one latent group. */
 __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int x)
 {
     int low = 0, high = batch;
@@ -345,8 +356,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies latents into the ring, in one thread. Order: K of page i + 1 before V of page i, within
- * the pages of one group.
+ * Copies U and the latents of the run of pages into shared memory, in one thread. Within one group,
+ * K of page i + 1 is copied before V of page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -481,7 +492,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             float o[4][4] = {}, top[2] = {-CUDART_INF_F, -CUDART_INF_F}, total[2] = {0, 0};
-            /* pages whose index in the run is w mod 2 */
+            /* this warpgroup computes every second page of the run, beginning with page w */
             for (int i = (x - begin + w) & 1; i < n; i += 2) {
                 const uint32_t in_run = static_cast<uint32_t>(x - group_begin + i);
                 const int tile = first + i;
@@ -696,8 +707,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             /*
-             * This warpgroup's part of (g, b): unnormalised sums, their maxima and the sums of the
-             * weights.
+             * Write the partial result of this warpgroup for group g and request b: unnormalised
+             * sums, maxima of the scores, and sums of the weights.
              */
             const long long slot =
                 ((static_cast<long long>(cluster) + g * p.batch + b) * 2 + rank) * 2 + w;
@@ -771,7 +782,10 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     cluster_sync(); /* the other CTA of the cluster may still be sending to this one */
 }
 
-/* Merges the parts. One CTA per (request, query head), one thread per latent dimension. */
+/*
+ * Merges the partial results of all warpgroups into the output. Grid: one CTA per (request, query
+ * head), one thread per latent dimension.
+ */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900

@@ -31,7 +31,7 @@ size_t kvd_palu_up_elements(const kvd_palu_shape *s)
     return (size_t)s->n_kv_heads * (size_t)s->rank_k * KVD_PALU_D_HEAD;
 }
 
-/* Writes row t of a page's latents. */
+/* Writes the latent `row` [rank] of token t into a page as 16-bit values, in layout PAGED. */
 static void put_row(uint16_t *page, size_t t, size_t rank, int dtype, const float *row)
 {
     for (size_t r = 0; r < rank; r += 8)

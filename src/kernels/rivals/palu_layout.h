@@ -42,7 +42,7 @@ enum {
     KVD_PALU_D_HEAD = 128,
     KVD_PALU_GROUP = 4, /* number of KV heads that share one latent */
     KVD_PALU_PAGE_TOKENS = 64,
-    /* the kernel requires ranks that are multiples of this, up to 256 (p >= 0.5) */
+    /* ranks must be multiples of this, and at most 256 (p >= 0.5) */
     KVD_PALU_RANK_STEP = 16,
     /* smallest rank of K; below it the rebuild would no longer be the larger part of the work */
     KVD_PALU_RANK_K_MIN = 80,
@@ -58,7 +58,10 @@ typedef struct {
 /* Returns 0 if the kernel supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/* Return the number of elements of one page, and of U of one layer. */
+/*
+ * Return the number of 16-bit elements of one page of the cache, and of the matrices U of one
+ * layer.
+ */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 

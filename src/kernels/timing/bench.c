@@ -241,7 +241,7 @@ static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 /* ---- rounds ---- */
 
 typedef struct {
-    double *sm, *mem; /* [samples] */
+    double *sm, *mem; /* [samples] clocks of the SMs and of the memory in MHz */
     double hottest;
 } readings;
 

@@ -33,14 +33,17 @@ typedef struct {
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
     bool no_graph; /* true if `launch` cannot be captured into a CUDA graph */
-    /* The fields below are results. */
+    /* The fields below are results, filled by kvd_bench_run. */
     /* [samples] microseconds per launch, owned by the caller; NaN if the GPU was throttled */
     double *us;
     bool graph;      /* true if the launches were replayed as a CUDA graph */
     double first_us; /* microseconds of the very first launch */
     /* numbers of samples dropped, and of samples taken under the GPU's power limit */
     int throttled, power_capped;
-    /* median, median and maximum over the rounds; NaN if unknown */
+    /*
+     * median clock of the SMs, median clock of the memory, and highest temperature in degrees
+     * Celsius over the rounds; NaN if unknown
+     */
     double sm_clock_mhz, mem_clock_mhz, temperature;
 } kvd_bench_rival;
 
@@ -73,7 +76,10 @@ int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /* "" or words separated by blanks: slow-first outliers noise short throttled */
+    /*
+     * warnings about the samples, separated by blanks: slow-first outliers noise short throttled;
+     * "" if there are none
+     */
     char warnings[96];
 } kvd_bench_stats;
 

@@ -51,9 +51,9 @@ void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kv
 }
 
 enum { REPEATS = 3, GEMM_N = 1536, LINE = 4096 };
-static const size_t floats = (size_t)32 << 20; /* 128 MiB */
+static const size_t floats = (size_t)32 << 20; /* number of floats in a buffer: 128 MiB */
 
-/* Fills x with a MiB of random values, repeated: random enough for arithmetic and for memory. */
+/* Fills x [n] with copies of one MiB of pseudo-random values. */
 static void fill(float *x, size_t n)
 {
     enum { PIECE = 1 << 18 };
@@ -93,7 +93,8 @@ static double copy_rate(const float *from, float *to)
 }
 
 /*
- * Returns a sum made of 16 parallel sums, plain C that the compiler vectorises without reordering.
+ * Returns the sum of x [LINE]. It is made of 16 partial sums, which the compiler vectorises without
+ * reordering.
  */
 static double sum_line(const float *x)
 {
@@ -123,9 +124,10 @@ static double read_rate(const float *x, double *sum)
 }
 
 /*
- * Computes x = 2^x / 2 for x in [0, 1) by the Taylor polynomial of degree 5, which is the work of a
- * vectorised exp after its range reduction. The result is in [0, 1), so the step can be repeated.
- * 64 values at once fit in registers, and their chains of products overlap.
+ * Size of the measurement of exponentials: values at a time, and rounds of x = 2^x / 2. 2^x for x
+ * in [0, 1) is a Taylor polynomial of degree 5, the work of a vectorised exp after its range
+ * reduction. The result is in [0, 1) again. 64 values fit in registers, and their chains of
+ * products overlap.
  */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 

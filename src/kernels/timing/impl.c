@@ -10,7 +10,10 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
 
-/* Implementations `ref` and `cpu`: float32 in layout PLAIN, with inputs generated on the host. */
+/*
+ * State of the implementations `ref` and `cpu`, which compute in float32 in layout PLAIN with
+ * inputs generated on the host.
+ */
 
 typedef struct {
     const kvd_problem *p;
@@ -299,7 +302,10 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
-    /* Entries after a request's pages are never read; -1 would reveal a read. */
+    /*
+     * The kernels must not read the table entries after a request's last page. Such a read gives
+     * page -1 and is noticed.
+     */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)
         for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)
@@ -311,5 +317,5 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
 }
 
 #else
-typedef int kvd_no_device_memory; /* a file needs a declaration */
+typedef int kvd_no_device_memory; /* ISO C requires at least one declaration per file */
 #endif

@@ -112,10 +112,7 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
  */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
-/*
- * Measures the peak rates of this CPU. The floors of CPU rows (kernels/timing/impl.h) are
- * computed from them.
- */
+/* Peak rates of this CPU, from which the lower bounds of the times (kvd_floors) are computed. */
 
 /*
  * Fills *c with the best of 3 measurements on all threads: sgemm of 1536^3, memcpy and a sum over
@@ -124,7 +121,7 @@ void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kv
  */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
-/* Measures the peak rates of the current GPU through kernels/cuda/ceilings.h. */
+/* Peak rates of the current GPU, measured by kernels/cuda/ceilings.h. */
 
 /*
  * Fills *c with the rates of a copy, a read, the bf16 product of 8192^3 through cuBLAS, and
@@ -166,12 +163,12 @@ extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "paper
 /* Widths at which an implementation computes a case. */
 typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own width */
-    KVD_WIDTH_USE_PADDED, /* every head padded to the widest: same answer, more work */
-    /* every head at d_head: the uncompressed problem, with its own data and its own answer */
+    KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest: same output, more work */
+    /* every head at d_head: the uncompressed problem, with its own inputs and reference output */
     KVD_WIDTH_USE_DENSE,
     /*
-     * latents shared by groups of heads, with the same number of elements, from which K is rebuilt:
-     * its own answer
+     * latents shared by groups of heads, as many elements as the case stores, from which K is
+     * rebuilt; the reference output is its own
      */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
@@ -258,7 +255,7 @@ typedef struct {
     const char *(*engine)(const void *self);
 } kvd_impl;
 
-/* All implementations, in families. */
+/* All implementations of attention, grouped by source file. */
 extern const kvd_impl kvd_impl_ref, kvd_impl_cpu;
 #ifdef KVD_CUDA
 extern const kvd_impl kvd_impl_cuda, kvd_impl_cuda_mma, kvd_impl_cuda_dense;

@@ -16,7 +16,8 @@
 #include "kernels/timing/impl.h"
 
 /*
- * number of layers of a model, whose plans are made together because widths differ between layers
+ * Number of layers whose work is planned in one launch, because widths differ between the layers of
+ * a model.
  */
 enum { LAYERS = 32 };
 
@@ -27,17 +28,19 @@ typedef struct {
     kvd_attn_map map;
     kvd_attn_batch batch;
     kvd_device_memory memory;
-    /* number of rows of blocked Q; first row of each request, on the host */
+    /*
+     * number of rows of Q in layout BLOCKED; host array of the first of these rows of each request
+     */
     int32_t n_q8, *q_start;
-    uint16_t *o; /* device [n_q8 or batch][o_pitch] */
+    uint16_t *o; /* output, device [n_q8 (prefill) or batch (decode)][o_pitch] */
     size_t o_bytes;
     uint16_t *o_host;
-    unsigned long long *busy; /* device [n_ctas] */
+    unsigned long long *busy; /* device [n_ctas], nanoseconds that each CTA worked */
     unsigned long long *busy_host;
     double *busy_us;
     int n_ctas;
     kvd_prefill_args prefill;
-    void *layers; /* device, descriptions of all layers' plans */
+    void *layers; /* device, descriptions of the plans of all LAYERS layers */
     kvd_decode_args decode;
     char engine[64];
 } state;
@@ -95,7 +98,7 @@ static int can_mma(const kvd_problem *p, kvd_err *why)
     return can_widths(&p->heads, p->phase, why);
 }
 
-/* ---- open and close ---- */
+/* ---- opening and closing the implementations ---- */
 
 static void close_cuda(void *self)
 {
@@ -139,7 +142,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
         !(*q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err)) ||
         !(*pool = kvd_device_new(&s->memory, pool_bytes, "K and V", err)))
         goto done;
-    /* Memory that no kernel may read holds NaN. */
+    /* Fill the pool with NaN, so that a kernel that reads beyond its data gives NaN. */
     if (kvd_cuda_check(cudaMemsetAsync(*pool, 0xff, pool_bytes, stream), "K and V", err))
         goto done;
     f->longest = kvd_problem_longest(p, true);
@@ -156,7 +159,10 @@ done:
     return status;
 }
 
-/* Allocates the arrays of every layer, as a model has them; layer 0 is the one that runs. */
+/*
+ * Allocates the plans of all LAYERS layers, because a model plans all its layers in one launch.
+ * Only layer 0 is computed.
+ */
 static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
@@ -329,7 +335,7 @@ static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *strea
     return open_any(p, &dense, false, scheduler, stream, self, err);
 }
 
-/* ---- running ---- */
+/* ---- planning and launching attention ---- */
 
 static int plan(void *self, void *stream, kvd_err *err)
 {
@@ -342,7 +348,8 @@ static int plan(void *self, void *stream, kvd_err *err)
 }
 
 /*
- * A plan sets the tile counter to zero and a launch uses it up, so it is reset before each launch.
+ * Resets the counter from which CTAs take tiles. A plan sets it to zero and a launch advances it,
+ * so it must be reset before each launch.
  */
 static int prepare(void *self, void *stream, kvd_err *err)
 {
@@ -455,5 +462,5 @@ const kvd_impl kvd_impl_cuda_dense = {.name = "cuda-dense",
                                       REST};
 
 #else
-typedef int kvd_no_impl_cuda; /* a file needs a declaration */
+typedef int kvd_no_impl_cuda; /* ISO C requires at least one declaration per file */
 #endif

@@ -18,9 +18,9 @@
 
 enum { STREAMS = 8 };
 
-/* A launch of some KV heads. */
+/* One launch of cuDNN attention, which computes some of the KV heads. */
 typedef struct {
-    int n, head[KVD_HEADS_MAX]; /* KV heads */
+    int n, head[KVD_HEADS_MAX]; /* number of KV heads, and their indices */
     int d_qk, d_v;              /* widths of the launch; if padded, the widest ones or d_head */
     kvd_cudnn_shape shape;
     kvd_cudnn_io io;
@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     const kvd_problem *p;
-    kvd_attn_heads heads; /* widths of the data */
+    kvd_attn_heads heads; /* widths of the input data */
     kvd_device_memory memory;
     launch_group *group;
     int n_groups;
@@ -47,7 +47,7 @@ static int can(const kvd_problem *p, kvd_err *why)
     return kvd_cudnn_version(&version, why);
 }
 
-/* ---- the fastest engine of a shape, remembered ---- */
+/* ---- cache of the fastest engine of each shape ---- */
 
 enum { REMEMBERED = 256 };
 static struct {
@@ -66,7 +66,7 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    /* The part of the plan's name after the version is the candidate's name. */
+    /* The name of the candidate is the part of the plan's name after the cuDNN version. */
     const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
                       *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {
@@ -77,7 +77,7 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
     return 0;
 }
 
-/* ---- open and close ---- */
+/* ---- opening and closing the implementation ---- */
 
 static void close_cudnn(void *self)
 {
@@ -221,7 +221,10 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_w
         goto fail;
     }
     collect_groups(s, by_width, padded);
-    /* The arrays are two of lengths, and five for each group. */
+    /*
+     * Needed device arrays: two of lengths, and five for each group of heads that is launched
+     * together.
+     */
     if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {
         kvd_fail(err, "%d distinct widths", s->n_groups);
         goto fail;
@@ -267,7 +270,7 @@ static int open_grouped(const kvd_problem *p, kvd_scheduler scheduler, void *str
     return open_any(p, &p->heads, true, 0, stream, self, err);
 }
 
-/* ---- running ---- */
+/* ---- launching attention ---- */
 
 static int launch(void *self, void *stream, kvd_err *err)
 {
@@ -358,5 +361,5 @@ const kvd_impl kvd_impl_cudnn_grouped = {.name = "cudnn-grouped",
                                          ALL};
 
 #else
-typedef int kvd_no_impl_cudnn; /* a file needs a declaration */
+typedef int kvd_no_impl_cudnn; /* ISO C requires at least one declaration per file */
 #endif

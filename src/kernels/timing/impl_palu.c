@@ -100,9 +100,12 @@ static void count(const kvd_problem *p, kvd_floors *f)
     f->exps = keys * s.n_heads;
 }
 
-/* ---- data ---- */
+/* ---- input data: Q, latents and U ---- */
 
-/* Fills U [rank_k][128] of a KV head, rounded. Its scale makes K nearly normal. */
+/*
+ * Fills `up` [rank][128] with the matrix U of one KV head, rounded to p->dtype. Values are scaled
+ * by 1 / sqrt(rank), so that the rebuilt K is nearly standard normal.
+ */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
     const float scale = (float)(1 / sqrt((double)rank));
@@ -158,7 +161,7 @@ static void make_rows(const kvd_problem *p, kvd_operand tensor, int request, int
     }
 }
 
-/* ---- open and close ---- */
+/* ---- opening and closing the implementation ---- */
 
 static void close_palu(void *self)
 {
@@ -278,7 +281,7 @@ static int open_palu(const kvd_problem *p, kvd_scheduler scheduler, void *stream
     return 0;
 }
 
-/* ---- running ---- */
+/* ---- planning and launching attention ---- */
 
 static int plan(void *self, void *stream, kvd_err *err)
 {
@@ -343,5 +346,5 @@ const kvd_impl kvd_impl_palu = {.name = "palu",
                                 .engine = engine};
 
 #else
-typedef int kvd_no_impl_palu; /* a file needs a declaration */
+typedef int kvd_no_impl_palu; /* ISO C requires at least one declaration per file */
 #endif

@@ -10,7 +10,7 @@
 const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES] = {"prefill", "decode"};
 const char *const kvd_lengths_name[KVD_N_LENGTHS] = {"equal", "lognormal", "one-long", "file"};
 
-/* ---- lengths ---- */
+/* ---- lengths of the requests ---- */
 
 /*
  * Draws log-normal lengths and scales them to the requested mean. The longest are then cut to the
@@ -81,7 +81,7 @@ size_t kvd_problem_tokens(const kvd_problem *p, bool queries)
     return n;
 }
 
-/* ---- widths ---- */
+/* ---- widths of the heads ---- */
 
 double kvd_heads_p(const kvd_attn_heads *heads)
 {
@@ -117,7 +117,7 @@ kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads)
     return dense;
 }
 
-/* ---- data ---- */
+/* ---- input data: Q, K and V ---- */
 
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows)

@@ -19,7 +19,7 @@ extern const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES]; /* "prefill", "
 
 typedef enum {
     KVD_LENGTHS_EQUAL,     /* every request has seq_len tokens */
-    KVD_LENGTHS_LOGNORMAL, /* median below seq_len, sigma 0.8, mean seq_len, at most 4 seq_len */
+    KVD_LENGTHS_LOGNORMAL, /* log-normal with sigma 0.8 and mean seq_len, at most 4 seq_len */
     /* the first request has seq_len tokens, each of the others 1/16 of that */
     KVD_LENGTHS_ONE_LONG,
     KVD_LENGTHS_FILE, /* lengths are read from a file */
@@ -34,8 +34,8 @@ typedef struct {
     kvd_attn_phase phase;
     kvd_dtype dtype;
     uint64_t seed;
-    bool sharp;                   /* true if the data have outliers */
-    kvd_attn_heads heads;         /* widths of all heads */
+    bool sharp;                   /* true if Q and K have outliers (kernels/timing/values.h) */
+    kvd_attn_heads heads;         /* widths d_qk and d_v of all heads */
     char widths[KVD_WIDTHS_NAME]; /* name of the set of widths */
     kvd_lengths lengths;
     size_t seq_len; /* requested length; the longest one if the lengths are from a file */
@@ -61,7 +61,7 @@ size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
  * d_head n_kv_heads).
  */
 double kvd_heads_p(const kvd_attn_heads *heads);
-/* Returns the mean of width [n]. */
+/* Returns the mean of the n widths in `width`. */
 double kvd_heads_mean(const int *width, int n);
 /* Returns the largest d_qk or d_v of all heads. */
 int kvd_heads_widest(const kvd_attn_heads *heads);

@@ -15,7 +15,7 @@ double kvd_row_tolerance(kvd_dtype dtype)
     return dtype == KVD_BF16 ? 4e-3 : dtype == KVD_F16 ? 1e-3 : 1e-5;
 }
 
-/* ---- which rows ---- */
+/* ---- choice of the rows to check ---- */
 
 typedef struct {
     kvd_row_check *check;
@@ -42,8 +42,9 @@ static int add(choosing *c, int request, int head, size_t t, kvd_err *err)
 }
 
 /*
- * Returns the i-th of n positions of a request of `len` queries: the two ends, positions near
- * multiples of 64, and positions between.
+ * Returns the i-th query position to check in a request of `len` queries: first positions near
+ * multiples of 64, then positions spread over the request. A position past the end becomes the last
+ * one.
  */
 static size_t position(int i, size_t len)
 {
@@ -65,7 +66,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* Rows use the query heads in turn, so that every head is checked at some position. */
+    /* Take the query heads of the KV head in turn, so that each is checked at some position. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -113,8 +114,8 @@ static int choose(choosing *c, bool all, kvd_err *err)
 /* ---- reference output of the checked rows ---- */
 
 /*
- * Computes rows [first, last), which share request and KV head. K and V are generated once, up to
- * the last key that a row attends to.
+ * Computes the reference outputs of checked rows first .. last - 1, which belong to one request and
+ * KV head. K and V are generated once, up to the last key that a row attends to.
  */
 static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                    kvd_row_maker make, size_t first, size_t last, kvd_err *err)
@@ -224,7 +225,7 @@ int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const v
                             r->request, r->head, r->t, sqrt(row_norm));
         diff += row_diff;
         norm += row_norm;
-        /* fmax would skip a NaN, so the comparison is negated instead. */
+        /* The comparison is negated so that a NaN replaces `worst`; fmax would skip it. */
         if (!(sqrt(row_diff / row_norm) <= worst))
             worst = isnan(worst) ? worst : sqrt(row_diff / row_norm);
     }

@@ -19,15 +19,15 @@
 enum { PAGE = 64 /* tokens of a page */ };
 
 /*
- * Limits of the number of sequences that run together. Between them it is an eighth of all, so that
- * several GPUs have groups to divide; it does not depend on the number of GPUs.
+ * Limits of the number of sequences that run together. Between the limits it is an eighth of all
+ * sequences, so that several GPUs have groups to divide. It does not depend on the number of GPUs.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows;
-    double entries; /* of a KV head, the mean if heads differ */
-    double bits;    /* without those of kvd_plan_entry_bits */
+    double entries; /* entries in the cache of a KV head, the mean if heads differ */
+    double bits;    /* bits in the cache, without those of kvd_plan_entry_bits */
 } slot_state;
 
 typedef struct {
@@ -36,16 +36,16 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine *engine;
     size_t slots, max_tokens;
-    bool scores;       /* logits are wanted */
-    kvd_slice *slice;  /* [slots] */
-    uint32_t *token;   /* [slots] of the latest batch */
-    float *logits;     /* [slots][vocab_size] of the latest batch; NULL: never wanted */
-    slot_state *slot;  /* [slots] */
+    bool scores;       /* true if logits are wanted */
+    kvd_slice *slice;  /* [slots] part of each sequence in the current iteration */
+    uint32_t *token;   /* [slots] tokens with the largest logits in the latest batch */
+    float *logits;     /* [slots][vocab_size] of the latest batch; NULL if never wanted */
+    slot_state *slot;  /* [slots] state of each sequence */
     size_t n;          /* number of sequences that run */
-    double heads;      /* KV heads of all layers */
-    double row_bits;   /* bits of a row that is not coded, in all heads */
-    double dense_bits; /* bits of an uncompressed row, in all heads */
-    double entry_bits; /* bits of kvd_plan_entry_bits of an entry, in all heads */
+    double heads;      /* number of KV heads in all layers */
+    double row_bits;   /* bits of a cache row that is not quantised, in all heads */
+    double dense_bits; /* bits of an uncompressed cache row, in all heads */
+    double entry_bits; /* bits by kvd_plan_entry_bits of a cache entry, in all heads */
     kvd_stepwise_account account;
 } by_engine;
 
@@ -56,7 +56,7 @@ static by_engine *of(kvd_generate_path *p)
 
 /* ---- plans ---- */
 
-/* Fails with the reason why the engine does not generate with a model. */
+/* Returns 0 if the engine can generate with the model. Otherwise fails with the reason. */
 static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 {
     kvd_gpu_share share;
@@ -147,7 +147,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += s->bits;
     a->entries += s->entries * e->entry_bits;
     a->dense += (double)s->rows * e->dense_bits;
-    /* A step reads its own row, before the method changes what is stored. */
+    /* A decode step also reads its new row, before the method changes what is stored. */
     a->peak += was.bits + e->row_bits;
     a->read += was.bits + e->row_bits + (was.entries + 1) * e->entry_bits;
 }

@@ -16,11 +16,11 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    const kvd_gpu_weights *weights; /* borrowed */
+    const kvd_gpu_weights *weights; /* weights on the GPU, borrowed */
     kvd_gpu_forward *forward;
-    size_t room; /* number of rows that `forward` takes */
+    size_t room; /* number of tokens that `forward` has room for */
     kvd_device_memory memory;
-    float *hidden; /* device [max_tokens][d_model] */
+    float *hidden; /* device [max_tokens][d_model] outputs of the forward pass */
     float *last;   /* device [max_tokens][d_model] last rows of the sequences */
     float *logits; /* device [piece][vocab_size] */
 } gpu_pass;
@@ -39,7 +39,10 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the forward pass of the GPU. If it is open with room for fewer tokens, opens it again. */
+/*
+ * Opens the forward pass on the GPU with room for `times` times the usual tokens. Does nothing if
+ * it is open with that room; opens it again if it is open with less.
+ */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -57,7 +60,10 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/* Runs a batch with its attention on the host. hidden NULL: only up to the last attention. */
+/*
+ * Runs a batch with its attention on the host. If `hidden` is NULL, runs only up to the attention
+ * of the last layer.
+ */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
