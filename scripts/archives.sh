@@ -35,7 +35,7 @@ shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$1/files.tar.xz"
 # Writes the archive's uncompressed content to $tmp/files.tar and the names in it to $tmp/names.
 open_archive() {
   content "$1" >"$tmp/files.tar" || {
-    echo "cannot read $1/files.tar.xz: it takes xz, or python3 with lzma" >&2
+    echo "cannot read $1/files.tar.xz: it is damaged, or neither xz nor python3 with lzma is installed" >&2
     exit 1
   }
   tar -tf "$tmp/files.tar" | LC_ALL=C sort >"$tmp/names"
@@ -72,6 +72,10 @@ check() {
 }
 
 pack() {
+  [ -d "$1" ] || {
+    echo "pack: there is no folder '$1'" >&2
+    exit 1
+  }
   names "$1" >"$tmp/names"
   [ -s "$tmp/names" ] || {
     echo "$1 has no file that belongs into an archive" >&2
@@ -96,6 +100,10 @@ trap 'rm -rf "$tmp"' EXIT
 case $action in
   unpack | check)
     [ $# -eq 0 ] || usage
+    [ -d results ] && [ -d tests ] || {
+      echo "archives.sh: $PWD has no folders results and tests: run it from the root of the tree" >&2
+      exit 2
+    }
     find results tests -name files.tar.xz | LC_ALL=C sort >"$tmp/archives"
     while IFS= read -r archive; do "$action" "$(dirname "$archive")"; done <"$tmp/archives"
     ;;

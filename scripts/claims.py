@@ -64,7 +64,9 @@ def main(argv):
 
     whole = ("# The ledger of the papers' claims\n\nMade by `make claims UPDATE=1` from the committed files; "
              "`make claims` fails if it differs.\nClaims and rules are in "
-             "[`data/paper/ledger.csv`](../data/paper/ledger.csv).\n\n" + table(rows, False))
+             "[`data/paper/ledger.csv`](../data/paper/ledger.csv). Rates, latencies and\n"
+             "throughputs of services are simulated by kvdim-serve from times of batches on the GPU that is\nnamed.\n\n"
+             + table(rows, False))
     old = open(argv[1], encoding="utf-8").read() if update is False else ""
     if update:
         open(argv[1], "w", encoding="utf-8").write(whole)

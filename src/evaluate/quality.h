@@ -24,7 +24,7 @@ typedef struct {
 /*
  * Adds the quality of n predictions to *q, from logits [n][vocab] and the true tokens target [n].
  * If reference [n][vocab] is NULL, kl and agree do not change. log-sum-exp is computed in double.
- * Of equal logits the first is the argmax. Fails on a logit that is not finite, naming row and
+ * The argmax is the first of equal logits. Fails on a logit that is not finite, naming row and
  * column, and on a target that is not below vocab, naming its row.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,

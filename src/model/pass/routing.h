@@ -25,7 +25,7 @@
 
 /*
  * Returns the expert that follows expert `last` in the order of falling logits [n], or n if none
- * follows; last n: the expert with the largest logit. Of equal logits the lower number comes first.
+ * follows; last n: the expert with the largest logit. Ties go to the lower number.
  * A logit that is NaN is never returned.
  */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
