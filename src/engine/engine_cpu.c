@@ -22,30 +22,40 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
-    bool stepwise; /* true: `caches` is used, false: `slots` */
+    /*
+     * True: the method needs token-by-token compression (`caches`). False: it only reduces
+     * dimensions (`slots`).
+     */
+    bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
     /* Number of tokens for which a slot of the KV cache has room. */
     size_t tokens;
     kvd_cpu_rows rows;
-    /* Size in bytes of the KV cache in the latest iteration. */
+    /* Size in bytes of the KV cache at the end of the latest iteration. */
     double held_bytes;
-    uint32_t *held; /* number of tokens in each slot, [max_batch]; 0: the slot is free */
-    float *last;    /* [max_batch][d_model] rows of the residual stream whose logits are wanted */
+    /* Number of tokens in each slot, [max_batch]; 0: the slot is free. */
+    uint32_t *held;
+    /* Residual stream of the tokens whose logits are computed, [max_batch][d_model]. */
+    float *last;
     /*
-     * The rows of `last` after the projection before the head, [max_batch][d_embed]; NULL if the
-     * model has none.
+     * The rows of `last` after the projection that some models have before the output head,
+     * [max_batch][d_embed]. NULL if the model has none.
      */
     float *narrow;
-    float *logits; /* [max_batch][vocab_size] */
-    /* row of the logits of each slice, [max_batch]; SIZE_MAX means it emits no token */
+    float *logits; /* logits of the rows of `last`, [max_batch][vocab_size] */
+    /*
+     * Row of `logits` for each request of the iteration, [max_batch]. SIZE_MAX: the request emits
+     * no token.
+     */
     size_t *emitted;
-    size_t n_slices; /* number of slices of the latest iteration */
+    size_t n_slices; /* number of requests in the latest iteration */
 } engine;
 
 static engine *self_of(kvd_engine *e)
 {
-    return (engine *)(void *)e; /* the interface is the first field */
+    /* The interface kvd_engine is the first field of engine. */
+    return (engine *)(void *)e;
 }
 
 /* ---- running an iteration ---- */
@@ -78,8 +88,8 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
 }
 
 /*
- * Fails with a message that names the request and token of row `row` of the iteration, which is not
- * finite.
+ * Fails with a message that names the request and token of row `row` of the iteration, which holds
+ * a number that is not finite.
  */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
@@ -98,8 +108,9 @@ static int check_finite(const kvd_iteration *it, const char *where, const float 
 }
 
 /*
- * Runs the attention of one layer for methods that only remove dimensions: projects Q and K to the
- * kept dimensions if the weights do not, stores K' and V' in the cache, and attends to it.
+ * Runs the attention of one layer for methods that only reduce dimensions. Projects Q and K to the
+ * kept dimensions if the weights do not, stores K and V in the cache, and attends to the cached
+ * tokens.
  */
 static int attend(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
 {
@@ -144,7 +155,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     return check_finite(it, where, r->x, (size_t)e->config->d_model, err);
 }
 
-/* Computes the logits for the last token of every slice that emits a token. */
+/* Computes the logits for the last token of every request that emits a token in the iteration. */
 static int head(engine *e, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_cpu_weights *const w = &e->weights;
@@ -189,7 +200,6 @@ static void sample(const engine *e, const kvd_iteration *it, uint32_t *next)
     }
 }
 
-/* Returns the size in bytes of the K and V that all slots hold. */
 static double slots_bytes(const engine *e)
 {
     double elements = 0;
@@ -284,8 +294,8 @@ static void release(kvd_engine *hook)
 
 /*
  * Sets the number of pages of the KV cache: the number in the limits, or the number, at least one,
- * that fits into memory next to the weights and activations. None of them are allocated yet; if
- * memory does not hold them together, fails with all numbers.
+ * that fits into memory next to the weights and activations. Nothing of this is allocated yet.
+ * Fails, naming all sizes, if they do not fit into memory together.
  */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
@@ -339,7 +349,10 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* mean over the tokens of a full slot; a layer with a window holds only the newest tokens */
+    /*
+     * Mean over the tokens of a full slot: a layer with an attention window holds only the newest
+     * tokens.
+     */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -6,21 +6,28 @@
 
 #include <stddef.h>
 
-/* Rule by which a request gets pages of the cache (serving/batching.h). */
+/* Rule by which the scheduler assigns pages of the KV cache to a request (serving/batching.h). */
 typedef enum {
-    KVD_ADMIT_WHOLE,  /* pages for all input and output tokens, when it enters */
-    KVD_ADMIT_STORED, /* pages for the tokens that it stores; preemption by recomputation */
+    /* A request gets pages for all its input and output tokens when it enters the batch. */
+    KVD_ADMIT_WHOLE,
+    /*
+     * A request gets pages for the tokens stored so far. If pages run out, a request is preempted
+     * and recomputed later.
+     */
+    KVD_ADMIT_STORED,
     KVD_ADMISSIONS
 } kvd_admission;
 
 typedef struct {
     /* Maximum number of requests that run at the same time. */
     size_t max_batch;
-    /* Maximum number of prompt tokens in an iteration if chunk is 0. A longer prompt runs alone. */
+    /*
+     * Largest number of prompt tokens in an iteration if `chunk` is 0. A longer prompt runs alone.
+     */
     size_t max_tokens;
     /*
-     * Maximum number of tokens in an iteration; longer prompts are split. 0 means prompts are not
-     * split.
+     * Largest number of tokens in an iteration; longer prompts are split into chunks. 0: prompts
+     * are not split.
      */
     size_t chunk;
     /* Number of pages of 64 tokens that the KV cache has in every layer. */

@@ -1,6 +1,7 @@
 /*
- * Accounts of a cache: the numbers, bits and bytes that it stored, and how many entries its methods
- * changed. Evaluations check them, so a run proves that its method did something.
+ * Counters of a cache: the numbers, bits and bytes that it stored, and how many cached tokens its
+ * methods changed. Evaluations check them, so a run proves that its compression methods did
+ * something.
  */
 #ifndef KVD_METHODS_ACCOUNT_H
 #define KVD_METHODS_ACCOUNT_H
@@ -9,62 +10,87 @@
 
 #include "methods/plan.h"
 
-/* Kinds of work between which a thread that runs a plan row by row divides its time. */
+/* Kinds of work whose time is measured separately when a plan runs token by token. */
 typedef enum {
-    KVD_STEPWISE_PROJECT, /* projection of Q, K and V, and of the output back */
+    /* Projection of Q, K and V, and of the attention output back. */
+    KVD_STEPWISE_PROJECT,
     KVD_STEPWISE_APPEND,
     KVD_STEPWISE_ATTEND,
-    KVD_STEPWISE_COMPRESS, /* choice of tokens and channels, and coding of entries */
+    /* Choice of tokens and channels, and quantisation of cached tokens. */
+    KVD_STEPWISE_COMPRESS,
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
 /*
- * Account of a plan that runs row by row, summed over all rows after the prompts. Sizes are in
- * bits.
+ * Counters of a plan that runs token by token, summed over all steps (tokens after the prompts).
+ * All sizes are in bits.
  */
 typedef struct {
-    size_t rows; /* number of steps: rows after the prompts */
-    /* Sums over all steps of the bits that the cache holds after the step. */
-    double payload; /* stored numbers and codes */
-    double side;    /* quantisation scales, tables, indices */
-    double entries; /* scores, positions and bounds that tokens methods keep per entry */
-    /* bits of the stored entries and of the appended row that the step's attention read */
+    /* Number of steps: one per token after the prompt, KV head and layer. */
+    size_t rows;
+    /* The next three fields sum, over all steps, the bits that the cache holds after each step. */
+    double payload; /* bits of stored numbers and codes */
+    double side;    /* bits of quantisation scales, tables and indices */
+    /* Bits of scores, positions and bounds that token-choosing methods keep per cached token. */
+    double entries;
+    /*
+     * Bits that the attention of each step read, summed over all steps: the cached tokens it chose
+     * and the new token.
+     */
     double read;
-    double dense; /* bits that an uncompressed cache would hold */
-    double peak;  /* most bits held at once, including the appended row before any eviction */
-    /* number of entries that a method changed this way */
+    /* Bits that an uncompressed cache would hold after each step, summed over all steps. */
+    double dense;
+    /*
+     * Most bits held at once, counted after the new token is appended and before a method drops
+     * tokens.
+     */
+    double peak;
+    /*
+     * Number of cached tokens that a method dropped, lowered in precision, quantised, merged or
+     * pruned.
+     */
     size_t dropped, lowered, coded, merged, pruned;
-    size_t unread; /* number of entries that a step did not read, over all steps */
-    double seconds[KVD_STEPWISE_PARTS]; /* time per kind of work, summed over threads */
+    /* Number of cached tokens that a step did not read, summed over all steps. */
+    size_t unread;
+    /* Time in seconds per kind of work, summed over threads. */
+    double seconds[KVD_STEPWISE_PARTS];
 } kvd_stepwise_account;
 
 void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_account *a);
 
-/* Account of a run: numbers that prove that its method acted, and the stored sizes. */
+/*
+ * Counters of one run of a cache: they prove that its compression methods acted, and give the
+ * stored sizes.
+ */
 typedef struct {
-    size_t calls;  /* number of (sequence, layer) pairs that were stored and attended to */
-    size_t tokens; /* number of stored tokens, summed over calls */
+    /* Number of (sequence, layer) combinations that were stored and attended to. */
+    size_t calls;
+    /* Number of stored tokens, summed over sequences and layers. */
+    size_t tokens;
     /*
-     * Number of tokens held at the end of each call, summed over calls. A layer with an attention
-     * window holds its newest tokens only.
+     * Number of tokens still held at the end, summed over sequences and layers. A layer with an
+     * attention window holds its newest tokens only.
      */
     size_t tokens_held;
-    size_t elements_kept;  /* number of stored elements of K and V */
-    size_t elements_dense; /* elements of the uncompressed cache */
-    /* Bytes that the elements of the `tokens_held` tokens take in the data type of the cache. */
+    /* Number of elements of K and V that the compressed cache stored. */
+    size_t elements_kept;
+    /* Number of elements that an uncompressed cache stores. */
+    size_t elements_dense;
+    /* Bytes of the `tokens_held` tokens in the data type of the cache. */
     size_t bytes_stored;
     /*
-     * Account of plans that run row by row. Its sizes are not included in the elements and bytes
-     * above.
+     * Counters of plans that run token by token. Their sizes are not included in the elements and
+     * bytes above.
      */
     kvd_stepwise_account steps;
 } kvd_cache_account;
 
 /*
- * Checks the account of one run of n_sequences sequences, n_tokens tokens in total, through layers
- * first_layer .. n_layers-1. There must be one call per sequence and layer. A plan that runs in
- * blocks must have stored the number of elements that its widths give. A plan that runs row by row
- * must have made n_steps steps per layer and KV head and pass kvd_cache_check_steps.
+ * Checks the counters of one run of n_sequences sequences, n_tokens tokens in total, through layers
+ * first_layer .. n_layers-1. There must be one call per sequence and layer. A plan (a set of
+ * compression methods) that runs in blocks of tokens must have stored as many elements as its kept
+ * dimensions give. A plan that runs token by token must have made n_steps steps per layer and KV
+ * head and pass kvd_cache_check_steps.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
@@ -72,7 +98,7 @@ int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const 
 
 /*
  * Fails unless `a` counts `rows` steps and the method of every axis of the plan has changed some
- * entry: dropped, lowered, merged, pruned or coded it.
+ * cached token: dropped, lowered, merged, pruned or quantised it.
  */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
@@ -80,39 +106,49 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
 /*
- * Returns the number of tokens that one layer holds at the end of sequences s with rows offset[s]
- * .. offset[s+1]-1. With an attention window these are the newest `window` of each sequence, or all
- * if window is 0.
+ * Returns the number of tokens that one layer holds at the end of n_sequences sequences, where
+ * sequence s has tokens offset[s] .. offset[s+1]-1. With an attention window these are the newest
+ * `window` tokens of each sequence; if window is 0, all tokens.
  */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
 /*
- * Returns the number of tokens that all layers hold at the end of a sequence of n tokens, divided
- * by the number that they would hold without windows.
+ * Returns the number of tokens that all layers together hold at the end of a sequence of n tokens,
+ * divided by the number that they would hold without attention windows.
  */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
 /*
- * Adds to *sum the account of an uncompressed cache that stores n_sequences sequences with rows
- * offset[s] .. offset[s+1]-1 in all layers.
+ * Adds to *sum the counters of an uncompressed cache that stores n_sequences sequences in all
+ * layers. Sequence s has tokens offset[s] .. offset[s+1]-1.
  */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 
 /*
- * Cache bytes per token of the whole model, for stored elements of element_bytes each, if every
- * layer holds every token.
+ * Cache bytes per token of the whole model, if every layer holds every token and each stored
+ * element takes element_bytes.
  */
 typedef struct {
-    double dense;   /* 2 * n_layers * n_kv_heads * d_head * element_bytes */
-    double nominal; /* sum(d_qk + d_v) * element_bytes */
-    double padded;  /* widths rounded up to multiples of 16, as kernels store them */
+    /* Uncompressed cache: 2 * n_layers * n_kv_heads * d_head * element_bytes. */
+    double dense;
     /*
-     * Bytes of the Q-K projection matrices of the whole model; they are stored once, not per token.
-     * Projections of V fold into W_V and W_O (Z-2 of docs/readings.md) and count nothing. Without
-     * RoPE those of Q-K fold into W_Q and W_K, and this is 0.
+     * Compressed cache: sum(d_qk + d_v) * element_bytes over all KV heads (d_qk, d_v: kept
+     * dimensions).
+     */
+    double nominal;
+    /* As `nominal`, with kept dimensions rounded up to multiples of 16, as kernels store them. */
+    double padded;
+    /*
+     * Bytes of the projection matrices of Q and K of the whole model. They are stored once, not per
+     * token. Projections of V fold into W_V and W_O (Z-2 of docs/readings.md) and count nothing.
+     * Without RoPE those of Q and K fold into W_Q and W_K, and this is 0.
      */
     double basis;
+    /*
+     * Fraction of elements removed, without and with the rounding of kept dimensions up to
+     * multiples of 16.
+     */
     double overall_p, overall_p16;
 } kvd_cache_bytes;
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

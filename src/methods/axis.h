@@ -1,15 +1,15 @@
 /*
- * Declarations that all axes of a KV cache share: levels of entries, keys of methods, and inputs
- * that a method may need.
+ * Declarations shared by all kinds of compression methods: precision levels of cached tokens,
+ * parameters of methods, and inputs that a method may need.
  *
- * A cache is a block of numbers with four axes. They are shortened in this order: layers (which
- * layers share entries), tokens (which entries stay, and at which level), dims (which subspace of a
+ * A KV cache is a block of numbers with four axes. They are shortened in this order: layers (which
+ * layers share data), tokens (which tokens stay, and at which precision), dims (which subspace of a
  * head is kept), bits (how the remaining numbers are coded). A method shortens one axis; a
  * combination (method.h) shortens several.
  *
- * The rows of a sequence come in two parts. The prompt is one piece: its rows attend to each other
- * uncompressed, then it is compressed. Every row after the prompt is a step: it is appended,
- * attends to the stored entries, and may change what is stored.
+ * The tokens of a sequence come in two parts. The prompt is processed as a whole: its tokens attend
+ * to each other uncompressed, then it is compressed. Every token after the prompt is a step: it is
+ * appended to the cache, attends to the cached tokens, and may change what is stored.
  */
 #ifndef KVD_METHODS_AXIS_H
 #define KVD_METHODS_AXIS_H
@@ -29,40 +29,48 @@
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
 /*
- * Level of an entry of the cache. Tokens methods assign it; dims and bits methods store fewer bits
- * at KVD_LEVEL_LOW.
+ * Precision level of a cached token. Methods of the tokens axis assign it; dims and bits methods
+ * store fewer numbers or bits for a token at KVD_LEVEL_LOW.
  */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
-/* Parameter of a method, set by a key in its text: "p" of "zack,p=0.5". */
+/* Parameter of a method, set by KEY=VALUE in the method's text: "p" of "zack,p=0.5". */
 typedef struct kvd_parameter {
     const char *key;
-    double value;  /* default; NaN: the key is required, or another key replaces it */
-    double lo, hi; /* range of allowed values, ends included */
-    bool whole;    /* true: only whole numbers are allowed */
+    /* Default value. NaN: the user must give the parameter, or another parameter replaces it. */
+    double value;
+    /* Range of allowed values, ends included. */
+    double lo, hi;
+    bool whole; /* true: only whole numbers are allowed */
     const char *meaning;
 } kvd_parameter;
 
 /*
  * Parameter that trades stored bytes for quality. Sweeps and searches vary it from `most`, the
- * value that stores the most bytes, to `least`. A second parameter may follow the first one unless
- * the user sets it.
+ * value that stores the most bytes, to `least`, the value that stores the fewest. A second
+ * parameter may follow the first one unless the user sets it.
  */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
-    bool geometric;   /* true: values of a sweep have equal ratios instead of equal differences */
-    const char *with; /* second key, which follows as at + slope * (first key); NULL: none */
+    /* True: a sweep multiplies the parameter by a constant ratio. False: it adds a constant. */
+    bool geometric;
+    /* Name of a second parameter, which follows the first one as at + slope * value. NULL: none. */
+    const char *with;
     double at, slope;
 } kvd_tradeoff;
 
-/* Values of the parameters of one method, in the order of its kvd_parameter array. */
+/*
+ * Largest number of parameters of one method, and size in bytes of its text parameter with the
+ * final 0.
+ */
 enum { KVD_PARAMETERS_MAX = 16, KVD_PARAMETER_TEXT = 200 };
 typedef struct kvd_parameter_values {
     double value[KVD_PARAMETERS_MAX];
     bool given[KVD_PARAMETERS_MAX];
-    char text[KVD_PARAMETER_TEXT];        /* value of kvd_method_info.text_key; "": not given */
-    const struct kvd_method_info *method; /* method that declares the parameters */
+    /* Value of the parameter named by kvd_method_info.text_key; "" if the user did not give it. */
+    char text[KVD_PARAMETER_TEXT];
+    const struct kvd_method_info *method; /* method that declares these parameters */
 } kvd_parameter_values;
 
 /*
@@ -70,37 +78,39 @@ typedef struct kvd_parameter_values {
  * fails with a message that names the option.
  */
 typedef enum {
-    KVD_NEEDS_SPECTRUM = 1,       /* bases, --spectrum */
+    KVD_NEEDS_SPECTRUM = 1,       /* rotations and singular values of the heads, --spectrum */
     KVD_NEEDS_PRE_ROPE = 2,       /* K before RoPE */
-    KVD_NEEDS_ACTIVATIONS = 4,    /* activations of calibration text, --calibration */
+    KVD_NEEDS_ACTIVATIONS = 4,    /* recorded Q, K and V of calibration text, --calibration */
     KVD_NEEDS_FISHER = 8,         /* squared gradients of the loss, --fisher */
-    KVD_NEEDS_PROBABILITIES = 16, /* sums of the prompt's attention probabilities */
-    KVD_NEEDS_PROMPT = 32,        /* a prompt, at whose end the method decides */
-    KVD_NEEDS_QUERIES = 64,       /* Q of the prompt */
-    KVD_NEEDS_INPUT = 128         /* inputs of layers, and the weights that multiply them */
+    KVD_NEEDS_PROBABILITIES = 16, /* sums of the attention probabilities of the prompt */
+    KVD_NEEDS_PROMPT = 32,        /* a prompt, at whose end the method chooses tokens */
+    KVD_NEEDS_QUERIES = 64,       /* Q of the prompt's tokens */
+    KVD_NEEDS_INPUT = 128         /* inputs of the layers, and the weights that multiply them */
 } kvd_needs;
 
 /*
- * Name, parameters and required inputs of a method. It is the first field of the structure of every
- * method.
+ * Name, parameters and required inputs of a method. It must be the first field of the structure of
+ * every method.
  */
 typedef struct kvd_method_info {
-    const char *name;    /* "h2o" */
-    const char *summary; /* one line for --help and docs */
+    /* Name of the method in --method, such as "h2o". */
+    const char *name;
+    const char *summary; /* one line about the method for --help and docs */
     /*
-     * Parameters of the method, ended by one with key NULL. NULL for dims methods with widths,
-     * whose keys method.h lists.
+     * Parameters of the method; the last element has key NULL. NULL for methods that take their
+     * rotations from a spectrum file (zack, fdc, ...): method.h lists their parameters.
      */
     const kvd_parameter *parameter;
-    const kvd_tradeoff *tradeoff; /* NULL: no key trades bytes for quality */
+    const kvd_tradeoff *tradeoff; /* NULL: no parameter trades bytes for quality */
     /*
-     * Key whose value is a path, such as "file", and its meaning; NULL: none. A path may contain
-     * '/', which separates the values of other keys. Programs record the file as an input.
+     * Name of a parameter whose value is a path, such as "file", and its meaning for --help. NULL:
+     * none. A path may contain '/', which separates alternative values of other parameters.
+     * Programs record the file as an input of the run.
      */
     const char *text_key, *text_meaning;
-    unsigned needs; /* bits of kvd_needs */
+    unsigned needs; /* inputs that the method needs: bits of kvd_needs */
     /*
-     * GPU code that runs plans with this member (cuda/gpu_method.h). NULL: there is none, or the
+     * GPU code that runs plans with this method (cuda/gpu_method.h). NULL: there is none, or the
      * program is linked without the CUDA engine.
      */
     const struct kvd_gpu_kind *gpu;
@@ -113,17 +123,23 @@ typedef struct kvd_method_info {
 #define KVD_IF_LINKED __attribute__((weak))
 
 /*
- * Inputs for opening a plan. All pointers are borrowed; a pointer is NULL if the input is not
- * given.
+ * Inputs that a program offers to the methods of a plan when it opens the plan. All pointers are
+ * borrowed; a pointer is NULL if the input was not given.
  */
 typedef struct kvd_method_setup {
     const kvd_config *config;
-    const kvd_model_info *model;      /* model to which files of methods must belong */
-    const char *model_path;           /* path of the model in messages */
-    const kvd_checkpoint *checkpoint; /* weights of the model, as it runs */
-    const struct kvd_dims *dims; /* projections that are applied before bits; NULL: whole heads */
+    /* Model to which the files of the methods must belong. */
+    const kvd_model_info *model;
+    const char *model_path; /* path of the model, for error messages */
+    /* Weights of the model that runs. */
+    const kvd_checkpoint *checkpoint;
+    /*
+     * Projections of the heads that are applied before quantisation. NULL: heads keep all
+     * dimensions.
+     */
+    const struct kvd_dims *dims;
     const kvd_spectrum *spectrum;
-    kvd_activations *calibration; /* activations of calibration text */
+    kvd_activations *calibration; /* recorded Q, K and V of calibration text */
     kvd_fisher *fisher;           /* squared gradients of the loss */
     uint64_t seed;                /* seed of methods that draw random numbers */
     /*

@@ -1,4 +1,7 @@
-/* Entries of a KV head: levels, codes, and the bits that they take (methods/head.h). */
+/*
+ * Cached tokens of one KV head: their precision levels, their quantised codes, and the bits that
+ * they take (methods/head.h).
+ */
 #include "methods/head.h"
 
 #include <math.h>
@@ -20,7 +23,7 @@ static void set_bits(kvd_head *h, int side, size_t i, double payload, double ext
     h->side[side][i] = extra;
 }
 
-/* Returns the number of elements that are stored for the K or V (`side`) of entry i. */
+/* Returns the number of elements that are stored for the K or V (`side`) of cached token i. */
 static size_t stored_of(const kvd_head *h, int side, size_t i)
 {
     return h->basis[side]                      ? h->n_basis
@@ -28,7 +31,6 @@ static size_t stored_of(const kvd_head *h, int side, size_t i)
                                                : width_of(h, side, i);
 }
 
-/* Rounds x [n] to the data type of the cache. */
 static void round_row(const kvd_head *h, float *x, size_t n)
 {
     char rounded[4096];
@@ -39,7 +41,10 @@ static void round_row(const kvd_head *h, float *x, size_t n)
     }
 }
 
-/* Replaces x [d] by (x A) A^T, where x A is rounded to the data type of the cache. */
+/*
+ * Replaces x [d] by (x A) A^T for the basis A = h->basis[side]. x A, the part that is stored, is
+ * rounded to the data type of the cache.
+ */
 static void project_row(const kvd_head *h, int side, float *x)
 {
     const float *const a = h->basis[side];
@@ -58,8 +63,8 @@ static void project_row(const kvd_head *h, int side, float *x)
 }
 
 /*
- * Stores the K or V (`side`) of entry i uncoded, in the data type of the cache. Elements beyond the
- * entry's width are not stored and read as 0.
+ * Stores the K or V (`side`) of cached token i without quantisation, in the data type of the cache.
+ * Dimensions beyond those that the token keeps are not stored and read as 0.
  */
 static void store_plain(kvd_head *h, int side, size_t i)
 {
@@ -74,7 +79,10 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const double share =
         shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
                : 1 / (double)h->heads;
-    /* In a latent cache the value is part of the key, so it takes no room of its own. */
+    /*
+     * In a model that caches one latent vector per token, the value is part of the key, so it takes
+     * no room of its own.
+     */
     if (side == KVD_VALUES && h->in->config->latent)
         return;
     set_bits(h, side, i,
@@ -82,8 +90,8 @@ static void store_plain(kvd_head *h, int side, size_t i)
 }
 
 /*
- * If keys are stored before RoPE, writes the keys of entries from .. to-1 after RoPE to k_read, for
- * attention to read.
+ * If keys are stored before RoPE, writes the keys of cached tokens from .. to-1 after RoPE to
+ * h->k_read, which attention reads.
  */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
@@ -113,7 +121,8 @@ void kvd_head_append(kvd_head *h, size_t t)
 }
 
 /*
- * Copies the unpruned channels of n rows x [n][d] into y [n][n_keep] or, if `back`, from y into x.
+ * Copies the channels that pruning leaves, of n rows of x [n][d] into y [n][n_keep]. If `back` is
+ * true, copies from y into x instead.
  */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
@@ -128,8 +137,8 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
 }
 
 /*
- * Writes K or V of all KV heads of entries from .. to-1, rounded to the data type of the cache, to
- * x [n][n_kv_heads * d].
+ * Writes K or V (`side`) of all KV heads for cached tokens from .. to-1 to x [n][n_kv_heads * d],
+ * rounded to the data type of the cache.
  */
 static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -145,8 +154,8 @@ static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, fl
 }
 
 /*
- * Writes the inputs of the layer for entries from .. to-1, rounded to the data type of the cache,
- * to x.
+ * Writes the inputs of the layer for cached tokens from .. to-1 to x, rounded to the data type of
+ * the cache.
  */
 static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 {
@@ -159,8 +168,8 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 }
 
 /*
- * Collects into x the block of numbers that a bits method codes for entries from .. to-1 of K or V
- * (`side`). Returns false, leaving x alone, if the block is the entries themselves.
+ * Collects into x the numbers that the quantiser codes for K or V (`side`) of cached tokens from ..
+ * to-1. Returns false and leaves x alone if h->x already holds them as one block.
  */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -173,7 +182,7 @@ static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x
     return true;
 }
 
-/* Copies a decoded block back into the entries that `gather` collected it from. */
+/* Copies a decoded block back to the cached tokens from which `gather` collected it. */
 static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decoded)
 {
     float *const x = h->x[side] + from * h->width[side];
@@ -187,8 +196,8 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
 }
 
 /*
- * Codes and decodes a block with the bits method. Fails if a number is not finite, because its code
- * would hide that: numbers beyond the range of the cache's data type are infinite.
+ * Quantises and dequantises a block. Fails if an input number is not finite, because its code would
+ * hide that. Numbers beyond the range of the cache's data type are infinite.
  */
 static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded,
                       kvd_bits_count *count, kvd_err *err)
@@ -214,8 +223,8 @@ static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded
 }
 
 /*
- * Codes those of the entries from .. to-1 that have level `level` as one block, at the width of
- * that level.
+ * Quantises the K or V (`side`) of those cached tokens from .. to-1 that have precision level
+ * `level`, as one block with the number of dimensions stored at that level.
  */
 static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t level, bool prompt,
                       kvd_err *err)
@@ -269,15 +278,16 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
 }
 
 /*
- * Codes entries from .. to-1 of K or V (`side`) with the bits method. Either all or none of these
- * entries have pruned channels.
+ * Quantises K or V (`side`) of cached tokens from .. to-1. Either all or none of these tokens have
+ * pruned channels.
  */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
     /*
-     * Entries whose low level is narrower are neither pruned nor coded together with other heads.
+     * Tokens whose low precision level keeps fewer dimensions have no pruned channels and are never
+     * coded together with other heads.
      */
     if (h->low[side] < h->width[side]) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||
@@ -385,8 +395,8 @@ void kvd_head_leave(kvd_head *h, size_t t)
 }
 
 /*
- * Replaces K or V of entry j by the weighted mean of itself and the entries that are merged into
- * it.
+ * Replaces K or V (`side`) of cached token j by the weighted mean of itself and of all cached
+ * tokens i with into[i] == j.
  */
 static void merge_into(kvd_head *h, int side, size_t j, const size_t *into, const double *weight)
 {
@@ -406,7 +416,8 @@ static void merge_into(kvd_head *h, int side, size_t j, const size_t *into, cons
 }
 
 /*
- * Merges entries that decision [m] drops into kept entries, with the weights of the tokens method.
+ * Merges the cached tokens that h->decision drops into kept ones, with the weights that the method
+ * chooses.
  */
 static int merge_dropped(kvd_head *h, kvd_err *err)
 {

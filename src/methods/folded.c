@@ -39,14 +39,12 @@ void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld
             w[i * ld + j] = j < m ? (float)out[i * m + j] : 0.0F;
 }
 
-enum { OUTPUT_ROWS = 64 }; /* rows of W_O per piece */
+enum { OUTPUT_ROWS = 64 }; /* rows of W_O that are passed to the callback together */
 
 bool kvd_folds_qk(const kvd_config *c)
 {
     return c->positions != KVD_POSITIONS_ROPE && !c->qk_norm;
 }
-
-/* ---- list of folded tensors ------------------------------------------------------------------ */
 
 static const kvd_dims_head *head_at(const kvd_folded_list *l, int layer, size_t kv_head)
 {
@@ -54,8 +52,8 @@ static const kvd_dims_head *head_at(const kvd_folded_list *l, int layer, size_t 
 }
 
 /*
- * Returns the matrix by which one head of a part of the model (W_Q, W_K, W_V, W_O) is multiplied
- * from the right, and writes its number of columns to *m. Returns NULL if there is none.
+ * Returns the matrix by which one head of W_Q, W_K, W_V or W_O (`part`) is multiplied from the
+ * right, and writes its number of columns to *m. Returns NULL if the head is not projected.
  */
 static const float *matrix_of(const kvd_folded_list *l, int layer, kvd_part part, size_t head,
                               size_t *m)
@@ -104,7 +102,9 @@ static int name_order(const void *key, const void *f)
     return strcmp(key, ((const kvd_folded *)f)->name);
 }
 
-/* Returns true if some head of a layer has a matrix to fold into this part of the model. */
+/*
+ * Returns true if some head of the layer has a matrix to fold into W_Q, W_K, W_V or W_O (`part`).
+ */
 static bool changes(const kvd_dims *dims, int layer, kvd_part part)
 {
     const kvd_dims_head *const head = &dims->head[layer * dims->n_kv_heads];
@@ -119,7 +119,8 @@ int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     const kvd_part parts[] = {KVD_PART_V, KVD_PART_O, KVD_PART_Q, KVD_PART_K};
-    const size_t room = (size_t)config->n_layers * 7; /* four matrices and three biases */
+    /* Per layer at most four matrices (Q, K, V, O) and three biases change. */
+    const size_t room = (size_t)config->n_layers * 7;
     *l = (kvd_folded_list){.config = config, .dims = dims};
     if (kvd_dims_fits(dims, config, err))
         return -1;
@@ -151,15 +152,15 @@ const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name)
     return l->n ? bsearch(name, l->item, l->n, sizeof *l->item, name_order) : NULL;
 }
 
-/* ---- elements of folded tensors -------------------------------------------------------------- */
-
 typedef struct {
     const kvd_folded_list *list;
     const kvd_folded *folded;
     kvd_folded_sink sink;
     void *ctx;
-    float *x;        /* one piece of a tensor */
-    double *scratch; /* scratch of kvd_fold_rows and kvd_fold_columns */
+    /* One block of a tensor: the rows of one head, or OUTPUT_ROWS rows of W_O. */
+    float *x;
+    /* Scratch memory of kvd_fold_rows and kvd_fold_columns. */
+    double *scratch;
 } run;
 
 static const void *stored_at(const kvd_tensor *t, size_t element)
@@ -168,8 +169,8 @@ static const void *stored_at(const kvd_tensor *t, size_t element)
 }
 
 /*
- * Returns the matrix to fold into the d rows of the tensor from `row` on, or NULL if these rows do
- * not change.
+ * Returns the matrix to fold into rows row .. row + d_head - 1 of the tensor, or NULL if these rows
+ * do not change.
  */
 static const float *matrix_for_rows(const run *r, size_t row, size_t *m)
 {

@@ -5,26 +5,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- combinations of parameter values ---- */
-
-/* Piece of a method's text: alternative values of a key, or text that every combination has. */
+/*
+ * Part of a method's text: either the alternative values of one parameter, or text that every
+ * combination has in common.
+ */
 typedef struct {
     const char *at; /* address of the first value in the text */
-    size_t len;     /* length of all values with the slashes between them */
-    size_t n;       /* number of values */
+    /* Length in bytes of all values with the slashes between them. */
+    size_t len;
+    /* Number of alternative values; 1 for common text. */
+    size_t n;
 } choices;
 
 enum { PIECES = 64 };
 
 /*
- * Finds in `at` the first slash that separates two values of a key, and writes the start of these
- * values to *value. Slashes within paths are skipped. Returns NULL if there is none.
+ * Finds in `at` the first slash that separates two values of a parameter, and writes the start of
+ * these values to *value. Slashes within paths are skipped. Returns NULL if there is no such slash.
  */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');
     while (slash) {
-        const char *first = slash; /* moves back to the '=' before it */
+        /* Moves back to just after the '=' before the slash. */
+        const char *first = slash;
         while (first > at && first[-1] != '=' && first[-1] != ',')
             first--;
         const char *key = first > at ? first - 1 : first;
@@ -40,7 +44,7 @@ static const char *find_slash(const char *at, const char **value)
 }
 
 /*
- * Cuts the text of a method into pieces that alternate: constant text, choices of values, constant
+ * Divides the text of a method into parts that alternate: common text, alternative values, common
  * text, ...
  */
 static int cut(const char *text, choices piece[PIECES], size_t *n, kvd_err *err)
@@ -106,7 +110,7 @@ static char *combine(const choices *piece, size_t n, size_t which)
     return text;
 }
 
-/* Appends the text of every combination of the method's alternative values to text[]. */
+/* Appends to text[] the method with every combination of its alternative values. */
 static int expand(const char *method, char **text, size_t *n, size_t most, kvd_err *err)
 {
     choices piece[PIECES];
@@ -129,8 +133,6 @@ static int expand(const char *method, char **text, size_t *n, size_t most, kvd_e
     }
     return 0;
 }
-
-/* ---- lists of methods ---- */
 
 static bool is_method(const char *name, size_t n)
 {
@@ -157,7 +159,7 @@ static int unknown_method(const char *spec, const char *name, size_t n, kvd_err 
                     spec, word, nearest ? "; nearest: " : "", nearest ? nearest : "", known);
 }
 
-/* Checks that the text `names` of length n is NAME+NAME... with known method names. */
+/* Checks that the text `names` of length n has the form NAME+NAME... with known method names. */
 static int check_names(const char *spec, const char *names, size_t n, kvd_err *err)
 {
     for (const char *at = names, *const end = names + n; at <= end; at++) {
@@ -173,8 +175,9 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
 }
 
 /*
- * Returns the length in bytes of the first method of `list` including its keys, or 0 on failure. A
- * name may be followed by "@WORD", which kvd_jct_costs_read allows and kvd_method_parse refuses.
+ * Returns the length in bytes of the first method in `list` including its parameters, or 0 on
+ * failure. A name may be followed by "@WORD", which kvd_jct_costs_read allows and kvd_method_parse
+ * refuses.
  */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {
@@ -232,9 +235,7 @@ int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd
     return 0;
 }
 
-/* ---- output of --list-methods ---- */
-
-/* Prints the key that --sweep and --target of kvdim-eval vary. */
+/* Prints the parameter that options --sweep and --target of kvdim-eval vary for this method. */
 static void print_tradeoff(const char *name)
 {
     kvd_err none;

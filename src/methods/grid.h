@@ -1,6 +1,6 @@
 /*
- * Splits the value of --method into the texts of single methods, and prints the list of methods of
- * --help.
+ * Splits the value of option --method into the texts of single methods, and prints the list of
+ * methods of --list-methods.
  */
 #ifndef KVD_METHODS_GRID_H
 #define KVD_METHODS_GRID_H
@@ -11,27 +11,30 @@
 #include "methods/plugin/plugin.h"
 
 /*
- * Appends the methods of one --method to text[], whose strings the caller frees, also after a
- * failure. Unless `method` is NULL, their parsed forms are written to the same elements of
+ * Appends the methods of one --method option to text[], whose strings the caller frees, also after
+ * a failure. Unless `method` is NULL, the parsed methods are written to the same elements of
  * method[].
  *
- * In a comma list, an element without '=' is the name of a method or NAME+NAME and starts a new
- * method; an element with '=' belongs to the method before it: "none,zack,p=0.5,h2o+kivi" gives
- * three methods. A key with several values gives one method per value, and several such keys one
- * method per combination, the last key running fastest: "leankv,th=0.01/0.05,tl=0/0.001" gives
- * four. More than `most` methods in all, a method that text[] has, an empty element or value and
- * an unknown name are errors.
+ * In the comma list, an element without '=' is the name of a method, or NAME+NAME, and starts a new
+ * method. An element with '=' is a parameter of the method before it: "none,zack,p=0.5,h2o+kivi"
+ * gives three methods. A parameter with several values gives one method per value. Several such
+ * parameters give one method per combination, the last parameter running fastest:
+ * "leankv,th=0.01/0.05,tl=0/0.001" gives four. More than `most` methods in all, a method that
+ * text[] already has, an empty element or value and an unknown name are errors.
  */
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
 /*
- * Records plugins, and the files that parameters of the n methods name, as inputs of the run, each
- * once.
+ * Records as inputs of the run the plugins and the files that parameters of the n methods name,
+ * each file once.
  */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
-/* Prints every method with its axis, its keys and their defaults, as --list-methods does. */
+/*
+ * Prints every method with its axis, its parameters and their defaults, as option --list-methods
+ * does.
+ */
 void kvd_method_print_all(void);
 
 /* ---- rows of option tables (common/options.h) for programs that take methods ---- */
@@ -46,8 +49,8 @@ void kvd_method_print_all(void);
                        .help = "Measured errors (kvdim-eval --scan-errors), for ranks=error"       \
     }
 /*
- * Option rows for a structure type T with the fields spectrum, n_spectra, rates, n_rates, table,
- * calibration and fisher.
+ * Option rows for programs that take files for methods. T is a structure type with the fields
+ * spectrum, n_spectra, rates, n_rates, table, calibration and fisher.
  */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \

@@ -72,7 +72,6 @@ int kvd_head_allocate(kvd_head *h, kvd_err *err)
     return failed ? kvd_no_memory(err, "a head's entries", bytes) : 0;
 }
 
-/* Sets the fields of *h that follow from the attention window of the layer. */
 static void describe_window(kvd_head *h, size_t window)
 {
     const kvd_plan *const p = h->p;
@@ -85,8 +84,8 @@ static void describe_window(kvd_head *h, size_t window)
         h->leaving = block > h->leaving ? block : h->leaving;
     }
     /*
-     * A new row is appended before the entries that it no longer sees are removed, so room for
-     * these is needed.
+     * A new token is appended before the tokens that it no longer sees are removed, so the arrays
+     * need room for both.
      */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
@@ -122,8 +121,6 @@ double kvd_head_entry_bits(const kvd_head *h)
                : bits;
 }
 
-/* ---- access to rows of Q, K and V ------------------------------------------------------------ */
-
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t)
 {
     const size_t ld = (size_t)h->in->config->n_heads * h->d;
@@ -152,14 +149,14 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 }
 
 /*
- * Multiplies the rows of K or V of this call by the projection matrix, into h->cut. Rows of the
- * prompt come from the merged prompts if there are any. Heads that share a latent are projected
- * together.
+ * Multiplies the keys or values x of the tokens of this call by the projection matrix, into
+ * h->cut[side]. If layers of the prompt were merged, the prompt's rows are read from the merged
+ * copy instead of x. KV heads that share one latent vector are projected together.
  */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {
     const size_t ld = (size_t)h->in->config->n_kv_heads * h->d, w = h->width[side];
-    /* offset, in elements, of this head from the first head that shares its latent */
+    /* Offset of this head, in floats, from the first head that shares its latent vector. */
     const size_t back = (size_t)h->g % h->heads * h->d;
     const size_t shared = h->prompts && !h->base ? h->n0 : 0;
     if (shared)

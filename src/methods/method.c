@@ -14,15 +14,22 @@
 
 /* ---- registry of method names ---------------------------------------------------------------- */
 
-/* Registered name of a combination of methods of several axes, with its own default parameters. */
+/*
+ * Named combination of methods of several axes, such as zdc = importance+zack, with its own default
+ * parameters.
+ */
 typedef struct {
     /*
-     * Must be the first member. Keys of the trade-off are written NAME.KEY, or p and p_u for the
-     * dims method.
+     * Must be the first member. Parameters in info.tradeoff are written NAME.KEY, or p and p_u for
+     * the method that reduces dimensions.
      */
     kvd_method_info info;
     const char *members;
-    const char *usual; /* default parameters "KEY=VALUE,..."; NULL: defaults of the members */
+    /*
+     * Default parameters "KEY=VALUE,..." of the combination. NULL: the defaults of its members
+     * hold.
+     */
+    const char *usual;
 } combination;
 
 static const kvd_tradeoff leankv_tradeoff = {"sparsity.th", 0.02, 0.95, true,
@@ -52,17 +59,21 @@ static const combination mikv = {
     .usual = "k=8,v=8,lk=2,lv=2,balance=1",
 };
 
-/* Types of methods; DIMS, MAKER and CHANNELS all fill the dims axis. */
+/*
+ * Kinds of methods. DIMS, MAKER and CHANNELS all reduce head dimensions: by a spectrum file, by
+ * projections of their own, and by what they see in each prompt.
+ */
 typedef enum { DIMS, MAKER, CHANNELS, LAYERS, TOKENS, BITS, COMBINATION } method_kind;
 static const char *const axis_of[] = {"dims", "dims", "dims", "layers", "tokens", "bits"};
 
 /*
- * Registry of every method name that a user can type except "none", in the order of --help. A new
- * method is a row here.
+ * Registry of every method name that a user can type except "none", in the order of --help. Each
+ * new method needs an element here.
  */
 static const struct {
     method_kind kind;
-    const kvd_method_info *info; /* points to the method's structure, whose first member it is */
+    /* Points to the structure of the method, whose first member is `info`. */
+    const kvd_method_info *info;
 } registry[] = {
     {DIMS, &kvd_dims_zack.info},
     {DIMS, &kvd_dims_fdc.info},
@@ -128,7 +139,7 @@ static const struct {
 };
 enum { N_NAMES = sizeof registry / sizeof *registry };
 
-/* Kind of method in the registry for each kind of plugin method. */
+/* Registry kind of a method that a plugin provides, indexed by the plugin's kind. */
 static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_BITS] = BITS,
                                       [KVD_PLUGIN_MAKER] = MAKER,
@@ -136,8 +147,8 @@ static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
 /*
- * Returns the i-th registered method, plugin methods after those of the table, and writes its kind
- * to *kind. Returns NULL if there is none.
+ * Returns the i-th registered method and writes its kind to *kind. Methods of plugins follow those
+ * of `registry`. Returns NULL if there is no i-th method.
  */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {
@@ -184,7 +195,6 @@ static int unknown(const char *name, kvd_err *err)
                     nearest ? ", nearest: " : "", nearest ? nearest : "");
 }
 
-/* Returns the member of the combination that acts on the dims axis, or NULL if there is none. */
 static const kvd_method_info *dims_member(const kvd_method *m)
 {
     return m->dims            ? &m->dims->info
@@ -194,8 +204,8 @@ static const kvd_method_info *dims_member(const kvd_method *m)
 }
 
 /*
- * Returns the member that occupies the axis on which methods of this kind act, or NULL if the axis
- * is free.
+ * Returns the member of *m that already acts on the axis of methods of this kind, or NULL if the
+ * axis is free.
  */
 static const kvd_method_info *occupant(const kvd_method *m, method_kind kind)
 {
@@ -224,9 +234,9 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
 }
 
 /*
- * Combines a method that ranks the tokens of prompts with one that drops tokens, in any order of
- * naming: the ranking method becomes `levels`, the dropping method `tokens`. Returns false if the
- * two cannot be combined.
+ * Combines a method that ranks the tokens of prompts with one that drops tokens, in whichever order
+ * the user named them: the ranking method becomes plan.levels, the dropping method plan.tokens.
+ * Returns false if the two cannot be combined.
  */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
@@ -259,7 +269,7 @@ static int add_combination(const combination *c, kvd_method *m, kvd_err *err)
     return 0;
 }
 
-/* Adds a registered method to the combination *m. */
+/* Adds a registered method to the combination *m. Fails if its axis is taken. */
 static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd_err *err)
 {
     const void *const method = info;
@@ -298,7 +308,7 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
     return 0;
 }
 
-/* Adds the methods of the text `names`, NAME+NAME..., to *m. The function modifies `names`. */
+/* Adds the methods named in `names`, NAME+NAME..., to *m. The function modifies `names`. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {

@@ -1,6 +1,7 @@
 /*
- * Keys of a method's text: "h2o.heavy=0.2,p=0.5". Finds the member that a key belongs to, checks
- * values and combinations of keys, and writes the values of all keys as rows of results name them.
+ * Parameters in a method's text, such as "h2o.heavy=0.2,p=0.5". Finds the member of the combination
+ * that a parameter belongs to, checks values and combinations of parameters, and writes all values
+ * in the format of result files.
  */
 #include <math.h>
 #include <stddef.h>
@@ -22,11 +23,11 @@ int kvd_method_find_key(const kvd_keyed *k, const char *key)
     return -1;
 }
 
-/* ---- key keep_layers: layers that any method leaves uncompressed ---- */
+/* ---- parameter keep_layers: layers that any method leaves uncompressed ---- */
 
 static const char keep_layers[] = "keep_layers";
 
-/* Parses the value FIRST:LAST of key keep_layers. */
+/* Parses the value FIRST:LAST of parameter keep_layers. */
 static int set_keep_layers(kvd_method *m, const char *value, unsigned *seen, unsigned bit,
                            kvd_err *err)
 {
@@ -43,7 +44,7 @@ static int set_keep_layers(kvd_method *m, const char *value, unsigned *seen, uns
     return 0;
 }
 
-/* ---- keys of dims methods -------------------------------------------------------------------- */
+/* ---- parameters of methods that project heads ------------------------------------------------ */
 
 enum {
     KEY_P = 1,
@@ -61,8 +62,9 @@ enum {
 };
 
 /*
- * Keys of dims methods. `rate` is the offset in kvd_method of the rate that the key sets, or 0 for
- * keys that set no rate. p_i is the name of p in the ZDC paper.
+ * Parameters of methods that take their rotations from a spectrum file. `rate` is the offset in
+ * kvd_method of the number that the parameter sets (0: it sets none). p_i is the name of p in the
+ * ZDC paper.
  */
 static const struct {
     const char *key;
@@ -87,7 +89,6 @@ static const char keys_of_low[] = "p_u, p_u.qk, p_u.v";
 
 static const char *const cut_name[] = {"both", "qk", "v"};
 
-/* Returns the index in the table of dims keys of a key, or -1 if it is not one. */
 static int find_dims_key(const char *key)
 {
     for (int i = 0; i < (int)(sizeof dims_key / sizeof *dims_key); i++)
@@ -129,7 +130,7 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
     return 0;
 }
 
-/* ---- keys of other methods ------------------------------------------------------------------- */
+/* ---- parameters of other methods ------------------------------------------------------------- */
 
 static bool lowers(const kvd_method *m)
 {
@@ -174,8 +175,8 @@ static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const c
 }
 
 /*
- * Returns the index of the member that takes `key`, "KEY" or "NAME.KEY", as a text such as a path.
- * Returns -1 if there is none.
+ * Returns the index of the member that takes parameter `key`, KEY or NAME.KEY, as a text such as a
+ * path. Returns -1 if there is none.
  */
 static int find_text_key(const kvd_keyed *all, int n, const char *key)
 {
@@ -211,7 +212,7 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     if (!strcmp(key, keep_layers) && !kvd_method_is_none(m))
         return set_keep_layers(m, value, seen, KEY_KEEP_LAYERS, err);
     const bool of_dims = find_dims_key(key) >= 0;
-    /* A dot in a key of a dims method, such as p.qk, does not separate a method name. */
+    /* A dot in a parameter such as p.qk does not separate a method name from a parameter. */
     const char *const dot = of_dims ? NULL : strchr(key, '.');
     int member = -1, at = -1;
     if (dot) {
@@ -243,7 +244,10 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
 
 /* ---- checks of parameter combinations -------------------------------------------------------- */
 
-/* Checks that the rates of each level are given for both pairs together or for each pair. */
+/*
+ * Checks that the user gave, for each precision level, either one fraction for both Q-K and V or
+ * one fraction for each of them.
+ */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if ((seen & KEY_P) && (seen & KEY_R))
@@ -297,7 +301,9 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
 
 /* ---- values of all parameters ---------------------------------------------------------------- */
 
-/* Sets the default parameters of a combination, except those that the user gave. */
+/*
+ * Sets the default parameters of a named combination such as mikv, except those that the user gave.
+ */
 static void set_usual(kvd_method *m)
 {
     char copy[64];
@@ -371,12 +377,15 @@ int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
     return 0;
 }
 
-/* The trade-off of dims methods with widths. */
+/*
+ * Trade-off of methods that take their rotations from a spectrum file: a sweep varies p from 0.1 to
+ * 0.8.
+ */
 static const kvd_tradeoff tradeoff_of_p = {"p", 0.1, 0.8, false, NULL, 0, 0};
 
 /*
- * Finds the parameter `key` of the member called `name`, of length `len`. Returns NULL if there is
- * none.
+ * Finds the parameter `key` of the member called `name`, of `len` characters, and writes the member
+ * to *member. Returns NULL if there is none.
  */
 static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len, const char *key,
                                     kvd_keyed *member)
@@ -393,7 +402,10 @@ static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len,
     return NULL;
 }
 
-/* Finds the parameter that `dotted`, "NAME.KEY", names. Returns NULL if there is none. */
+/*
+ * Finds the parameter that `dotted`, "NAME.KEY", names, and writes its member to *member. Returns
+ * NULL if there is none.
+ */
 static const kvd_parameter *find_dotted(kvd_method *m, const char *dotted, kvd_keyed *member)
 {
     const char *const dot = strchr(dotted, '.');
@@ -415,8 +427,8 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
 }
 
 /*
- * Writes to *out the trade-off parameter `key` of the member `name`. If `name` or `key` is NULL,
- * any member or parameter matches. Returns false if there is none.
+ * Writes to *out the trade-off parameter `key` of the member `name`. A NULL `name` or `key` matches
+ * any member or parameter. Returns false if nothing matches.
  */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
 {
@@ -468,7 +480,9 @@ double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share)
 {
     const double value = t->geometric ? t->most * pow(t->least / t->most, share)
                                       : t->most + (t->least - t->most) * share;
-    /* Round to six digits, so that the value printed in a table is exactly the value used. */
+    /*
+     * Round to six digits, so that the value printed in a results table is exactly the value used.
+     */
     char text[32];
     double rounded = value;
     snprintf(text, sizeof text, "%.6g", value);
@@ -483,8 +497,8 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value)
 }
 
 /*
- * Sets p or p_u of the dims method, or the parameter of a member, to `value`. If only_free,
- * parameters that the user gave keep their value.
+ * Sets parameter `name` ("p", "p_u" or NAME.KEY) of the combination to `value`. If only_free is
+ * true, a parameter that the user gave keeps its value.
  */
 static void set(kvd_method *m, const char *name, double value, bool only_free)
 {

@@ -2,9 +2,7 @@
 
 #include <stdlib.h>
 
-/*
- * Returns the inputs that the bits method needs with its parameters, as a mask of kvd_needs bits.
- */
+/* Returns the inputs that the quantiser needs with its parameters, as a mask of kvd_needs bits. */
 static unsigned bits_needs(const kvd_plan *p)
 {
     const bool calibrated = p->bits && p->bits->calibrated && p->bits->calibrated(&p->bits_values);
@@ -99,8 +97,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
 }
 
 /*
- * Checks the widths of entries at the low level: some method must lower entries, and no width may
- * exceed that of the high level.
+ * Checks the kept dimensions of tokens at the low precision level: some method must lower tokens,
+ * and no head may keep more dimensions than at the high level.
  */
 static int check_low(const kvd_plan *p, kvd_err *err)
 {
@@ -123,7 +121,10 @@ static int check_low(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/* Fails if the plan combines a method that merges entries with one that does not support it. */
+/*
+ * Fails if the plan combines a method that merges tokens with another that does not support merged
+ * tokens.
+ */
 static int check_merge(const kvd_plan *p, kvd_err *err)
 {
     const char *const name = p->tokens->info.name;
@@ -151,8 +152,8 @@ static int check_merge(const kvd_plan *p, kvd_err *err)
 }
 
 /*
- * Fails if the plan combines a method that rebuilds the keys of a prompt with one that does not
- * support it.
+ * Fails if the plan combines a method that rebuilds the keys of a prompt with another method that
+ * changes K or V.
  */
 static int check_rebuild(const kvd_plan *p, kvd_err *err)
 {
@@ -170,8 +171,8 @@ static int check_rebuild(const kvd_plan *p, kvd_err *err)
 }
 
 /*
- * Makes the plan of the layers that are kept uncompressed. Fails if these are all layers, or if a
- * layers method would store one of them together with others.
+ * Makes the plan of the layers that keep_layers leaves uncompressed. Fails if these are all layers,
+ * or if a method that merges layers would store one of them together with compressed layers.
  */
 static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
@@ -203,8 +204,9 @@ static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 }
 
 /*
- * Fails if a method cannot act on a latent cache. A row of that cache is key and value at once, and
- * a method that changes them separately would make two rows of it. Dropping entries is allowed.
+ * Fails if a method of the plan cannot act on the cache of a model that caches one latent vector
+ * per token. Each vector is key and value at once, and a method that changes keys and values
+ * separately would store it twice. Dropping tokens is allowed.
  */
 static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
@@ -226,13 +228,16 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
                 : 0;
 }
 
-/* Returns a copy of the setup in which `drawn` is set only if the plan draws matrices or tables. */
+/*
+ * Returns a copy of the setup in which `drawn` (no calibration text: draw random matrices) is set
+ * only if a method of the plan draws something.
+ */
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
     /*
-     * The matrices of a maker, or the tables of a bits method, are drawn. Tables for latents that
-     * come from drawn matrices are not.
+     * Either a maker of projections draws random matrices or a quantiser draws random tables, never
+     * both: tables are not drawn for latents that come from random matrices.
      */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
@@ -321,7 +326,8 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     s.dims = p->dims;
     if (p->tokens && p->tokens->open &&
         p->tokens->open(&p->tokens_values, &s, &p->tokens_self, err)) {
-        p->tokens_self = NULL; /* a failed open leaves nothing to close */
+        /* `open` failed, so there is nothing to close. */
+        p->tokens_self = NULL;
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->tokens->info.name);
     }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- files of a method ----------------------------------------------------------------------- */
+/* ---- files that a method reads --------------------------------------------------------------- */
 
 static int both_fit(const kvd_dims_method *d, const char *a, const char *b, kvd_err *err)
 {
@@ -56,8 +56,8 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates_path = files->rates_path[i];
     }
     /*
-     * If the method takes its widths from a rates file but none of those given fits, the user gave
-     * a wrong file.
+     * If the method takes its kept widths from a file (rates.h5) but none of the given files fits
+     * it, the user gave a wrong file.
      */
     if (!m->rates && files->n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->rates_path[files->n_rates - 1],
@@ -143,7 +143,7 @@ void kvd_method_files_say_unused(const kvd_method_files *files, const char *cali
         fprintf(stderr, said, program, "--error-table", files->table_path);
 }
 
-/* ---- measurement points of a method ---------------------------------------------------------- */
+/* ---- settings at which a method is evaluated ------------------------------------------------- */
 
 static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)
 {
@@ -151,7 +151,9 @@ static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)
     return kvd_widths_alloc(w, s->n_layers, s->model.n_kv_heads, s->model.d_head, err);
 }
 
-/* Computes the widths of every head at overall p by the method's width rule. */
+/*
+ * Computes the kept widths of every head at overall p by the method's width rule (eq6, error, ...).
+ */
 static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_widths *w,
                      kvd_err *err)
 {
@@ -181,8 +183,8 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
 }
 
 /*
- * Computes the widths of one pair (Q-K or V) at p of that pair's own elements. *removal_rate is as
- * for kvd_widths_side_for_p.
+ * Computes the kept widths of Q-K (side 0) or V (side 1) at fraction p of that side's own elements.
+ * *removal_rate is written as kvd_widths_side_for_p writes it.
  */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
@@ -200,8 +202,8 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
 }
 
 /*
- * Computes the widths at one rate for Q-K and one for V. *removal_rate is NaN unless a single r
- * gives the widths of both.
+ * Computes the kept widths at fraction p[0] for Q-K and p[1] for V. *removal_rate is NaN unless a
+ * single r gives the widths of both.
  */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
@@ -222,8 +224,9 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 }
 
 /*
- * Restores full width where the keys `cut` and `keep_layers` forbid projection. Writes the
- * resulting p of each pair and *overall_p.
+ * Restores all d_head dimensions where the parameters `cut` and `keep_layers` forbid projection.
+ * Writes the resulting fraction of unstored elements of Q-K and of V to p, and of both to
+ * *overall_p.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
@@ -244,7 +247,10 @@ static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double 
     return 0;
 }
 
-/* Builds the projections of entries at the low level, from the bases of the high level. */
+/*
+ * Builds the projections of tokens at the low precision level, from the same rotations as those of
+ * the high level.
+ */
 static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
 {
     kvd_widths w = {0};
@@ -259,9 +265,9 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
 }
 
 /*
- * Fails if entries at the low level would keep more dimensions than at the high level. Rates of Q-K
- * and V are compared as the user gave them; the widths of heads are compared when the plan is
- * opened.
+ * Fails if tokens at the low precision level would keep more dimensions than at the high level. The
+ * fractions for Q-K and V are compared as the user gave them; the kept widths of heads are compared
+ * when the plan is opened.
  */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {
@@ -282,7 +288,8 @@ static int build(const kvd_method *m, const kvd_widths *w, kvd_point *point, kvd
 {
     if (kvd_dims_build(&point->dims, m->dims, m->spectrum, w, err))
         return kvd_in(err, "'%s'", m->spectrum_path);
-    const double whole = kvd_widths_p(w, 0); /* before keys cut and keep_layers apply */
+    /* Overall p before parameters cut and keep_layers restore all dimensions of some heads. */
+    const double whole = kvd_widths_p(w, 0);
     if (leave_whole(m, &point->dims, point->side_p, &point->overall_p, err))
         return -1;
     if (!kvd_method_has_low(m))
@@ -290,7 +297,6 @@ static int build(const kvd_method *m, const kvd_widths *w, kvd_point *point, kvd
     return check_low(m, point, whole, err) || build_low(m, point, err) ? -1 : 0;
 }
 
-/* Initialises a measurement point that owns no memory. */
 static void clear(const kvd_method *m, kvd_point *point)
 {
     memset(point, 0, sizeof *point);
@@ -331,7 +337,9 @@ static int point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *
     return status;
 }
 
-/* Makes the measurement point for keys p.qk and p.v. Its p_wanted is their mean. */
+/*
+ * Makes the point (setting of the method) for parameters p.qk and p.v. Its p_wanted is their mean.
+ */
 static int point_of_sides(const kvd_method *m, kvd_point *point, kvd_err *err)
 {
     const double *const p = m->p_side;
@@ -398,7 +406,8 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
         else
             failed = kvd_point_of_rates(m, i, &list[i], err);
         if (failed) {
-            kvd_points_free(list, i + 1); /* the last point may be incomplete */
+            /* The last point may be incomplete; freeing it is allowed. */
+            kvd_points_free(list, i + 1);
             return -1;
         }
     }

@@ -38,8 +38,8 @@ static double log_sum(const float *score, size_t n)
 }
 
 /*
- * Adds the softmax denominators of rows first .. first+rows-1 of one query head to sum [rows],
- * which holds logarithms. block has room for [rows][first + rows] scores.
+ * Adds the softmax denominators of query rows first .. first+rows-1 of one query head to sum
+ * [rows]. Both are kept as logarithms. `block` has room for [rows][first + rows] scores.
  */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
@@ -102,7 +102,7 @@ bool kvd_prompts_repeated(const kvd_prompts *p)
     return m && m->repeats;
 }
 
-/* Passes the attention inputs of this layer to the method that ranks tokens, for every prompt. */
+/* Passes Q, K and V of this layer to the method that ranks tokens, for every prompt. */
 static int observe(kvd_prompts *p, const kvd_attention_in *in, kvd_err *err)
 {
     const void *self;
@@ -153,7 +153,6 @@ static int record(kvd_attention *self, const kvd_attention_in *in, float *out, k
     return p->dense.hook.run(&p->dense.hook, in, out, err);
 }
 
-/* Allocates the arrays that a method that ranks tokens needs. */
 static int init_ranks(kvd_prompts *p, kvd_err *err)
 {
     const void *self;
@@ -247,7 +246,9 @@ static int merge_group(kvd_prompts *p, int side, int layer, int n_layers, size_t
     return 0;
 }
 
-/* Applies RoPE to the keys of sequence s in all layers, after their merge before RoPE. */
+/*
+ * Applies RoPE to the keys of sequence s in all layers, after these keys were merged before RoPE.
+ */
 static int apply_rope(kvd_prompts *p, const size_t *whole, size_t s, kvd_err *err)
 {
     const size_t n = p->offset[s + 1] - p->offset[s], half = (size_t)p->config->d_head / 2,
@@ -346,8 +347,8 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
 }
 
 /*
- * Fails if two copies of a prompt are too long: for its sequence or, in generation, where `whole`
- * has room for both copies, for the model's positions.
+ * Fails if a method needs every prompt twice and two copies do not fit: into the length of the
+ * sequence or, in generation, into the positions of the model.
  */
 static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_batch *b,
                          const size_t *length, const size_t *whole, kvd_err *err)
@@ -387,8 +388,8 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
         /*
-         * In generation the batch gives the lengths of whole sequences. They are raised if both
-         * copies of the prompt are longer.
+         * In generation the batch gives the length of every whole sequence. A length that is too
+         * short for two copies of the prompt is raised to fit them.
          */
         if (b->whole && whole[s] < times * length[s])
             whole[s] = times * length[s];

@@ -1,12 +1,12 @@
 /*
- * The caches of running sequences: as stepwise.h, but one call after another, so that a model can
- * continue from its own tokens. An attention hook for batches with `start` (model/pass/batch.h).
- * The first call for a sequence brings its whole prompt, whatever plan.prompt says. Every later row
- * is a step, which attends to the stored entries, its own included. Rows of past tokens are never
- * read again: only the stored entries remain.
+ * The compressed caches of sequences that are being generated. They work as in stepwise.h, but call
+ * after call, so that a model can continue from its own tokens. The cache is an attention hook for
+ * batches with `start` (model/pass/batch.h). The first call for a sequence brings its whole prompt,
+ * whatever plan.prompt says. Every later token is a step, which attends to the cached tokens,
+ * itself included. K and V of past tokens are never read again: only the compressed tokens remain.
  *
- * The results are those of a whole sequence with the same prompt (cache.h), except for rounding:
- * products with one row are summed in another order than products with many.
+ * The results equal those of running a whole sequence with the same prompt (cache.h), except for
+ * rounding: products with one row are summed in another order than products with many rows.
  */
 #ifndef KVD_METHODS_SEQUENCE_CACHE_H
 #define KVD_METHODS_SEQUENCE_CACHE_H
@@ -23,13 +23,13 @@ typedef struct {
     /*
      * First-pass prompts, for plans with kvd_plan_first_pass. The caller sets this field when
      * sequences begin: sequence s of the batch is sequence s of the prompts. The prompts must exist
-     * until the sequence has ended.
+     * until the last of these sequences has ended.
      */
     const kvd_prompts *prompts;
-    /* [n_sequences] slot of each sequence of the batch; NULL: sequence s has slot s. */
+    /* Cache slot of each sequence of the batch, [n_sequences]. NULL: sequence s has slot s. */
     const size_t *slot;
     kvd_stepwise_account account;
-    /* private */
+    /* The fields from here on are private. */
     kvd_sequence_cache_slot *slots;
     size_t n_slots;
 } kvd_sequence_cache;
@@ -38,7 +38,7 @@ int kvd_sequence_cache_init(kvd_sequence_cache *r, const kvd_config *config, con
                             size_t n_slots, kvd_err *err);
 /*
  * Returns the number of bits that the sequence in `slot` stores: numbers, scales, tables, indices,
- * scores and positions. Returns 0 for a free slot.
+ * importance scores and positions. Returns 0 for a free slot.
  */
 double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot);
 /* Frees the memory of the sequence in `slot`, so that another sequence can use the slot. */

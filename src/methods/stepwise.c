@@ -11,10 +11,7 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/*
- * Per-head arrays of a layer whose KV heads are processed together, for a method that decides for
- * all of them.
- */
+/* Per-head arrays of a layer, for a method that decides for all KV heads of the layer together. */
 typedef struct {
     void **state;
     uint8_t **level;
@@ -22,7 +19,10 @@ typedef struct {
     kvd_step_attention *step;
 } together;
 
-/* Adds the time since the last measured kind of work ended to the sum of `part`. */
+/*
+ * Adds the time since the last call to the sum of this kind of work (`part`) in the head's
+ * counters.
+ */
 static void part_done(kvd_head *h, kvd_stepwise_part part)
 {
     const double at = kvd_clock_s();
@@ -33,15 +33,19 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 /* ---- processing of the prompt ---------------------------------------------------------------- */
 
 typedef struct {
-    double *mass, *own, *log_denominator, *score_mass, *below; /* [n0] per token */
-    /* [group][n0] probability from recent queries */
+    /* Statistics of the prompt's attention, one number per prompt token, [n0]. */
+    double *mass, *own, *log_denominator, *score_mass, *below;
+    /*
+     * Attention probability that each prompt token received from the last `window` queries, per
+     * query head, [group][n0].
+     */
     double *recent;
     size_t window;
 } statistics;
 
 /*
- * Replaces scores x [n] by their softmax. Writes the largest score to *top, and returns the sum of
- * exp(x - *top), including the term of the attention sink if there is one (kvd_scores).
+ * Replaces the scores x [n] by exp(x - *top), where *top is the largest score. Returns their sum,
+ * including the term of the attention sink if there is one (kvd_scores).
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
@@ -73,8 +77,8 @@ static void softmax(float *x, size_t n, const float *sink, double *log_sum)
 }
 
 /*
- * Returns the scoring parameters (kvd_scores) of the j-th query head of the group, including its
- * attention sink.
+ * Returns the score parameters (kvd_scores: scale, softcap, attention sink) of the j-th query head
+ * of this KV head.
  */
 static kvd_scores scores_of(const kvd_head *h, size_t j)
 {
@@ -87,8 +91,9 @@ static const float *sink_of(const kvd_head *h, size_t j)
 }
 
 /*
- * Turns the scaled scores of the row at position t, for keys from .. from+n-1, into probabilities,
- * and adds them to the statistics.
+ * Turns the scaled attention scores of query position t, for keys from .. from+n-1, into
+ * probabilities, and adds them to the statistics of the prompt. j is the query head within the KV
+ * head.
  */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)
@@ -116,7 +121,10 @@ static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t
     }
 }
 
-/* Computes the exact attention of the prompt's rows and, unless s is NULL, its statistics. */
+/*
+ * Computes the exact attention of the prompt's tokens and, unless s is NULL, the statistics of that
+ * attention.
+ */
 static void attend_prompt(kvd_head *h, const statistics *s, float *out)
 {
     const kvd_config *c = h->in->config;
@@ -147,7 +155,9 @@ static void attend_prompt(kvd_head *h, const statistics *s, float *out)
         }
 }
 
-/* Returns pointers to the statistics of one head's prompt, in the head's buffer. */
+/*
+ * Returns pointers to the arrays in h->statistics that hold the attention statistics of the prompt.
+ */
 static statistics statistics_of(const kvd_head *h)
 {
     const kvd_tokens_method *const m = h->tokens;
@@ -161,8 +171,8 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * Appends the prompt's tokens as entries; in a layer with an attention window, only those that its
- * last row sees. `s` are the statistics of the prompt, or NULL.
+ * Appends the prompt's tokens to the cache; in a layer with an attention window, only those that
+ * the last prompt token sees. `s` are the statistics of the prompt's attention, or NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
@@ -203,7 +213,7 @@ static kvd_prompt_attention attention_of_prompt(const kvd_head *h)
                                   .ranked = h->ranked};
 }
 
-/* Lowers and drops entries of the prompts of n KV heads, as the tokens methods choose. */
+/* Lowers the precision of prompt tokens and drops others in n KV heads, as the methods choose. */
 static int decide_prompt(kvd_head *h, size_t n, const together *all, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->p->tokens;
@@ -229,7 +239,6 @@ static int decide_prompt(kvd_head *h, size_t n, const together *all, kvd_err *er
     return 0;
 }
 
-/* Prunes and codes the entries of the prompt as the plan says. */
 static int shorten_prompt(kvd_head *h, kvd_err *err)
 {
     if (h->p->channels && h->n0 &&
@@ -264,11 +273,11 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
     return 0;
 }
 
-/* ---- processing of rows after the prompt (steps) --------------------------------------------- */
+/* ---- processing of tokens after the prompt (steps) ------------------------------------------- */
 
 /*
- * Chooses which entries from index `unseen` on the row at position t reads, and counts the bits
- * that it reads.
+ * Chooses which cached tokens the token at position t reads, and counts the bits that it reads. The
+ * first `unseen` cached tokens are outside its attention window and are never read.
  */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {
@@ -341,7 +350,8 @@ static int attend_step(kvd_head *h, size_t t, kvd_err *err)
 }
 
 /*
- * Lowers and drops entries of n KV heads after the row at position t, as the tokens method chooses.
+ * Lowers the precision of cached tokens and drops others in n KV heads, as the method chooses after
+ * the token at position t.
  */
 static int decide_step(kvd_head *h, size_t n, const together *all, size_t t, kvd_err *err)
 {
@@ -372,7 +382,7 @@ static int decide_step(kvd_head *h, size_t n, const together *all, size_t t, kvd
     return 0;
 }
 
-/* Adds the bits that a head stores after the row at position t to its account. */
+/* Adds the bits that a head stores after the token at position t to the head's counters. */
 static void count_step(kvd_head *h, size_t t)
 {
     kvd_stepwise_account *const a = h->account;
@@ -468,7 +478,6 @@ int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Initialises one KV head for all rows of a whole sequence. */
 static int begin_head(kvd_head *h, const kvd_plan *p, const kvd_prompts *prompts,
                       const kvd_attention_in *in, size_t sequence, int g, const float *cosine,
                       const float *sine, kvd_stepwise_account *account, kvd_err *err)

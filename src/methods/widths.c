@@ -6,15 +6,15 @@
 
 #include "common/stats.h"
 
-/* Returns the term of singular value s in a sum: s, or s^2 if `energy`. */
+/* Returns the summand of singular value s: s, or s^2 if `energy`. */
 static double weight(double s, bool energy)
 {
     return energy ? s * s : s;
 }
 
 /*
- * Returns the sum of the terms of all d singular values. All comparisons with a removal rate add
- * terms with these two functions, in this order, so that breakpoints match to the last bit.
+ * Returns the sum of s or s^2 (`energy`) over all d singular values, smallest first. All
+ * comparisons with a removal rate add in this order, so that breakpoints match to the last bit.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -76,7 +76,10 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     int status = -1;
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
-    /* Each removable dimension gives one breakpoint: the tail sum that starts at that dimension. */
+    /*
+     * Each removable dimension gives one breakpoint of r: the tail sum that starts at that
+     * dimension.
+     */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
     rates = malloc((most + 1) * sizeof *rates);
@@ -98,8 +101,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     kvd_sort(breaks, m);
 
     /*
-     * A dimension whose tail sum is 0 is removed at r = 0. Kept dimensions are counted as integers,
-     * so that p equals kvd_widths_p.
+     * A dimension whose tail sum is 0 is removed at r = 0. The number of kept dimensions is counted
+     * in integers, so that p equals kvd_widths_p to the last bit.
      */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
@@ -111,7 +114,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* If rounding makes the remaining values vanish, no r < 1 removes the dimension. */
+        /* If rounding makes the tail equal to the whole sum, no r < 1 removes the dimension. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -165,14 +168,17 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wante
     return status;
 }
 
-/* Sets the pair (Q-K or V) other than `side` to full width. */
+/* Sets the side (0: Q-K, 1: V) other than `side` to d_head dimensions in all heads. */
 static void leave_other(kvd_widths *w, int side)
 {
     for (int i = 0; i < w->n_layers * w->n_kv_heads; i++)
         w->kept[1 - side][i] = w->d_head;
 }
 
-/* Passes the pair as both pairs, so that the overall p is the p of this pair. */
+/*
+ * Passes the matrices of `side` as both Q-K and V to kvd_widths_for_p, so that its overall p is the
+ * p of this side alone.
+ */
 int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                           bool energy, double *r, kvd_widths *w, kvd_err *err)
 {
@@ -187,14 +193,15 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
 /* ---- widths by measured error ---------------------------------------------------------------- */
 
 /*
- * Edge of the lower convex hull of a head's error curve: removing `dims` dimensions costs `slope`
- * nats each.
+ * Edge of the lower convex hull of a head's curve of error over kept dimensions. Removing `dims`
+ * dimensions along the edge costs `slope` nats each.
  */
 typedef struct {
     double slope;
-    size_t head; /* index into [2][n_layers][n_kv_heads] */
+    /* Index of the head in [2][n_layers][n_kv_heads]; the first index is 0 for Q-K, 1 for V. */
+    size_t head;
     int32_t dims;
-    int order; /* number of the edge within its head, widest first */
+    int order; /* number of the edge within its head's hull; edge 1 has the largest widths */
 } edge;
 
 static int compare_edges(const void *a, const void *b)
@@ -208,8 +215,9 @@ static int compare_edges(const void *a, const void *b)
 }
 
 /*
- * Writes the edges of the lower convex hull of one head's error curve to `out`, from the full width
- * downwards, and returns their number. hull has room for n indices.
+ * Writes the edges of the lower convex hull of one head's error curve (error[i] at width[i]) to
+ * `out`, from d_head dimensions downwards. Returns the number of edges. `hull` is scratch for n
+ * indices.
  */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
@@ -218,7 +226,7 @@ static size_t hull_edges(const int32_t *width, const double *error, size_t n, si
     for (size_t i = n; i-- > 0;) {
         while (m >= 2) {
             const size_t a = hull[m - 2], b = hull[m - 1];
-            /* point b is above or on the line from a to i, so it is not on the hull */
+            /* If b is above or on the line from a to i, b is not on the hull. */
             const double via = (error[b] - error[a]) * (double)(width[a] - width[i]);
             const double direct = (error[i] - error[a]) * (double)(width[a] - width[b]);
             if (via < direct)
@@ -253,8 +261,8 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
 }
 
 /*
- * Reduces the widths of pairs first .. first + n_sides - 1 (0: Q-K, 1: V) by tabulated error. The
- * other pair keeps d_head.
+ * Reduces the kept widths of sides first .. first + n_sides - 1 (0: Q-K, 1: V) by tabulated error.
+ * A side that is not in this range keeps d_head.
  */
 static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
                     kvd_widths *w, kvd_err *err)
@@ -285,8 +293,8 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     qsort(edges, m, sizeof *edges, compare_edges);
 
     /*
-     * Slopes of one head rise towards small widths, so taking edges in order of slope never skips
-     * one of a head.
+     * The slopes of one head rise towards small widths, so taking edges in order of slope never
+     * skips an edge of a head.
      */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
@@ -318,7 +326,8 @@ int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p
 
 typedef struct {
     double sigma;
-    size_t head; /* index into [2][n_layers][n_kv_heads] */
+    /* Index of the head in [2][n_layers][n_kv_heads]; the first index is 0 for Q-K, 1 for V. */
+    size_t head;
 } direction;
 
 static int compare_directions(const void *a, const void *b)
@@ -330,8 +339,8 @@ static int compare_directions(const void *a, const void *b)
 }
 
 /*
- * Reduces the widths of pairs first .. first + n_sides - 1 (0: Q-K, 1: V) by loss. The other pair
- * keeps d_head.
+ * Reduces the kept widths of sides first .. first + n_sides - 1 (0: Q-K, 1: V) by predicted loss:
+ * the smallest singular values are removed first. A side that is not in this range keeps d_head.
  */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * Clock of one iteration of the CPU engine: each mark adds the time since the previous mark to one
- * phase.
+ * Clock of one iteration of the CPU engine. Each mark adds the time since the previous mark to one
+ * phase (norm, QKV product, attention, ...).
  */
 #ifndef KVD_ENGINE_CPU_CLOCK_H
 #define KVD_ENGINE_CPU_CLOCK_H
@@ -11,10 +11,10 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* Phase times to which the clock adds; NULL means no time is measured. */
+    /* Phase times to which the clock adds. NULL: no time is measured. */
     kvd_phase_times *times;
     double begin, last;
-    /* True if the time of each phase is measured; false: only the total time. */
+    /* True if the time of each phase is measured. False: only the total time is. */
     int parts;
 } kvd_cpu_clock;
 

@@ -1,6 +1,6 @@
 /*
- * Rows (one per token) of an iteration of the CPU engine, and the computation of a layer on them
- * before and after its attention.
+ * Activations of an iteration of the CPU engine, one row per token, and the computation of a layer
+ * on them before and after its attention.
  */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
@@ -13,24 +13,28 @@ typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
     bool keys;
-    float *x; /* [most][d_model] residual stream */
+    float *x; /* residual stream, [most][d_model] */
     /*
-     * Queries, keys and values, [most][width of all heads], as the products with W_Q, W_K and W_V
-     * return them.
+     * Queries, keys and values of all heads as the products with W_Q, W_K and W_V return them:
+     * `most` rows.
      */
     float *q, *k, *v;
     /*
-     * Queries and keys cut to the kept dimensions. They point to q and k if the weights already
-     * contain the projections or the plan has none.
+     * Queries and keys projected to the kept dimensions. They point to q and k if the weights
+     * already contain the projections or the plan has none.
      */
     float *q_cut, *k_cut;
     /* Allocated memory of q_cut and k_cut; unused in layers where they point to q and k. */
     float *q_own, *k_own;
-    /* Keys before RoPE; only if kvd_cpu_rows_init was called with `keys`. */
+    /* Keys before RoPE. Allocated only if kvd_cpu_rows_init was called with `keys`. */
     float *k_pre;
-    float *o;             /* [most][group at_v] */
-    float *work;          /* [block][kvd_layer_scratch] */
-    float *cosine, *sine; /* [kvd_batch_rope_rows][d_head / 2] */
+    /*
+     * Attention output, [most][group * at_v[n_kv_heads]]: every query head has the width of its KV
+     * head's values.
+     */
+    float *o;
+    float *work;          /* scratch memory, [block][kvd_layer_scratch] */
+    float *cosine, *sine; /* RoPE tables, [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position, *rope_row;
     double bytes;
 } kvd_cpu_rows;
@@ -38,27 +42,30 @@ typedef struct {
 /* Returns the size in bytes of the memory that kvd_cpu_rows_init allocates. */
 double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys);
 /*
- * Allocates memory for iterations of up to `most` rows. If `keys` is true, the rows also hold keys
- * before RoPE.
+ * Allocates memory for iterations of up to `most` tokens. If `keys` is true, keys before RoPE are
+ * stored too.
  */
 int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len,
                       bool keys, kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);
 
-/* Fills the position of every row of iteration *it. */
+/* Fills the position of every token of iteration *it. */
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
 /*
- * Computes queries, keys and values of a layer from the residual stream x. Their times count as
- * phases norm, qkv and rope.
+ * Computes queries, keys and values of a layer from the residual stream x of n tokens. The times
+ * are added to the phases norm, qkv and rope.
  */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
-/* Projects queries and keys to the kept dimensions: computes q_cut and k_cut from q and k. */
+/*
+ * Projects queries and keys of n tokens to the kept dimensions: computes q_cut and k_cut from q and
+ * k.
+ */
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
 /*
- * Computes the part of a layer after its attention: updates the residual stream x from the
- * attention output o. Its times count as phases o, norm and mlp.
+ * Computes the part of a layer after its attention, for n tokens: updates the residual stream x
+ * from the attention output o. The times are added to the phases o, norm and mlp.
  */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);

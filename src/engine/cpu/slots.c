@@ -58,15 +58,15 @@ void kvd_cpu_slots_release(kvd_cpu_slots *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Returns the number of rows (tokens) for which a slot has room in this layer. */
+/* Returns the number of tokens for which a slot has room in this layer. */
 static size_t rows_of(const kvd_cpu_slots *s, int layer)
 {
     return held_by(s->model, layer, s->tokens);
 }
 
 /*
- * Returns the address of K' of KV head g of one layer in slot `slot`. Its V' begins rows_of * d_qk
- * elements after it.
+ * Returns the address of the keys of KV head g of one layer in slot `slot`. The values of the head
+ * begin rows_of(s, layer) * d_qk elements after it.
  */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
@@ -78,12 +78,21 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
            (at + rows_of(s, layer) * (u->at_qk[g] + u->at_v[g])) * kvd_dtype_bytes(s->type);
 }
 
-/* Rows of K' and V' in one layer that the tokens of a slice attend to. */
+/*
+ * Cached tokens of one layer that the new tokens of a request attend to, its new tokens included.
+ */
 typedef struct {
-    size_t n;      /* number of rows */
-    size_t first;  /* index of the slice's first token among them */
-    size_t window; /* attention window; 0 if every row is in the window of the only token */
-    /* true if the rows were copied to `decoded`: rows of the window, then those of the slice */
+    size_t n;     /* number of tokens that are attended to */
+    size_t first; /* index of the request's first new token among the n tokens */
+    /*
+     * Attention window of the layer; 0 if the request has one new token, which attends to all n
+     * tokens.
+     */
+    size_t window;
+    /*
+     * True if K' and V' of the n tokens were copied to `decoded`: the old tokens of the window,
+     * then the new ones.
+     */
     bool gathered;
 } seen_rows;
 
@@ -94,7 +103,7 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
     /*
-     * A single token attends to every row that the layer stores; the order of the rows makes no
+     * A single new token attends to every token that the layer stores; their order makes no
      * difference.
      */
     if (x->n == 1) {
@@ -111,8 +120,8 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
 }
 
 /*
- * Rounds n float32 numbers to the type of the cache and stores the rounded values in `to` as
- * float32.
+ * Rounds n float32 numbers to the number type of the cache and writes the rounded numbers to `to`
+ * as float32.
  */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
@@ -125,9 +134,9 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Writes the rows of K' or V' that a piece of a prompt attends to in a layer with a window to `to`
- * [r->n][m]. These are the old rows of the slot (`store`), in the order of their tokens, and the
- * piece's own rows (x, leading dimension ld), rounded as the cache stores them.
+ * Writes the rows of K' or V' that a chunk of a prompt attends to in a layer with an attention
+ * window to `to` [r->n][m]. These are the old rows of the slot (`store`), in the order of their
+ * tokens, then the chunk's own rows x (ld floats apart), rounded as the cache stores them.
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -142,8 +151,8 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
 }
 
 /*
- * Stores the rows of K' or V' of a slice in `store`, contiguously and in the type of the cache. In
- * a layer with a window only the last rows are stored.
+ * Stores the new rows x of K' or V' of one request in `store`, contiguously and in the number type
+ * of the cache. A layer with an attention window stores only the last rows.
  */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
@@ -154,7 +163,7 @@ static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, 
 }
 
 /*
- * Computes the offset of each slice in `decoded`, the float32 copy that attention reads, and
+ * Computes the offset of each request in `decoded`, the float32 copy that attention reads, and
  * allocates `decoded`.
  */
 static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err *err)
@@ -174,8 +183,8 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
 }
 
 /*
- * Returns the float32 copy of K' of KV head g of slice i in `decoded`; its V' follows after r->n
- * rows.
+ * Returns the float32 copy in `decoded` of the keys of KV head g, for the i-th request of the
+ * iteration. The values of the head follow after r->n keys.
  */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
@@ -233,7 +242,10 @@ void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it)
         }
 }
 
-/* Returns K' of KV head g of slice i as float32, and sets *v to its V'. */
+/*
+ * Returns the keys of KV head g as float32, for the i-th request of the iteration, and sets *v to
+ * its values.
+ */
 static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i,
                               const seen_rows *r, size_t g, const float **v)
 {
@@ -246,8 +258,8 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
 }
 
 /*
- * Computes the attention of query head h for a block of slice i that begins at token `at` of the
- * slice. `row` is the slice's first row in q and o.
+ * Computes the attention of query head h for a block of new tokens of the i-th request, from its
+ * new token number `at` on. `row` is the row in q and o of the request's first new token.
  */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
@@ -287,7 +299,8 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        for (size_t b = 0; b < blocks; b++) /* longest slices first, to balance the threads */
+        /* Later blocks attend to more tokens; they run first, to balance the threads. */
+        for (size_t b = 0; b < blocks; b++)
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);
     }

@@ -1,9 +1,9 @@
 /*
- * KV cache of the CPU engine for methods that only remove dimensions. A slot of the cache holds K'
- * and V', the keys and values cut to their kept dimensions, of one running request. A slot reserves
- * address space for the longest request; the system gives it memory page by page as tokens are
- * stored. A layer with an attention window stores only the tokens of the window: token t is in row
- * t mod window.
+ * KV cache of the CPU engine for methods that only reduce head dimensions. A slot of the cache
+ * holds K' and V', the keys and values with their kept dimensions, of one running request. A slot
+ * reserves address space for the longest request; the system gives it memory page by page as tokens
+ * are stored. A layer with an attention window stores only the tokens of the window: token t is in
+ * row t mod window.
  */
 #ifndef KVD_ENGINE_CPU_SLOTS_H
 #define KVD_ENGINE_CPU_SLOTS_H
@@ -19,16 +19,21 @@ typedef struct {
     size_t n, tokens;
     /* Number of elements of one slot, over all layers and heads. */
     size_t elements;
-    char *store; /* [n][layer][kv_head] K' [rows][d_qk], V' [rows][d_v]; rows of the layer */
     /*
-     * K' and V' of an iteration in one layer as float32. Used for cache types that attention does
-     * not read directly, and for pieces of prompts in layers with a window.
+     * All slots: for each slot, layer and KV head, K' [rows][d_qk], then V' [rows][d_v]. `rows` is
+     * the number of tokens that the layer stores.
+     */
+    char *store;
+    /*
+     * K' and V' of an iteration in one layer as float32. Used if attention cannot read the cache's
+     * number type directly, and for chunks of prompts in layers with an attention window.
      */
     float *decoded;
     size_t decoded_n;
-    /* Offset in `decoded` of the K' and V' of each slice, [n]. */
+    /* Offset in `decoded` of the K' and V' of each request of the iteration, [n]. */
     size_t *decoded_at;
-    float *scores; /* [threads][KVD_ATTEND_ROWS][tokens] */
+    /* Attention scores, [threads][KVD_ATTEND_ROWS][tokens]. */
+    float *scores;
 } kvd_cpu_slots;
 
 /* Returns the number of elements of K' and V' that the cache stores for a request of n tokens. */
@@ -39,9 +44,10 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
 /*
- * Stores the K' [n_tokens][at_qk] and V' [n_tokens][at_v] of an iteration's rows in the slots of
- * their requests. In a layer with a window, pieces of prompts are first gathered in `decoded`: the
- * window's rows from the slot, then their own rows.
+ * Stores the K' and V' of an iteration's tokens in the slots of their requests. k and v have
+ * n_tokens rows with all KV heads at their kept dimensions. In a layer with an attention window,
+ * chunks of prompts are first gathered in `decoded`: the rows of the window from the slot, then
+ * their own rows.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
@@ -53,9 +59,9 @@ int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, c
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 
 /*
- * Compute the attention of an iteration from its queries q [n_tokens][group at_qk] into o
- * [n_tokens][group at_v]: kvd_cpu_slots_step for decode steps, kvd_cpu_slots_prefill for pieces of
- * prompts.
+ * These functions compute the attention of an iteration from its projected queries q into o:
+ * kvd_cpu_slots_step for decode steps, kvd_cpu_slots_prefill for chunks of prompts. q and o have
+ * n_tokens rows, each with all query heads at the kept dimensions of their KV heads.
  */
 void kvd_cpu_slots_step(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,
                         float *o);

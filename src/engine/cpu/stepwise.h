@@ -1,6 +1,6 @@
 /*
- * KV cache of the CPU engine for methods that compress row by row (methods/sequence_cache.h). A
- * prompt is processed in one piece, attends to itself uncompressed, and is then compressed. Every
+ * KV cache of the CPU engine for methods that compress token by token (methods/sequence_cache.h). A
+ * prompt is processed as a whole, attends to itself uncompressed, and is then compressed. Every
  * decode step attends to the compressed cache.
  */
 #ifndef KVD_ENGINE_CPU_STEPWISE_H
@@ -16,13 +16,13 @@ typedef struct {
     size_t tokens;
     /* Number of slots, each for one running request. */
     size_t n;
-    /* arguments of the cache for one iteration; offset has n + 1 elements, the others n */
+    /* Arguments of the cache for one iteration: `offset` has n + 1 elements, the other arrays n. */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
 /*
- * Prepares the cache. If the plan's method needs the prompts of all layers at once, or several rows
- * of a prompt at a time, fails and names the method.
+ * Prepares the cache. Fails, naming the method, if it needs the prompts of all layers at once, or
+ * if prompts are split into chunks of `chunk` tokens (0: not split).
  */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
@@ -30,16 +30,16 @@ void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);
 
 /*
  * Runs the attention of one layer for an iteration that holds only decode steps or only prompts:
- * reads the rows' queries, keys and values, writes o. The threads process one KV head each, in
- * parallel. The time is divided among the phases rotate, append, attention and compress in
- * proportion to the threads' times.
+ * reads the queries, keys and values in *rows, writes rows->o. Each thread processes one KV head at
+ * a time. The time is divided among the phases rotate, append, attention and compress in proportion
+ * to the threads' times.
  */
 int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it,
                          kvd_cpu_rows *rows, kvd_cpu_clock *clock, kvd_err *err);
 
 /*
- * Frees the caches of requests that received their last token in the iteration. Call it after each
- * iteration.
+ * Frees the caches of requests that received their last token in the iteration. Must be called
+ * after each iteration.
  */
 void kvd_cpu_stepwise_end(kvd_cpu_stepwise *s, const kvd_iteration *it);
 

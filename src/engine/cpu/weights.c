@@ -13,8 +13,6 @@ static float *floats(const char *what, size_t n, kvd_err *err)
     return x;
 }
 
-/* ---- kept widths of the heads ---- */
-
 static int make_widths(kvd_cpu_widths *u, const kvd_config *c, const kvd_dims *dims, int layer,
                        kvd_err *err)
 {
@@ -34,19 +32,17 @@ static int make_widths(kvd_cpu_widths *u, const kvd_config *c, const kvd_dims *d
     return 0;
 }
 
-/* ---- folding projections into weights ---- */
-
 typedef struct {
     const kvd_config *config;
-    const kvd_dims_head *head; /* projections of the layer's KV heads, [n_kv_heads] */
+    const kvd_dims_head *head; /* projections of each KV head of the layer, [n_kv_heads] */
     size_t group;
     float *block;
     double *scratch;
 } folding;
 
 /*
- * Returns the projection that is folded into one KV head of a weight (Q, K or V), and sets *m to
- * its width. Returns NULL if the head is not projected.
+ * Returns the projection that is folded into KV head g of W_Q, W_K or W_V (`part`), and sets *m to
+ * its number of columns. Returns NULL if the head is not projected.
  */
 static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
 {
@@ -56,8 +52,8 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
 }
 
 /*
- * Writes W_Q, W_K or W_V (or its bias, with cols 1) to `to` with the projections folded in. The
- * rows of all heads follow each other, each head cut to its kept width.
+ * Writes W_Q, W_K or W_V to `to` with the projections folded in (or its bias, with cols = 1). The
+ * rows of all heads follow each other, each head with its kept dimensions only.
  */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
@@ -74,11 +70,12 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
     }
 }
 
-enum { FOLD_ROWS = 64 }; /* rows of W_O that are folded at a time */
+/* Number of rows of W_O that are folded at a time. */
+enum { FOLD_ROWS = 64 };
 
 /*
  * Writes W_O to `to` [rows][width] with the projections folded in. The columns of all heads follow
- * each other, each head cut to its kept width.
+ * each other, each head with its kept dimensions only.
  */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
@@ -100,8 +97,8 @@ static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, siz
 }
 
 /*
- * Returns the number of elements that a weight or bias has in memory after the projections are
- * folded in. n is its number of elements before, cols its number of columns.
+ * Returns the number of elements that a weight or bias has after the projections are folded in. n
+ * is its number of elements before folding, cols its number of columns.
  */
 static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_part part, size_t n,
                           size_t cols)
@@ -121,8 +118,8 @@ static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_
 }
 
 /*
- * Returns true if folding changes this weight (or, with `bias`, its bias). The bias of W_O is not
- * multiplied by a projection.
+ * Returns true if folding changes this weight or, if `bias` is true, its bias. The bias of W_O is
+ * not multiplied by a projection.
  */
 static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 {
@@ -133,13 +130,12 @@ static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
     return (part == KVD_PART_Q || part == KVD_PART_K) && kvd_folds_qk(w->config);
 }
 
-/* ---- weights of a layer ---- */
-
-/* Storage of one weight of a layer: read in the mapped file, copied or folded. */
+/* How one weight of a layer is stored: read in the mapped file, copied, or folded. */
 typedef struct {
     bool folded;
     size_t cols, n;
-    const float *in_place; /* address in the mapped file; NULL if it is copied or absent */
+    /* Address in the mapped file; NULL if the weight is copied or absent. */
+    const float *in_place;
 } form;
 
 static form form_of(const kvd_cpu_weights *w, const kvd_cpu_layer *l, int p, const kvd_weight *part)
@@ -218,8 +214,6 @@ static int load_layers(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err
     return status;
 }
 
-/* ---- embedding, head and final norm ---- */
-
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias)
 {
     return w->once[part - KVD_N_LAYER_PARTS][bias];
@@ -264,7 +258,10 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* Embedding and position table are read as stored, one row at a time. */
+    /*
+     * The embedding and the position table are read as stored, one row at a time, and are not
+     * copied.
+     */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

@@ -1,4 +1,7 @@
-/* Engine on one GPU, alone or as one of several GPUs: allocates its memory and runs iterations. */
+/*
+ * Engine on one GPU, used alone or as one of several GPUs: allocates its memory and runs
+ * iterations.
+ */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -56,7 +59,7 @@ static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, co
     return 0;
 }
 
-/* Returns the number of tokens that the cache pages of a slice's slot hold. */
+/* Returns the number of cached tokens in the pages of the request that *s describes. */
 static size_t entries(const kvd_cuda_engine *e, const kvd_slice *s)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -75,8 +78,8 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Pads the batch: elements from .. to-1 become decode steps of one token each, in a page that no
- * request uses.
+ * Pads the batch of decode steps: elements from .. to-1 become steps of one token each, in the idle
+ * page, which no request uses.
  */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
@@ -133,7 +136,10 @@ static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
     return it->n_steps == it->n_slices && e->n_emit == it->n_slices;
 }
 
-/* Copies the work list descriptions of n decode steps to the device, if they are not there yet. */
+/*
+ * Copies the descriptions of the attention work of n decode steps to the device, if they are not
+ * there yet.
+ */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -183,9 +189,9 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Returns an error that names the stage, request and token of the first row that is not finite.
- * From the last residual on (with norms after branches, after it), row numbers count only the
- * tokens whose logits are computed.
+ * Fails with a message that names the stage, request and token of the first row that is not finite.
+ * From the input of the final norm on (for models with norms after branches, from its output on),
+ * row numbers count only the tokens whose logits are computed.
  */
 static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                         kvd_err *err)
@@ -208,8 +214,8 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_g
 }
 
 /*
- * Waits for all queued GPU work. `status` is nonzero if queueing failed; its error then takes
- * precedence.
+ * Waits for all queued GPU work. `status` is nonzero if queueing failed; the error of that failure
+ * then takes precedence.
  */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
@@ -308,8 +314,8 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 /* ---- opening and closing the engine ---- */
 
 /*
- * Heads are divided among GPUs. A method of another axis than dims must therefore keep each KV head
- * by itself, and not choose by all heads of a layer.
+ * Fails if the plan cannot run on several GPUs, which divide the heads. Methods that do more than
+ * project heads must treat each KV head separately, without choosing by all heads of a layer.
  */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
@@ -533,8 +539,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
 }
 
 /*
- * Clears the attention outputs of the rows that pad a decode batch: attention does not write them,
- * but the products of the whole batch read them.
+ * Clears the attention outputs of the rows that pad a decode batch. Attention does not write these
+ * rows, but the matrix products of the whole batch read them.
  */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
  * Engine on several GPUs (tensor parallelism, divided as in Megatron-LM: Shoeybi et al. 2019). Each
- * GPU has its KV heads with their query heads, its columns of the feed-forward block
+ * GPU has some of the KV heads with their query heads, some columns of the feed-forward block
  * (model/checkpoint/cuda/weights.h) and the cache pages of its heads. The output projection and the
  * feed-forward block are followed by sums over the GPUs. Every GPU runs the same iteration; tokens,
  * logits and times are those of the first GPU.
@@ -21,11 +21,10 @@ typedef struct {
     kvd_cuda_engine *gpu[KVD_GPUS_MAX];
     kvd_gpu_threads *gpu_threads;
     size_t pages;
-    const kvd_iteration *it; /* the iteration that is running */
+    /* The iteration that is running. */
+    const kvd_iteration *it;
     const uint32_t *id;
 } parallel;
-
-/* ---- running an iteration ---- */
 
 static int run(void *ctx, int gpu, kvd_err *err)
 {
@@ -34,8 +33,8 @@ static int run(void *ctx, int gpu, kvd_err *err)
 }
 
 /*
- * Returns the code of the first row that is not finite on any of the GPUs; all ones if all rows are
- * finite.
+ * Returns the code (stage and row number) of the first row that is not finite on any of the GPUs.
+ * All bits are 1 if all rows are finite.
  */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
@@ -96,8 +95,6 @@ static void drop(kvd_engine *self, size_t slot)
         kvd_pages_give_back(&p->gpu[g]->pages, slot);
 }
 
-/* ---- opening and closing the engine ---- */
-
 static int ready(void *ctx, int gpu, kvd_err *err)
 {
     const parallel *const p = ctx;
@@ -122,7 +119,7 @@ static void describe(parallel *p)
 
 /*
  * Opens the engine on all GPUs. They load their weights one after another, because the weights come
- * from one file. The other steps run on all GPUs at once, because CUDA graphs are run that contain
+ * from one file. The other steps run on all GPUs at once, because they run CUDA graphs that contain
  * sums over the GPUs.
  */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,

@@ -6,7 +6,8 @@
 #include "methods/cuda/paged_cache.h"
 
 /*
- * CUDA graph of the decode steps of n requests, and the phase that ends at each of its time marks.
+ * CUDA graph of the decode steps of n requests. `phase` holds, for each of its n_marks time marks,
+ * the phase of the iteration that ends there.
  */
 typedef struct {
     cudaGraphExec_t exec;
@@ -17,39 +18,49 @@ typedef struct {
 typedef struct {
     /*
      * Interface of the engine, which must be the first field. If several GPUs share the model, only
-     * its facts are used.
+     * its `facts` are used.
      */
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
-    size_t left_before; /* free bytes of device memory before any allocation */
+    /* Free bytes of device memory before the engine allocates anything. */
+    size_t left_before;
     kvd_gpu_worker w;
     kvd_paged_cache cache;
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_clock clock;
     kvd_device_memory memory;
-    /* residual stream of the rows whose logits are computed, [max_slices][d_model] */
+    /* Residual stream of the tokens whose logits are computed, [max_slices][d_model]. */
     float *rows;
-    /* logits of these rows, [max_slices][vocab_size] */
+    /* Logits of the tokens that end a prompt or a decode step, [max_slices][vocab_size]. */
     float *logits;
-    /* largest logit of each row and its index, as one number (small.h), [max_slices] */
+    /*
+     * Largest logit of each row of `logits` together with its index, as one number (small.h),
+     * [max_slices].
+     */
     unsigned long long *key;
     /* Copy of `key` in pinned host memory. */
     unsigned long long *host_key;
-    kvd_gpu_bad *host_bad; /* pinned */
-    /* Device: descriptions of the attention work lists of `described` decode steps. */
-    char *works;
-    char *host_works; /* pinned */
-    size_t described;
-    kvd_step_graph *graph; /* [max_slices + 1] by number of steps */
     /*
-     * Memory of the graphs' work list descriptions, in the order in which the graphs were captured.
+     * Copy in pinned host memory of the code (stage and row number) of the first activation row
+     * that is not finite.
+     */
+    kvd_gpu_bad *host_bad;
+    /* Descriptions, in device memory, of the attention work lists of `described` decode steps. */
+    char *works;
+    char *host_works; /* copy of `works` in pinned host memory */
+    size_t described;
+    /* CUDA graphs by number of decode steps, [max_slices + 1]. */
+    kvd_step_graph *graph;
+    /*
+     * Device memory of the work list descriptions that the graphs read, in the order in which the
+     * graphs were captured.
      */
     kvd_device_memory graph_memory;
     /*
-     * row of the logits of each slice of the latest iteration, [max_slices]; -1: the slice emits no
-     * token
+     * Row of `logits` for each request of the latest iteration, [max_slices]. -1: the request emits
+     * no token.
      */
     int32_t *emit;
     size_t n_slices, n_emit;
@@ -59,28 +70,28 @@ typedef struct {
 /* ---- engine of one GPU, also as one of several (engine_cuda.c) ---- */
 
 /*
- * Creates the engine of GPU `index` of the spec, which does not yet allocate device memory. On
- * failure returns NULL and fills *err. The caller must free the engine with kvd_cuda_engine_free
- * even if a later call fails.
+ * Creates the engine of GPU number `index` among those of the spec. It does not yet allocate device
+ * memory. On failure returns NULL and fills *err. The caller must free the engine with
+ * kvd_cuda_engine_free even if a later call fails.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
 /*
- * Loads the model's weights and allocates lists and work memory. `sum` adds over the GPUs; NULL for
- * one GPU. Sets *pages to the number of cache pages that the spec requests or, if it requests none,
- * to the number that fits into the remaining memory.
+ * Loads the model's weights and allocates lists and work memory. `sum` adds vectors over the GPUs;
+ * NULL for one GPU. Sets *pages to the number of cache pages that the spec requests or, if it
+ * requests none, to the number that fits into the remaining memory.
  */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /*
  * Allocates the KV cache with this number of pages, then captures the CUDA graphs and runs each
- * once. Collective: all GPUs must call it at once.
+ * once. Collective: all GPUs must call it at the same time.
  */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
 /*
- * Run an iteration and return its tokens. kvd_cuda_engine_run runs it on the device and waits for
- * its end; all GPUs must call it at once. kvd_cuda_engine_conclude then stores the iteration's
- * tokens in `next` (may be NULL). It fails if `bad`, the first row on any of the GPUs that is not
- * finite, names a row.
+ * kvd_cuda_engine_run runs an iteration on the device and waits for its end. It is collective: all
+ * GPUs must call it at the same time. kvd_cuda_engine_conclude then writes the tokens that the
+ * iteration emits to `next` (may be NULL). It fails if `bad`, the code (stage and row number) of
+ * the first row on any of the GPUs that is not finite, names a row.
  */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
@@ -90,15 +101,16 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
 /*
- * Fail if the engine (kvd_cuda_engine_check), or its tensor parallel variant (.._several), does not
- * support the model, plan or spec.
+ * These functions fail if the engine, on one GPU or as tensor parallel engine (.._several), does
+ * not support the model, plan or spec.
  */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
 /*
- * Open an engine on several GPUs, with the contract of kvd_engine_open_cuda: tensor parallel
- * (engine_parallel.c), or if s->sequence is true, sequence parallel (engine_sequence.c).
+ * These functions open an engine on several GPUs, with the contract of kvd_engine_open_cuda.
+ * kvd_engine_open_parallel is tensor parallel (engine_parallel.c). kvd_engine_open_sequence is
+ * sequence parallel (engine_sequence.c) and is used if s->sequence is true.
  */
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
@@ -109,8 +121,8 @@ kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *pl
 
 /*
  * Queues the decode steps of n requests, from embedding to token. Their input lists must be on the
- * device; `works` describes the attention work of n steps. With few rows it queues one launch per
- * product, otherwise the layers of the forward pass.
+ * device; `works` describes the attention work of n steps. If n is small (kvd_cuda_few), it queues
+ * one launch per matrix product, otherwise the layers of the forward pass.
  */
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
 /*
@@ -120,7 +132,7 @@ int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 /*
  * Destroy the CUDA graphs of all decode steps. kvd_cuda_graphs_destroy does not wait for a running
- * graph; kvd_cuda_graphs_release waits for the device and also frees the memory that the graphs
+ * graph. kvd_cuda_graphs_release waits for the device and also frees the memory that the graphs
  * read.
  */
 void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
@@ -132,8 +144,8 @@ void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
 /*
- * Prepares the GPU's forward pass for tokens with these ids and positions, and the time marks of
- * its phases.
+ * Prepares the GPU's forward pass for tokens whose ids and positions are in device memory, and the
+ * time marks of its phases.
  */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 /*
@@ -143,12 +155,13 @@ void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
                     kvd_err *err);
 /*
- * Queues the logits of n rows of x and the search for the largest logit of each row. Does nothing
- * on a GPU without the output head.
+ * Queues the logits of n rows of the residual stream x, and the search for the largest logit of
+ * each row. Does nothing on a GPU without the output head.
  */
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err);
 /*
- * Queues the copies of an iteration's results to the host; n is the number of tokens that it emits.
+ * Queues the copies of an iteration's results to the host. n is the number of tokens that the
+ * iteration emits.
  */
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err);
 

@@ -1,14 +1,14 @@
 /*
  * Engine for prompts whose tokens are divided among several GPUs (sequence parallelism in the form
  * of DeepSpeed-Ulysses: Jacobs et al. 2023; with compressed heads, that of ZDC). Each GPU has all
- * weights and a slice of the prompt, a whole number of pages.
+ * weights and a part of the prompt (its slice), a whole number of pages.
  *
- * In a layer, each GPU computes Q, K and V of its tokens and all heads, cut to their widths. An
- * exchange gives every GPU all tokens of the heads of its share, whose pages it keeps. It computes
- * the attention of these heads. A second exchange returns P V', compressed as well, to the GPUs
- * that have the tokens. The parts of a layer before and after attention need nothing from the other
- * GPUs. The reported times are those of the GPU with the last token, which also computes the
- * logits.
+ * In a layer, each GPU computes Q, K and V of its tokens and all heads, projected to the kept
+ * dimensions. An exchange gives every GPU all tokens of its share of the heads, in pages that it
+ * keeps. It computes the attention of these heads. A second exchange returns the attention output,
+ * at the kept dimensions as well, to the GPUs that have the tokens. The parts of a layer before and
+ * after attention need nothing from the other GPUs. The reported times are those of the GPU with
+ * the last token, which also computes the logits.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,8 +124,8 @@ static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const
 }
 
 /*
- * Returns 0, or fails with a message that names the first row that is not finite on any GPU. After
- * the last layer the only row is the last token.
+ * Fails with a message that names the first row that is not finite on any GPU. After the last layer
+ * the only row is the last token.
  */
 static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
@@ -203,8 +203,8 @@ static void sent(const kvd_engine *self, double bytes[2])
 /* ---- opening and closing the engine ---- */
 
 /*
- * Rejects methods that would exchange rows before the importance of tokens is known in their layer.
- * Those rows would have to be sent at full width.
+ * Rejects methods that would exchange rows of K and V before the importance of tokens is known in
+ * their layer. Those rows would have to be sent with all kept dimensions of important tokens.
  */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
@@ -233,7 +233,7 @@ static size_t larger(size_t a, size_t b)
 }
 
 /*
- * Allocates and loads the engine with which this GPU processes its slice of the tokens, for all
+ * Allocates and loads the engine with which this GPU processes its part of the prompt, for all
  * heads.
  */
 static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
@@ -291,8 +291,8 @@ static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 }
 
 /*
- * Allocates the cache pages of one layer for the slice, the buffers of the exchanges, and the
- * attention outputs.
+ * Allocates the cache pages of one layer for this GPU's part of the prompt, the buffers of the
+ * exchanges, and the attention outputs.
  */
 static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
 {

@@ -2,16 +2,16 @@
  * Kernel that computes y = x W^T for up to 8 rows x. It is bound by reading W, out * in * 2 bytes;
  * x and y are small and stay in L2.
  *
- * A CTA per SM processes tiles of 16 rows of W in turn, and its 8 warps share the columns in slabs
- * of 64: warp w has slabs w, w + 8, w + 16 .., so that together the warps read runs of 1 KB. Every
- * warp has a ring of slabs in shared memory that only this warp fills (cp.async, 16 bytes per lane,
- * pieces permuted so that the 8 rows that one ldmatrix reads are in different banks). The ring
+ * A CTA per SM processes tiles of 16 rows of W in turn. Its 8 warps share the columns in slabs of
+ * 64: warp w has slabs w, w + 8, w + 16, ..., so that together the warps read runs of 1 KB. Every
+ * warp has a ring buffer of slabs in shared memory that only this warp fills (cp.async, 16 bytes
+ * per lane, permuted so that the 8 rows that one ldmatrix reads are in different banks). The ring
  * continues across the ends of tiles, so the stream of loads never waits for a sum. W is the A
  * operand of mma.sync m16n8k16, x the B operand: 8 rows cost the same as one. The warps' sums of a
  * tile are added in shared memory, in a fixed order, with two buffers and one barrier per tile.
  *
- * With a norm before the product, rows of residual * gain are rounded to bf16, and the norm's scale
- * of a row is applied to its sums.
+ * If a norm precedes the product, the rows residual * gain are rounded to bf16, and the norm's
+ * scale of a row is applied to its sums.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -29,8 +29,8 @@ enum {
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
     /*
-     * leading dimension of the 16 sums of a row of x; the 8 rows of a fragment are in different
-     * banks
+     * Distance in floats between the 16 sums of one row of x and those of the next, such that the 8
+     * rows of a fragment are in different banks.
      */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
@@ -39,11 +39,12 @@ enum {
 struct params {
     kvd_few_rows a;
     /*
-     * n: number of rows; in: columns of x and W in this launch; pitch: bytes from row to row of x
-     * in shared memory
+     * n: number of rows. in: columns of x and W in this launch. pitch: bytes from one row of x to
+     * the next in shared memory.
      */
     int n, in, out, slabs, tiles, pitch;
-    size_t first; /* first column of this launch among all a.in columns */
+    /* First column of this launch among all a.in columns. */
+    size_t first;
 };
 
 __device__ __forceinline__ unsigned long long now_ns(void)
@@ -54,8 +55,8 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Returns the row of W that is row i of a tile. With KVD_FEW_SWIGLU a tile is half rows of the gate
- * matrix and half the matching rows of the up matrix.
+ * Returns the row of W that is row i of a tile. With KVD_FEW_SWIGLU one half of a tile is rows of
+ * the gate matrix, the other half the matching rows of the up matrix.
  */
 template <int KIND> __device__ __forceinline__ int row_of(const params &p, int tile, int i)
 {
@@ -64,7 +65,7 @@ template <int KIND> __device__ __forceinline__ int row_of(const params &p, int t
     return min(tile * TILE + i, p.out - 1);
 }
 
-/* Loads one slab (64 columns) of one tile of W into a stage of the warp's ring. */
+/* Loads one slab (64 columns) of one tile of W into a stage of the warp's ring buffer. */
 template <int KIND>
 __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint32_t stage, int lane)
 {
@@ -81,7 +82,7 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
     }
 }
 
-/* Position of a warp in its sequence of slabs of W: tile and slab within the tile. */
+/* Position of a warp in its sequence of slabs of W: tile, and slab (64 columns) within the tile. */
 struct place {
     int tile, slab;
     __device__ __forceinline__ void next(const params &p, int warp)
@@ -95,8 +96,8 @@ struct place {
 };
 
 /*
- * Copies rows of x, which are bf16 in device memory, to shared memory. Loads are issued in groups,
- * because their latency delays the next product.
+ * Copies the rows of x, which are bf16 in device memory, to shared memory. Loads are issued in
+ * groups, because their latency delays the next product.
  */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
@@ -124,7 +125,7 @@ __device__ __forceinline__ void copy_rows(const params &p, char *to)
 
 /*
  * Number of groups of 4 columns of a row that a thread holds in registers in one pass. Group i
- * begins at column first + i * step, with `first` and `step` of the thread's team.
+ * begins at column first + i * step, where `first` and `step` are those of the thread's team.
  */
 enum { TOGETHER = 4 };
 
@@ -140,8 +141,8 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
 }
 
 /*
- * Threads that process one row of the residual: all threads of the CTA, or a half, a quarter or an
- * eighth of them.
+ * The group of threads that processes one row of the residual: all threads of the CTA, or a half, a
+ * quarter or an eighth of them.
  */
 struct team {
     int row, first, step;
@@ -155,9 +156,9 @@ struct team {
 };
 
 /*
- * Writes rows of residual * gain to shared memory, and the norm's scale of each row to scale [8].
- * `g` holds the gains of the first pass. All threads of the CTA must call it; it ends with a
- * barrier.
+ * Writes the rows residual * gain to shared memory, and the norm's scale of each row to scale [8].
+ * `g` holds the gains of the first pass over the columns. All threads of the CTA must call it; it
+ * ends with a barrier.
  */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
@@ -224,7 +225,10 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /* no other CTA adds to this element; the atomic's result is not waited for */
+        /*
+         * No other CTA adds to this element, and the result of the atomic operation is not waited
+         * for.
+         */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
@@ -238,8 +242,8 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
 }
 
 /*
- * Kernel of all kinds of products. Its shared memory holds, in order: rings, x, two buffers of
- * sums, scale, part.
+ * Kernel of all kinds of products. Its shared memory holds, in this order: the ring buffers of the
+ * warps, x, two buffers of sums, the norm's scales, partial sums of the norm.
  */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
@@ -291,7 +295,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The stage of the ring that was read last may be overwritten. */
+            /* The stage of the ring buffer that was read last may be overwritten. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -333,7 +337,9 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* Numbers of stages of a warp's ring in shared memory; the longest ring that fits is used. */
+/*
+ * Numbers of stages of a warp's ring buffer in shared memory; the longest ring that fits is used.
+ */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
@@ -364,7 +370,10 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 }
 
 struct machine {
-    int sms, major, most; /* most: largest shared memory of a CTA in bytes */
+    /*
+     * most: largest shared memory of a CTA in bytes; major: major compute capability of the device.
+     */
+    int sms, major, most;
 };
 
 template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaStream_t stream)
@@ -381,7 +390,8 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 
 /*
  * Returns the number of launches among which the columns of W are divided, so that the rows of x
- * fit into shared memory. Returns 0 if they cannot fit. Only kinds that add to y can be divided.
+ * fit into shared memory. Returns 0 if they cannot fit. Only the kinds KVD_FEW_ADD and KVD_FEW_PUT
+ * can be divided.
  */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
@@ -444,7 +454,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* with KVD_FEW_PUT the first launch stores its result, and later launches add to it */
+        /* With KVD_FEW_PUT the first launch stores its result, and later launches add to it. */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

@@ -1,9 +1,9 @@
 /*
- * Products of a few rows with a weight matrix that is read once. They take most of the time of a
- * decode step with few requests. Types are bf16 with float32 sums.
+ * Products of at most 8 rows with a weight matrix that is read once. They take most of the time of
+ * a decode step with few requests. Numbers are bf16, sums float32.
  *
- * The product is bound by the bytes of the matrix. The matrix is streamed through shared memory; on
- * Hopper the first pieces are loaded before the preceding kernels end (programmatic dependent
+ * The product is bound by the bytes of the matrix. The matrix is streamed through shared memory. On
+ * Hopper the first tiles are loaded before the preceding kernels end (programmatic dependent
  * launch). Norm, activation and the addition to the residual stream are part of the same launch.
  * Launch functions follow the conventions of model/pass/cuda/blocks.h.
  */
@@ -19,47 +19,62 @@ extern "C" {
 enum { KVD_FEW_ROWS = 8 /* largest number of rows */ };
 
 typedef enum {
-    KVD_FEW_STORE,  /* y [n][out] bf16 */
-    KVD_FEW_ADD,    /* y [n][out] float32 += product (residual stream) */
-    KVD_FEW_PUT,    /* y [n][out] float32 = product */
-    KVD_FEW_SWIGLU, /* y [n][out] bf16 = silu(gate) * up; w has 2 out rows */
-    /* y [n][out] float32 = product with the norm of the residual (logits) */
+    /* y [n][out] in bf16 = product. */
+    KVD_FEW_STORE,
+    /* y [n][out] in float32 += product; y is the residual stream. */
+    KVD_FEW_ADD,
+    /* y [n][out] in float32 = product. */
+    KVD_FEW_PUT,
+    /*
+     * y [n][out] in bf16 = silu(gate) * up, where w holds the `out` rows of the gate, then those of
+     * up.
+     */
+    KVD_FEW_SWIGLU,
+    /*
+     * y [n][out] in float32 = product with the RMS norm of the residual stream, that is, the
+     * logits.
+     */
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
 typedef struct {
     kvd_few_kind kind;
-    size_t n, in, out; /* n: rows; in: columns of w, a multiple of 8; out: columns of y */
+    /* n: number of rows; in: columns of w, a multiple of 8; out: columns of y. */
+    size_t n, in, out;
     /*
-     * weight matrix, device bf16 [out][in], aligned to 16 bytes; no kernel of the stream writes it
+     * Weight matrix in device memory, bf16 [out][in], aligned to 16 bytes. No kernel on the stream
+     * writes it.
      */
     const void *w;
     /*
-     * input rows x, device bf16 [n][in], aligned to 16 bytes; NULL means x is computed from
-     * `residual` and `gain`
+     * Input rows x in device memory, bf16 [n][in], aligned to 16 bytes. NULL: x is computed from
+     * `residual` and `gain`.
      */
     const void *x;
     /*
-     * device float32 [n][in] and [in]: if x is NULL, the input rows are the RMS norm of `residual`
-     * times `gain`
+     * If x is NULL, the input rows are the RMS norm of `residual` [n][in] times `gain` [in], both
+     * float32 in device memory.
      */
     const float *residual, *gain;
     double eps;
-    /* Stage that is recorded in *bad if a row of the residual is not finite. */
+    /*
+     * Number of the stage of the forward pass that is recorded in *bad if a row of the residual is
+     * not finite.
+     */
     unsigned stage;
     kvd_gpu_bad *bad;
     void *y;
     /*
-     * Device memory that receives the GPU's time (%globaltimer) when the preceding kernels have
-     * ended; NULL: the time is not wanted.
+     * Device memory that receives the GPU's time (%globaltimer, in nanoseconds) when the preceding
+     * kernels have ended. NULL: the time is not written.
      */
     unsigned long long *began;
 } kvd_few_rows;
 
 /*
- * Returns true if kvd_few_rows_run supports a product of n rows with `in` columns: up to
- * KVD_FEW_ROWS rows that fit into shared memory of the current device. KVD_FEW_ADD and KVD_FEW_PUT
- * may take several launches.
+ * Returns true if kvd_few_rows_run supports a product of n rows with `in` columns. There may be up
+ * to KVD_FEW_ROWS rows, which must fit into shared memory of the current device. KVD_FEW_ADD and
+ * KVD_FEW_PUT may take several launches.
  */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);

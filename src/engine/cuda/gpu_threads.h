@@ -10,8 +10,8 @@
 #include "model/pass/cuda/sum.h"
 
 /*
- * Function that each thread runs: `gpu` is the index of the GPU in the group, ctx the pointer given
- * to kvd_gpu_threads_run.
+ * Task that each thread runs. `gpu` is the index of the thread's GPU among those of the engine, ctx
+ * the pointer that the caller gave to kvd_gpu_threads_run.
  */
 typedef int (*kvd_gpu_threads_task)(void *ctx, int gpu, kvd_err *err);
 

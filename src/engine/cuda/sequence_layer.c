@@ -7,8 +7,6 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/* ---- division of the prompt into slices ---- */
-
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu)
 {
     return in_steps(q->len, KVD_PAGE_TOKENS) * (size_t)gpu / (size_t)q->n;
@@ -48,8 +46,6 @@ static const kvd_gpu_share *share_of(const kvd_sequence *q, int gpu)
     return &q->rank[gpu].of_share.weights.share;
 }
 
-/* ---- exchanges among GPUs ---- */
-
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes)
 {
     if (bytes)
@@ -67,8 +63,8 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
 }
 
 /*
- * Copies the pages of the heads of one GPU's share to `to`, contiguously, from the slice's pages,
- * which hold all heads.
+ * Copies the pages of the heads of GPU `gpu` to `to`, contiguously, from this GPU's own pages,
+ * which hold all heads of its part of the prompt.
  */
 static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cudaStream_t s,
                         kvd_err *err)
@@ -86,9 +82,8 @@ static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cuda
 }
 
 /*
- * Copies the rows of Q received from GPU `gpu`, which cover its slice, to the buffer of all tokens.
- * The received data hold the rows of the slice head after head; the buffer holds the rows of all
- * tokens head after head.
+ * Copies the rows of Q received from GPU `gpu`, which cover that GPU's part of the prompt, to the
+ * buffer of all tokens. Both hold their rows head after head.
  */
 static int spread_rows(kvd_sequence_rank *r, int layer, int gpu, const uint16_t *from,
                        cudaStream_t s, kvd_err *err)
@@ -111,8 +106,8 @@ static int spread_rows(kvd_sequence_rank *r, int layer, int gpu, const uint16_t 
 }
 
 /*
- * Adds the slice's pages of K' and V' to the list of blocks to send, and the pages of other slices
- * to the list to receive.
+ * Adds the pages of K and V of this GPU's part of the prompt to the list of blocks to send, and
+ * those of the other GPUs' parts to the list of blocks to receive.
  */
 static int send_pages(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
 {

@@ -1,13 +1,15 @@
 /*
- * Two widths of tokens on several GPUs: zdc with layers=N, where high tokens keep more dimensions
- * than low ones and a group of layers shares the sets of both.
+ * Tokens with two numbers of kept dimensions on several GPUs: method zdc with layers=N, where high
+ * (important) tokens keep more dimensions than low ones, and a group of layers uses the same sets
+ * of high and low tokens.
  *
- * The first layer of a group is exchanged as with one width. The importance of a token is a sum
- * over the heads of all GPUs: each GPU sends one number per token, and all GPUs form the same sets.
- * In the other layers, K and V of a low token are sent at the low widths: rows of high tokens
- * first, then of low ones. The receiver pads them with zeros, so that attention equals that of one
- * GPU. Queries and attention outputs keep the high widths (D-14). The host must know how many of a
- * slice's tokens are low, and waits for that number once per group.
+ * The first layer of a group is exchanged as if all tokens were high. The importance of a token is
+ * a sum over the heads of all GPUs: each GPU sends one number per token, and all GPUs form the same
+ * sets. In the other layers, K and V of a low token are sent with the low number of dimensions:
+ * rows of high tokens first, then of low ones. The receiver pads them with zeros, so that attention
+ * equals that of one GPU. Queries and attention outputs keep the high numbers of dimensions (D-14
+ * of docs/readings.md). The host must know how many tokens of each GPU's part of the prompt are
+ * low, and waits for that number once per group.
  */
 #include <stdlib.h>
 
@@ -26,8 +28,6 @@ bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer)
     return together(r) && layer % together(r);
 }
 
-/* ---- importance of tokens ---- */
-
 static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
 {
     kvd_sequence_rank *const r = ctx;
@@ -41,8 +41,8 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
 }
 
 /*
- * Returns the index of the first token of a slice; for a slice that begins after the prompt's last
- * token, the last token.
+ * Returns the position of the first token of a GPU's part of the prompt. If that part begins after
+ * the prompt's last token, returns the position of the last token.
  */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
@@ -87,11 +87,9 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/* ---- exchange of rows of K and V ---- */
-
 /*
- * Returns the arguments of the kernels that pack or unpack the rows of K and V of slice `slice` and
- * of the heads of GPU `heads`.
+ * Returns the arguments of the kernels that pack or unpack rows of K and V: those of the part of
+ * the prompt that GPU `slice` has, for the heads that GPU `heads` has.
  */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
@@ -139,7 +137,8 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        a.rows = g == r->gpu ? in : out; /* rows that stay on this GPU need no exchange */
+        /* Rows that stay on this GPU need no exchange. */
+        a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;
         if (g != r->gpu) {
@@ -168,8 +167,6 @@ int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
     return 0;
 }
 
-/* ---- allocation ---- */
-
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = (size_t)r->all->n, tokens = r->batch.max_tokens;
@@ -177,7 +174,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* rows are narrowed during the exchange, not when they are stored in the cache */
+    /* Rows are narrowed during the exchange, not when they are stored in the cache. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {
         const size_t one = (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS;

@@ -1,6 +1,6 @@
 /*
  * Small kernels of the GPU engine, whose time is mostly launch time. The search for the largest
- * logit reads width * 4 bytes a row from L2 and uses several CTAs per row.
+ * logit reads width * 4 bytes per row from L2 and uses several CTAs per row.
  */
 #include "engine/cuda/small.h"
 
@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns a key of value x at index i that can be compared as an integer: it rises with x, and of
- * equal values the smaller index has the larger key.
+ * Returns a key of value x at index i such that keys compare as integers: the key rises with x, and
+ * of equal values the one with the smaller index has the larger key.
  */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {

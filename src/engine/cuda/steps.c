@@ -1,6 +1,6 @@
 /*
  * Queues the GPU work of an iteration from embedding to tokens: the layers of the forward pass, a
- * variant with one launch per product for few rows, and CUDA graphs of decode steps.
+ * variant with one launch per matrix product for few requests, and CUDA graphs of decode steps.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,11 @@
 
 static const char what[] = "steps";
 
-/* ---- layers of the forward pass ---- */
-
 /*
- * Callback of the forward pass, called after a stage was queued: ends the time of the stage's
- * phase. Attention ends its own phases and the phase before it (kvd_paged_cache_behind). Of the
- * feed-forward block only its last product, KVD_GPU_DOWN, ends a phase.
+ * Callback of the forward pass, called after a stage was queued: marks the end of the phase in
+ * which the stage's time is counted. Attention marks the end of its own phases and of the phase
+ * before it (kvd_paged_cache_behind). In the feed-forward block only the last product,
+ * KVD_GPU_DOWN, ends a phase.
  */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
@@ -32,10 +31,10 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
+    /* A CUDA error of this call is reported by the next launch. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
-        (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream,
-                            &unused); /* the next launch reports a CUDA error */
+        (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
 }
 
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at)
@@ -62,18 +61,15 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/* ---- logits and tokens ---- */
-
 /*
- * Returns true if this GPU has the output head. If several GPUs share the model, it is the first
- * one.
+ * Returns true if this GPU has the output head. If several GPUs share the model, only the first has
+ * it.
  */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
 }
 
-/* Queues the search for the largest logit of each of n rows. */
 static int sample(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     const cudaStream_t s = e->w.stream;
@@ -92,7 +88,10 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /* Norms after branches have checked the last residual, in all rows. */
+    /*
+     * If the model has norms after branches, these have already checked the last residual in all
+     * rows.
+     */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -121,8 +120,6 @@ int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
                : 0;
 }
 
-/* ---- decode steps with few rows ---- */
-
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 {
     const kvd_config *const c = &e->w.config;
@@ -138,7 +135,10 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
            kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.share.n_ffn);
 }
 
-/* Fills *p with the arguments of a product whose input is the RMS norm of the residual stream. */
+/*
+ * Queues a product whose input is the RMS norm of the residual stream; *p holds the remaining
+ * arguments.
+ */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -155,8 +155,8 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
 
 /*
  * Queues the addition of a product to the residual stream: residual += in [n][width] matrix^T. GPUs
- * other than the first store the product in place of the residual; the sum over GPUs restores the
- * residual there.
+ * other than the first store the product in place of the residual; the later sum over GPUs restores
+ * the residual on all GPUs.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
                          unsigned long long *began, kvd_err *err)
@@ -173,8 +173,8 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
 }
 
 /*
- * Queues the sum of the residual stream over the GPUs. It ends the phase *open and sets *open to
- * KVD_PHASE_COMM, the phase of the sum.
+ * Queues the sum of the residual stream over the GPUs. Marks the end of phase *open and sets *open
+ * to KVD_PHASE_COMM, the phase of the sum.
  */
 static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 {
@@ -187,8 +187,9 @@ static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 }
 
 /*
- * Queues one layer for a decode batch of few rows. *open is the phase whose time the preceding work
- * left running; the function sets it to the phase that this layer leaves running.
+ * Queues one layer for a batch of few decode steps. *open is the timed phase that the work before
+ * this layer has begun and not ended. On return it is the phase that this layer has begun and not
+ * ended.
  */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
@@ -240,8 +241,6 @@ static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
                : 0;
 }
 
-/* ---- decode steps ---- */
-
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err)
 {
     const cudaStream_t s = e->w.stream;
@@ -257,8 +256,6 @@ int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err
         return -1;
     return kvd_cuda_fetch(e, n, err);
 }
-
-/* ---- CUDA graphs ---- */
 
 static int capture(kvd_cuda_engine *e, size_t n, const void *works, cudaGraph_t *graph,
                    kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * Latents of groups of KV heads by products in float32, and keys and values of full width computed
- * from them.
+ * Latent vectors shared by groups of KV heads: computes them from keys and values by float32 matrix
+ * products, and computes keys and values of d_head dimensions from them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static void *room(kvd_device_memory *memory, size_t bytes, kvd_err *err)
     return kvd_device_new(memory, bytes, what, err);
 }
 
-/* Fills the RoPE tables of cosines and sines, with the numbers that the pass uses. */
+/* Fills the RoPE tables of cosines and sines with the numbers that the forward pass uses. */
 static int make_tables(kvd_cache_latents *l, kvd_device_memory *memory, const kvd_config *c,
                        size_t max_len, kvd_err *err)
 {
@@ -54,8 +54,8 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
 }
 
 /*
- * Computes the row of the RoPE tables for every row of the batch. Layers of one batch share the
- * result.
+ * Writes to l->rope_row the row of the RoPE tables for every token of the batch. The layers of one
+ * batch share the result.
  */
 static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, size_t max_len,
                         kvd_err *err)
@@ -73,7 +73,8 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
         return 0;
     l->n_rows = in->n_tokens;
     /*
-     * Host memory that is not pinned has been read when the call returns, so it may be overwritten.
+     * The copy of host memory that is not pinned has ended when this call returns, so host_row may
+     * be overwritten.
      */
     return kvd_cuda_check(cudaMemcpyAsync(l->rope_row, l->host_row,
                                           in->n_tokens * sizeof *l->host_row,
@@ -82,7 +83,7 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
 }
 
 /*
- * Projects keys or values x, rows ld apart, to latents in `cut`, and rebuilds rows of full width
+ * Projects keys or values x to latents in `cut`, and rebuilds rows of d_head dimensions per head
  * from them in `read`.
  */
 static int through_latents(const kvd_gpu_attention_in *in, const kvd_cache_layer *layer,

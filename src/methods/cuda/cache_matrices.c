@@ -1,6 +1,6 @@
 /*
- * Copies the projection matrices of a cache to the device, in the layouts of its two engines
- * (products and kernels).
+ * Copies the projection matrices of a cache to the device, in the layouts of its two kinds of code
+ * (float32 products and bf16 kernels).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,6 @@
 #include "methods/cuda/cache_parts.h"
 
 static const char what[] = "projections of a cache";
-
-/* ---- one matrix of all heads ----------------------------------------------------------------- */
 
 enum { SIDE_Q, SIDE_K, SIDE_V, SIDE_BACK, SIDE_UP, SIDES };
 
@@ -27,7 +25,6 @@ static size_t width_of(const kvd_dims_head *h, int side)
     return (size_t)(side < SIDE_V ? h->d_qk : h->d_v);
 }
 
-/* Returns true if some head of the share has a matrix on this side. */
 static bool has(const kvd_dims_head *head, int n, int side)
 {
     bool some = false;
@@ -45,8 +42,8 @@ static bool one_for_both(const kvd_dims_head *head, int n)
 }
 
 /*
- * Copies one head's matrix to `to`, with rows ld apart; writes the identity if the head has no
- * matrix.
+ * Copies the matrix `side` of one head to `to`, with rows ld floats apart. Writes the identity if
+ * the head has no such matrix.
  */
 static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, size_t ld)
 {
@@ -60,7 +57,7 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* Fills matrices [n][d][d] for the engine of products. The array must be zeroed before. */
+/* Fills one matrix [d][d] per head for the float32 products. `to` must be zeroed before. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -68,8 +65,9 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Fills the matrices of latents, which must be zeroed before: for projection to latents one matrix
- * [wide][wide] per group, for rebuilding one [wide][d] per head.
+ * Fills the matrices of latents for n heads, where `heads` neighbouring heads share a latent and
+ * wide = heads * d. A projection to latents is one matrix [wide][wide] per group, a matrix that
+ * rebuilds is [wide][d] per head. `to` must be zeroed before.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -86,8 +84,8 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
 }
 
 /*
- * Fills matrices for the kernels: one head after another, at the widths of the map. The array must
- * be zeroed before. Returns the number of elements.
+ * Fills matrices for the bf16 kernels: one head after another, with the numbers of columns of the
+ * map. `to` must be zeroed before. Returns the number of elements.
  */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
@@ -101,9 +99,10 @@ static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int
     return at;
 }
 
-/* ---- matrices of all layers ------------------------------------------------------------------ */
-
-/* Sets the head widths of a layer and chooses its engine (kernels or products). */
+/*
+ * Sets the kept dimensions of the heads of a layer, and chooses whether the bf16 kernels or the
+ * float32 products compute it.
+ */
 static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu_share *share,
                           int layer, bool bf16, size_t max_len, const kvd_dims_head *head,
                           int sharing)
@@ -123,11 +122,13 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
                  !kvd_gpu_paged_map(c, share, d_qk, d_v, &l->map);
 }
 
-/* Progress of the copy of one side's matrices to the device. */
+/* Progress of the copy of all matrices to the device. */
 typedef struct {
-    char *arena; /* device memory; NULL: only `used` is counted */
+    /* Device memory; NULL if only `used` is counted. */
+    char *arena;
     size_t used;
-    float *wide; /* [n][d][d] */
+    /* Host copy of the matrices of one kind (Q, K, V or output) in float32, [n][d][d]. */
+    float *wide;
     uint16_t *narrow;
 } upload;
 
@@ -202,12 +203,13 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     int status = -1;
     if (!u.wide || !u.narrow) {
         kvd_no_memory(err, what, (unsigned long long)n * sizeof *u.wide);
-    } else if (!copy_layers(&u, c, share, dims, layer, err)) { /* this first call only counts */
+        /* The first call only counts the bytes that the matrices need. */
+    } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what,
-                                      err) /* copies of pageable memory may still be running */
+                                      err) /* waits for copies of pageable memory that still run */
                      : -1;
     }
     free(u.wide);

@@ -1,6 +1,6 @@
 /*
- * Computes a layer of a cache by float32 products. All heads have width d_head; columns beyond a
- * head's own width are zero.
+ * Computes the attention of one layer of a cache by float32 matrix products. All heads have d_head
+ * columns; columns beyond the dimensions that a head keeps are zero.
  */
 #include <stdlib.h>
 
@@ -47,10 +47,7 @@ void kvd_cache_products_release(kvd_cache_products *p)
 int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    /*
-     * cuBLAS sees row-major matrices as their transposes, so this computes y^T [m][n] = matrix^T
-     * x^T.
-     */
+    /* cuBLAS takes row-major matrices as their transposes: y^T [m][n] = matrix^T x^T. */
     return kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                 in->blas, CUBLAS_OP_N, CUBLAS_OP_N, a->m, (int)in->n_tokens, a->k,
                                 &one, a->matrix, CUDA_R_32F, a->m, (long long)a->stride_matrix,
@@ -62,7 +59,7 @@ int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a
 
 /*
  * Multiplies the heads of x by the matrix [d][d] of their KV head, into y [n][n_heads * d]. Makes
- * one cuBLAS call per query head of a group.
+ * one cuBLAS call for each of the query heads that read one KV head.
  */
 static int project(const kvd_gpu_attention_in *in, kvd_head_rows x, int n_heads,
                    const float *matrix, float *y, kvd_err *err)
@@ -95,7 +92,10 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
                           what, err);
 }
 
-/* Converts Q, K or V of the pass to float32 rows in `wide`. */
+/*
+ * Converts Q, K or V from the data type of the pass to float32. *out points to x itself if x is
+ * float32, else to the copy in `wide`.
+ */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
 {
@@ -103,7 +103,10 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
     return in->type == KVD_F32 ? 0 : rounded(in, in->type, x, in->ld, KVD_F32, width, wide, err);
 }
 
-/* Projects K or V in x if `matrix` is not NULL, and rounds it to the type of the cache. */
+/*
+ * Projects K or V in *x if `matrix` is not NULL, and rounds it to the data type of the cache. *x
+ * then points to the result.
+ */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
 {
@@ -120,10 +123,7 @@ static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float 
     return 0;
 }
 
-/*
- * Copies the prompts' attention output, computed with unchanged keys and values, from `exact` to
- * `to`.
- */
+/* Copies the attention output of prompts over unchanged keys and values from `exact` to `to`. */
 static int put_prompts(const kvd_gpu_attention_in *in, size_t prompt, size_t width,
                        const float *exact, float *to, kvd_err *err)
 {
@@ -140,8 +140,8 @@ static int put_prompts(const kvd_gpu_attention_in *in, size_t prompt, size_t wid
 }
 
 /*
- * Computes the keys and values that the layer stores, and the float32 attention output of all rows
- * over them, into `to`.
+ * Computes the keys and values that the layer stores, and the float32 attention output of all
+ * tokens over them, into `to`.
  */
 static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                          const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows q,
@@ -149,7 +149,7 @@ static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
 {
     const size_t width_q = (size_t)in->share->n_heads * (size_t)in->config->d_head;
     const bool latents = layer->heads > 0;
-    /* With latents the rebuilt values already have full width. */
+    /* Values that are rebuilt from latents already have d_head dimensions. */
     const float *const back = latents ? NULL : layer->b_v;
     if (latents ? kvd_cache_latents_read(p, in, layer, type, &k, &v, err)
                 : stored(in, &k, layer->a_k, type, p->k_cut, err) ||

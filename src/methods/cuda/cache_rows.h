@@ -1,6 +1,6 @@
 /*
- * Launcher of a kernel that rounds rows of K' and V' to the data type of a cache, as in
- * model/pass/cuda/blocks.h.
+ * Launcher of a kernel that rounds rows of projected K and V to the data type of a cache. Follows
+ * the conventions of model/pass/cuda/blocks.h.
  */
 #ifndef KVD_METHODS_CUDA_CACHE_ROWS_H
 #define KVD_METHODS_CUDA_CACHE_ROWS_H
@@ -15,8 +15,9 @@ extern "C" {
 #endif
 
 /*
- * Copies x [n][width], rows ld apart, to `to` [n][width] float32, rounded to nearest in type
- * `store` (KVD_F32: not rounded). x is KVD_F32 or KVD_BF16, and may be `to` itself.
+ * Copies x [n][width], whose rows are ld elements apart, to `to` [n][width] in float32, rounded to
+ * nearest in type `store` (KVD_F32: not rounded). x has type KVD_F32 or KVD_BF16 and may be `to`
+ * itself.
  */
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
                             size_t width, float *to, cudaStream_t stream);

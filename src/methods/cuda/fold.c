@@ -6,7 +6,8 @@
 static const char what[] = "folding V into the weights";
 
 /*
- * Computes the product c [n][m], row-major. cuBLAS computes its transpose, with columns ldc apart.
+ * Computes c [n][m] = op_b(b) op_a(a), all row-major: cuBLAS computes its transpose, with columns
+ * ldc elements apart.
  */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
@@ -27,8 +28,8 @@ int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, 
 }
 
 /*
- * Folds projections into the rows of W_V: [d][d_model] of each head becomes A_v^T times it,
- * [d_v][d_model]. temp [d][d_model] is scratch.
+ * Folds the projections of V into W_V: the rows [d][d_model] of each head become A_v^T times these
+ * rows, [d_v][d_model]. temp [d][d_model] is scratch.
  */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
@@ -44,7 +45,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
         const int d_v = c->map.d_v[g];
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
         /*
-         * cuBLAS sees row-major matrices as their transposes: W'^T [model][d_v] = W^T [model][d] A
+         * cuBLAS takes row-major matrices as their transposes: W'^T [model][d_v] = W^T [model][d] A
          * [d][d_v].
          */
         if (kvd_gpu_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
@@ -62,7 +63,6 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     return 0;
 }
 
-/* Folds projections into the columns of W_O: [d_model][n_heads * d] becomes [d_model][o_pitch]. */
 int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                          void *to, kvd_err *err)
 {
@@ -73,7 +73,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
         const int g = h / c->map.group, d_v = c->map.d_v[g];
         if (h > 0 && h % c->map.group == 0)
             b += (size_t)c->map.d_v[g - 1] * (size_t)d;
-        /* The transposed product is W_O'^T [d_v][model] = B [d_v][d] W_O^T [d][model]. */
+        /* In transposed form, cuBLAS computes W_O'^T [d_v][model] = B [d_v][d] W_O^T [d][model]. */
         if (multiply(w, d_v, model, d, b, d, o + (size_t)h * (size_t)d, heads * d, CUBLAS_OP_T,
                      CUBLAS_OP_N, temp + c->map.o_offset[h], c->map.o_pitch, err))
             return -1;

@@ -50,8 +50,8 @@ static bool one_layer(const kvd_paged_cache *c)
 }
 
 /*
- * Returns the page tables of KV heads with different numbers of entries, or NULL if all heads have
- * the same number.
+ * Returns the page tables of KV heads with different numbers of cached tokens, or NULL if all heads
+ * have the same number.
  */
 static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
 {
@@ -64,8 +64,8 @@ static size_t rounded_up(size_t n, size_t step)
 }
 
 /*
- * Numbers the distinct layer shapes (widths of heads), so that layers of equal widths share work
- * lists.
+ * Numbers the distinct layer shapes (kept dimensions of all heads), so that layers of equal shape
+ * share the work lists of attention.
  */
 static int number_works(kvd_paged_cache *c, kvd_err *err)
 {
@@ -94,8 +94,8 @@ static int number_works(kvd_paged_cache *c, kvd_err *err)
 }
 
 /*
- * Returns the bytes of the decode kernel's workspace for work lists number `work`, a multiple of
- * 256.
+ * Returns the size in bytes of the decode kernel's workspace for the layer shape number `work`,
+ * rounded up to a multiple of 256.
  */
 static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
 {
@@ -106,7 +106,7 @@ static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len
 }
 
 /*
- * Allocates the workspaces of the decode kernel in one array; each begins at a multiple of 256
+ * Allocates the workspaces of the decode kernel in one array. Each begins at a multiple of 256
  * bytes.
  */
 static int make_workspaces(kvd_paged_cache *c, size_t max_len, kvd_err *err)
@@ -162,7 +162,7 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
                : -1;
 }
 
-/* Describes layers of full width, for a method whose prompts attend uncompressed. */
+/* Describes layers without projections, for a method whose prompts attend uncompressed. */
 static int make_whole(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = (size_t)c->config->n_layers;
@@ -210,7 +210,7 @@ static int ask_device(kvd_paged_cache *c, kvd_err *err)
 
 /*
  * Returns 1 if kvd_append applies RoPE. If the model has biases or norms of Q and K, these come
- * before RoPE, and the pass applies all three.
+ * before RoPE, and the forward pass applies all three.
  */
 static int applies_rope_itself(const kvd_gpu_worker *w)
 {
@@ -238,9 +238,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
-    /*
-     * Methods that rebuild keys have pages of full-width heads and apply their matrices themselves.
-     */
+    /* Methods that rebuild keys have pages of unprojected heads and apply their own matrices. */
     c->dims = plan->dims && !plan->dims->rebuild ? plan->dims : NULL;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
@@ -308,7 +306,7 @@ void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer)
     return (char *)c->pool + c->pool_at[layer];
 }
 
-/* Returns the arguments of kvd_append that decode steps and prompts share. */
+/* Returns the arguments of kvd_append that decode steps and prompts have in common. */
 static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const void *x)
 {
     const kvd_cache_layer *const l = &c->layer[layer];
@@ -329,8 +327,9 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
 }
 
 /*
- * Stores new rows in the pages. kvd_append has one matrix for Q and K. If there are two, the first
- * launch stores K cut by a_q, and the second launch overwrites it with the correct K.
+ * Stores new rows in the pages. kvd_append takes one matrix for Q and K. If they have two, the
+ * first launch stores K projected by a_q, and the second launch overwrites it with K projected by
+ * a_k.
  */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
@@ -375,7 +374,6 @@ static int append_steps(kvd_paged_cache *c, const kvd_paged_rows *r, bool marks,
     return append(c, r->layer, &a, r->stream, err);
 }
 
-/* Returns the arguments of kvd_append for the prompts of an iteration. */
 static kvd_append_args prompt_args(const kvd_paged_cache *c, int layer, const void *x)
 {
     const kvd_step_batch *const b = c->batch;
@@ -399,7 +397,7 @@ static int append_prompts(const kvd_paged_cache *c, int layer, const void *x, cu
     return append(c, layer, &a, stream, err);
 }
 
-/* Stores the rows of prompts at full width, and writes their full-width Q to q_prompts. */
+/* Stores the rows of prompts without projection, and writes their unprojected Q to q_prompts. */
 static int append_whole(const kvd_paged_cache *c, int layer, const void *x, cudaStream_t stream,
                         kvd_err *err)
 {
@@ -431,7 +429,10 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                : 0;
 }
 
-/* If all heads have the same width, only lengths differ, so splitting steps by length suffices. */
+/*
+ * Returns how attention work is divided between CTAs. KVD_ATTENTION_STOCK pads all heads to one
+ * width, so only lengths differ, and splitting decode steps by length suffices.
+ */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
     return c->attention == KVD_ATTENTION_PAPERS             ? KVD_SCHEDULE_PAPERS
@@ -444,7 +445,8 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 {
     const kvd_gpu_heads *const h = heads_of(c);
-    const size_t at = h ? (size_t)work * h->rows : 0; /* `work` is a layer */
+    /* If heads hold different numbers of tokens (h is set), `work` is the number of a layer. */
+    const size_t at = h ? (size_t)work * h->rows : 0;
     if (h)
         return (kvd_decode_args){.dtype = KVD_BF16,
                                  .map = h->map,
@@ -515,8 +517,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Computes the list of tiles of a layer with this map; `work` numbers the list. If it equals the
- * previous layer's list, only the position in it is reset.
+ * Computes the list of attention tiles of a layer with this map; `work` is the number of the list.
+ * If it is the previous layer's list, only the current position in the list is reset.
  */
 static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaStream_t stream,
                    kvd_err *err)
@@ -549,7 +551,9 @@ static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaSt
     return 0;
 }
 
-/* Runs the attention of prompts over rows in `pool`, with the prepared list of tiles. */
+/*
+ * Computes the attention of prompts over the rows in `pool`, with the list of tiles from `prepare`.
+ */
 static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -568,8 +572,6 @@ static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaS
                                                 b->n_tokens - b->n_steps, row, out, stream),
                             "attention of prompts", err);
 }
-
-/* ---- work of one layer ----------------------------------------------------------------------- */
 
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -634,8 +636,8 @@ static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, si
 }
 
 /*
- * Computes the attention of prompts over their uncompressed rows in full-width pages. Writes the
- * log of the softmax denominators for the method.
+ * Computes the attention of prompts over their unprojected rows, which have pages of their own
+ * (c->whole_pool). Writes the log of the softmax denominators, which the method reads.
  */
 static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
@@ -646,7 +648,10 @@ static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, 
                : 0;
 }
 
-/* Stores the new rows of a layer projected, and computes attention at full width. */
+/*
+ * Stores the new rows of a layer projected, and computes the attention of prompts with unprojected
+ * rows.
+ */
 static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const kvd_paged_rows *r,
                      void *out, kvd_err *err)
 {

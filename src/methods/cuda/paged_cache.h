@@ -1,11 +1,13 @@
 /*
- * The paged cache of an engine as an attention hook: K and V of all requests stay in it between
- * iterations. Heads have the widths of a plan's dims, rounded up to multiples of 16. Q and K are
- * rotated when they are appended, and V is already cut by its product (fold.h). The output is P V'
- * at its width, which the folded output projection reads. bf16, on the kernels of kernels/cuda.
+ * The paged KV cache of a CUDA engine, as an attention hook: K and V of all requests stay in it
+ * between iterations. Each head keeps the number of dimensions that the plan gives, rounded up to a
+ * multiple of 16. Q and K are rotated when they are appended. V already has its kept columns only,
+ * because its projection is folded into W_V (fold.h). The attention output has the same columns,
+ * which the folded output projection reads. Numbers are bf16; the kernels are those of
+ * kernels/cuda.
  *
- * In each iteration the decode kernel computes the steps and the prefill kernel the pieces of
- * prompts, with one launch each over rows of one batch.
+ * In each iteration the decode kernel computes the decode steps and the prefill kernel the chunks
+ * of prompts, with one launch each over rows of one batch.
  */
 #ifndef KVD_METHODS_CUDA_PAGED_CACHE_H
 #define KVD_METHODS_CUDA_PAGED_CACHE_H
@@ -24,74 +26,83 @@ typedef struct kvd_paged_cache {
     kvd_gpu_worker *worker; /* borrowed */
     const kvd_config *config;
     const kvd_gpu_share *share;
-    kvd_cache_layer *layer; /* [n_layers] widths and matrices */
+    /* Kept dimensions and matrices of each layer, [n_layers]. */
+    kvd_cache_layer *layer;
     const float *cosine, *sine;
     kvd_step_batch *batch;
     kvd_pages *pages;
     kvd_clock *clock;
-    kvd_attention_choice attention; /* must be set before init */
+    kvd_attention_choice attention; /* kernels to use; must be set before init */
     /*
-     * Must be set before init. If true and the plan projects rows, the rows of a prompt attend to
-     * each other at full width, with the worker's dense attention, and the weights must not be
-     * folded: rows of V are projected when they are appended, and P V' of decode steps is projected
-     * back. An iteration then holds either prompts or steps. init clears this field if the plan
-     * projects nothing.
+     * Must be set before init. If true and the plan projects heads, the tokens of a prompt attend
+     * to each other unprojected, with the worker's dense attention. The weights must then not be
+     * folded: rows of V are projected when they are appended, and the attention output of decode
+     * steps is projected back. An iteration then holds either prompts or steps. init clears this
+     * field if the plan projects nothing.
      */
     bool exact_prompts;
-    /* [max_slices + 1] first row of each prompt of an iteration, if exact_prompts */
+    /* First row of each prompt of an iteration, [max_slices + 1]; used if exact_prompts is set. */
     size_t *offset;
     /*
-     * [n_layers] layers of full width, if exact_prompts and there is a method. One of them at a
-     * time has pages, with the page numbers of the pool, which hold an iteration's prompts at full
-     * width. Their attention gives the log of the softmax denominators that the method reads, and
-     * their Q is in q_prompts.
+     * Layers without projections, [n_layers]; used if exact_prompts is set and there is a method.
+     * One of them at a time has pages, with the page numbers of the pool, which hold the
+     * unprojected rows of an iteration's prompts. Their attention gives the log of the softmax
+     * denominators that the method reads, and their Q is in q_prompts.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
-    kvd_dims widest; /* projections padded for KVD_ATTENTION_STOCK */
+    /* Projections padded to the widest head of each layer, for KVD_ATTENTION_STOCK. */
+    kvd_dims widest;
     /*
-     * Projections that give the widths of heads. NULL: heads have full width, or the method sets
-     * the widths.
+     * Projections of the heads. NULL: heads have d_head dimensions, or the method sets their
+     * dimensions.
      */
     const kvd_dims *dims;
-    kvd_gpu_method *method; /* borrowed; NULL: no method beyond widths */
+    /* Method that does more than project heads; borrowed. NULL: the plan has none. */
+    kvd_gpu_method *method;
     kvd_device_memory memory;
     int hopper, n_sms;
     size_t max_len; /* number of tokens of the longest request */
     /*
-     * [n_layers] number of each layer's work lists; layers of equal widths share them. With
-     * method->heads, every layer has its own lists of decode steps.
+     * Number of the work lists that each layer uses, [n_layers]; layers of equal shape share them.
+     * If method->heads is given, every layer has its own lists of decode steps.
      */
     int *work_of;
     int n_works;
-    const kvd_attn_map **work_map; /* [n_works] */
-    int n_step_works;              /* n_works, or n_layers with method->heads */
-    void **workspace;              /* [n_step_works] workspaces of the decode kernel */
+    const kvd_attn_map **work_map; /* shape of the layers of each work list, [n_works] */
+    /* Number of work lists of decode steps: n_works, or n_layers if method->heads is given. */
+    int n_step_works;
+    void **workspace; /* workspace of the decode kernel for each list, [n_step_works] */
     void *q_steps, *q_prompts, *q_unused, *o;
     kvd_prefill_tile *tile;
-    int32_t *first; /* [CTAs + 1] first work item of each CTA, for schedules without a queue */
+    /* First work item of each CTA, [CTAs + 1], for schedules without a work queue. */
+    int32_t *first;
     void *plan;
     int32_t *next;
     kvd_prefill_args prefill;
-    int prepared;    /* number of the work lists whose tiles are in `tile`; -1: none */
+    /* Number of the work list whose tiles are in `tile`; -1: none. */
+    int prepared;
     void *pool;      /* pages of all layers */
-    size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
-    /* bytes per page number: sum over layers or, with one_layer, of the largest; plus `whole` */
+    size_t *pool_at; /* byte offset in the pool of each layer's first page, [n_layers] */
+    /*
+     * Bytes per page number: the sum over all layers or, if method->one_layer, the largest layer,
+     * plus the pages of `whole`.
+     */
     size_t page_bytes;
 } kvd_paged_cache;
 
 /*
- * Initialises everything but the pool. batch, pages and clock may still be empty; the plan must be
- * open. Fails naming what the kernels do not support: axes of the plan, types, heads or windows. *c
- * must be zeroed before, except for `attention` and `exact_prompts`. The caller releases it, after
- * a failure too.
+ * Initialises everything but the pool of pages. batch, pages and clock may still be empty; the plan
+ * must be open. Fails, naming what the kernels do not support: methods, data types, heads or
+ * windows. *c must be zeroed before, except for `attention` and `exact_prompts`. The caller
+ * releases *c, also after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);
 /*
  * Allocates the pages of the pool, the method's memory for pages and slots, and the idle page. All
- * are filled with random numbers of variance 1. An iteration after tokens that were never computed
- * can therefore be timed, and reads as much as with real tokens.
+ * are filled with random numbers of variance 1. An iteration whose earlier tokens were never
+ * computed can therefore be timed, and reads as much as with real tokens.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t slots, cudaStream_t stream,
                               kvd_err *err);
@@ -100,9 +111,10 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists of n decode steps. kvd_paged_cache_describe writes descriptions of all layers' lists,
- * kvd_paged_cache_works_bytes bytes, to be copied to the device. kvd_paged_cache_plan queues the
- * launch that makes the lists from these and from the lengths on the device.
+ * Work lists of the attention of n decode steps. kvd_paged_cache_describe writes
+ * kvd_paged_cache_works_bytes bytes, which describe the lists of all layers and are to be copied to
+ * the device. kvd_paged_cache_plan queues the launch that makes the lists from these descriptions
+ * and from the lengths on the device.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -111,42 +123,42 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * The two parts of the work on a layer. kvd_paged_cache_put stores its new rows in the pages and
- * ends the phases up to KVD_PHASE_APPEND, or lets the method do both. kvd_paged_cache_attend then
- * writes the attention output to out [steps, then tokens of prompts][o_pitch]. *open receives the
- * phase that the caller must end.
+ * ends the timed phases up to KVD_PHASE_APPEND, or lets the method do both. kvd_paged_cache_attend
+ * then writes the attention output to `out`, the rows of decode steps first, then the tokens of
+ * prompts, o_pitch elements each. *open receives the phase whose end the caller must mark.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
-/* Returns the address of the pages of a layer, starting with page number 0. */
+/* Returns the device address of the pages of a layer, starting with page number 0. */
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /*
  * Stores the new rows of prompts in the pages of the layer, and the new rows of decode steps in the
- * pages `table` [steps][max_pages] of `pool`. Called by methods.
+ * pages of `pool` that `table` [steps][max_pages] lists. Called by methods.
  */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*
- * Destination of the new rows of decode steps: in the pages `table` [steps][pitch] of `pool`, the
- * row is the last of the kv_len [steps] rows.
+ * Destination of the new rows of decode steps: row kv_len[b] - 1 of the pages of `pool` that row b
+ * of `table` [steps][pitch] lists.
  */
 typedef struct {
     void *pool;
-    const int32_t *table, *kv_len; /* device */
+    const int32_t *table, *kv_len; /* in device memory */
     int32_t pitch;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
-/* Returns the schedule that distributes the attention of decode steps, or of prompts, over CTAs. */
+/* Returns the schedule that distributes the attention of prompts (or of decode steps) over CTAs. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /*
- * Returns the phase that precedes the work of the hook (KVD_PHASE_QKV or KVD_PHASE_ROPE). The hook
- * marks its end.
+ * Returns the timed phase that precedes the work of the hook: KVD_PHASE_QKV or KVD_PHASE_ROPE. The
+ * hook marks the end of this phase.
  */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /*
- * Discards the work lists of the previous iteration's prompts. Must be called before the layers of
- * an iteration.
+ * Discards the work lists of the previous iteration's prompts. Must be called once per iteration,
+ * before its first layer.
  */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 

@@ -1,4 +1,4 @@
-/* The kernel of stamp.h: one thread writes one number, so it is bound by the launch latency. */
+/* The kernel of stamp.h: one thread writes one number, so its time is the launch latency. */
 #include "methods/cuda/stamp.h"
 
 namespace

@@ -12,8 +12,8 @@ enum {
 };
 
 /*
- * Returns the addresses of the lists within an array: first lists of n slices, then lists of all
- * tokens.
+ * Returns the addresses of the lists within an array: first the lists of n elements (one per
+ * request), then the lists with one element per token.
  */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {

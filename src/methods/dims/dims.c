@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- cutting the projections of one head ----------------------------------------------------- */
-
 /*
- * Returns the leading `width` columns of a basis [d][d] as float32 [d][width]. On failure returns
- * NULL and fills *err.
+ * Returns the leading `width` columns of a rotation [d][d] as float32 [d][width]. On failure
+ * returns NULL and fills *err.
  */
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
@@ -47,8 +45,8 @@ static float *transposed(const float *a, size_t rows, size_t cols, kvd_err *err)
 }
 
 /*
- * Sets the projections of one head from orthogonal bases: A_q = A_k = R_p of the Q-K pair; A_v =
- * R_p and B_v = R_p^T of the V pair.
+ * Sets the projections of one head from orthogonal rotations: A_q = A_k = the leading d_qk columns
+ * of R of Q-K; A_v = the leading d_v columns of R of V, B_v = A_v^T.
  */
 static int cut_orthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
                           kvd_dims_head *h, kvd_err *err)
@@ -66,8 +64,8 @@ static int cut_orthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int l
 }
 
 /*
- * Sets the projections of one head from biorthogonal bases: A_q, A_k and A_v, B_v^T are the leading
- * columns of the left and right matrices.
+ * Sets the projections of one head from biorthogonal matrices: A_q and A_k are the leading columns
+ * of the left and the right matrix of Q-K, A_v and B_v^T those of V.
  */
 static int cut_biorthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
                             kvd_dims_head *h, kvd_err *err)
@@ -90,8 +88,6 @@ static int cut_biorthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int
     free(right);
     return h->b_v ? 0 : -1;
 }
-
-/* ---- cutting the projections of all heads ---------------------------------------------------- */
 
 static int check_spectrum(const kvd_dims_method *m, const kvd_spectrum *s, kvd_err *err)
 {
@@ -154,7 +150,6 @@ static int check_widths(const kvd_dims_method *m, const kvd_spectrum *s, const k
     return 0;
 }
 
-/* Allocates the projections of all heads, at full width and without matrices. */
 static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, kvd_err *err)
 {
     memset(d, 0, sizeof *d);
@@ -176,8 +171,8 @@ static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, k
 }
 
 /*
- * Cuts the projections of one head from the spectrum, to the widths that the head has in *d. On
- * failure releases *d.
+ * Makes the projections of one head from the rotations in the spectrum file, with the numbers of
+ * dimensions that *d has for the head. On failure releases *d.
  */
 static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                     int kv_head, kvd_err *err)

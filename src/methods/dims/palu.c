@@ -1,18 +1,20 @@
 /*
- * Method palu: latents of groups of heads, from which keys are rebuilt before RoPE at every step
- * (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections 3.1 to 3.3).
+ * Method palu: groups of heads store latent vectors, from which keys are rebuilt before RoPE at
+ * every step (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections
+ * 3.1 to 3.3).
  *
  * The paper factors W_K of a group of heads as A B, whitened by the inputs' second moments, so that
  * ||X W - X A B|| is minimal. For A and B of rank r the minimum is reached by projecting X W, the
  * keys before RoPE, on their leading r right singular vectors. So A is the basis V_r of calibration
- * keys, applied after W_K, and B its transpose. Values likewise; B of values folds into W_O.
+ * keys, applied after W_K, and B is its transpose. Values are treated alike; B of values folds into
+ * W_O.
  *
  * By default the rank is the same for every group. With `search` 1 or 2 it is proportional to the
  * Fisher information of a group's rows of W_K and W_V, with the same total (the paper's automatic
  * rank allocation, rank_search.py of the public code). With `search` 3 it follows from the singular
- * values of each matrix by Eq. 6 of ZACK (Eq. 1 of FDC), with one r for all. Matrices that are
- * drawn for timing have no singular values of their own. They get those of fdc, of the pairs qk and
- * wv, so that their widths are those of fdc at the same p.
+ * values of each matrix by Eq. 6 of ZACK (Eq. 1 of FDC), with one removal rate r for all matrices.
+ * Random matrices, which are drawn to measure times, have no singular values of their own. They get
+ * those of method fdc (pairs qk and wv), so that their ranks are the widths of fdc at the same p.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -39,10 +41,10 @@ enum { PIECE = 256 };
 
 /* ---- ranks of latents ------------------------------------------------------------------------ */
 
-/* Rank of one matrix (K or V) of one group. */
+/* Rank of the latent vectors of K or V of one group of heads. */
 typedef struct {
     size_t at, rank;
-    double share; /* rank before rounding down */
+    double share; /* rank before rounding down to an integer */
 } target;
 
 /*
@@ -66,8 +68,8 @@ static size_t largest(const target *t, size_t n)
 }
 
 /*
- * Writes the ranks of n matrices, in proportion to information [n]: each between 1 and `wide`, and
- * `total` in sum, where n <= total <= n wide.
+ * Writes the ranks of n matrices, in proportion to information [n]. Each rank is between 1 and
+ * `wide`. The ranks sum to `total`, where n <= total <= n * wide.
  */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
@@ -88,13 +90,15 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
         used += t[i].rank;
     }
     qsort(t, n, sizeof *t, by_rest);
-    while (used < total) /* one more rank per matrix and round; full ranks are skipped */
+    /* Each round gives one more rank to every matrix that is not at full rank. */
+    while (used < total)
         for (size_t i = 0; i < n && used < total; i++)
             if (t[i].rank < wide) {
                 t[i].rank++;
                 used++;
             }
-    for (size_t i = 0; i < n; i++) /* no rank may be 0 */
+    /* No rank may be 0: a matrix at 0 takes one from the largest. */
+    for (size_t i = 0; i < n; i++)
         if (t[i].rank == 0) {
             t[largest(t, n)].rank--;
             t[i].rank = 1;
@@ -108,8 +112,8 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
 /* ---- latents of groups of KV heads ----------------------------------------------------------- */
 
 /*
- * Computes the singular values [wide] and the right singular vectors, largest first, of n
- * calibration rows of `heads` adjacent heads side by side. The vectors are the columns of basis
+ * Computes singular values [wide] and right singular vectors, largest first, of n calibration rows,
+ * each holding `heads` adjacent heads side by side. The vectors are the columns of basis
  * [wide][wide].
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
@@ -139,8 +143,8 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank that Eq. 6 keeps at removal rate r. tail [wide] holds, for each singular value,
- * the fraction of the sum from that value on.
+ * Returns the rank that Eq. 6 of ZACK keeps at removal rate r. tail[i] is the sum of the singular
+ * values from i on, as a fraction of the sum of all `wide` values.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -166,8 +170,8 @@ static kvd_x rows_of(const kvd_config *c, int side)
 }
 
 /*
- * Copies the singular values [d] of one head's randomly drawn matrix from the spectrum of the
- * setup.
+ * Copies the singular values [d] that a head's random matrix is given, from the spectrum file in
+ * *s.
  */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
@@ -186,8 +190,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes the ranks of n matrices by Eq. 6, at the smallest removal rate r for which the ranks sum
- * to at most `most`, where most >= n.
+ * Writes the ranks of n matrices by Eq. 6 of ZACK, at the smallest removal rate r for which the
+ * ranks sum to at most `most`, where most >= n.
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -223,7 +227,9 @@ static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wi
     return status;
 }
 
-/* Writes the rank of every layer, group and side to rank [n_layers][groups][KVD_N_SIDES]. */
+/*
+ * Writes the rank of K and of V of every layer and group to rank [n_layers][groups][KVD_N_SIDES].
+ */
 static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_t wide, size_t each,
                       size_t n_rows, size_t *rank, kvd_err *err)
 {
@@ -254,7 +260,6 @@ static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_
     return status;
 }
 
-/* Draws a random orthogonal basis [wide][wide]. */
 static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 {
     double *const x = malloc((2 * wide * wide + wide) * sizeof *x);
@@ -270,8 +275,9 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates the projection a [wide][r], r columns of `basis` from column `from` on, cyclically.
- * Also allocates b [r][d], the transposed rows of a that belong to head h of the group.
+ * Allocates and fills the projection a [wide][r] with r columns of `basis` from column `from` on,
+ * wrapping around at the end. Also allocates b [r][d], the transposed rows of a that belong to head
+ * h of the group.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -289,7 +295,10 @@ static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h
     return 0;
 }
 
-/* Makes the projections of one group of heads with ranks rank [KVD_N_SIDES]. */
+/*
+ * Makes the projections of one group of heads, with rank[KVD_KEYS] for K and rank[KVD_VALUES] for
+ * V.
+ */
 static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int first,
                       const size_t *rank, size_t n, double *basis, kvd_err *err)
 {
@@ -299,8 +308,8 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
         /*
-         * With `drawn` there is one random basis, of which every group and side takes other
-         * columns.
+         * Random projections all come from one random basis; every group, and K and V in it, takes
+         * other columns.
          */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
@@ -339,7 +348,7 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     const size_t n = s->drawn || s->calibration->n_tokens > most ? most : s->calibration->n_tokens;
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
-    /* Basis [wide][wide], then singular values [wide]. */
+    /* A basis [wide][wide], followed by its singular values [wide]. */
     double *const basis = malloc((wide * wide + wide) * sizeof *basis);
     size_t *const rank = malloc(groups * KVD_N_SIDES * sizeof *rank);
     *d = (kvd_dims){.method = "palu",

@@ -1,6 +1,7 @@
 /*
- * Methods that cut their projections from the bases of a spectrum file. Each row of the table names
- * the pairs whose bases are cut; dims.c cuts them.
+ * Methods that project heads onto leading columns of the rotations in a spectrum file. Each
+ * definition below names the pairs (sets of matrices that share a rotation, docs/notation.md) that
+ * it uses; dims.c makes the projections. The last method reads its matrices from a file of its own.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,9 +11,9 @@
 #include "methods/dims/dims.h"
 
 /*
- * Method zack (ZACK, sections 3 and 5). R_QK is computed from queries stacked on keys after RoPE,
- * R_VW from values stacked on W_O. Every KV head has one R (Z-1 of docs/readings.md) and its own
- * width for each pair.
+ * Method zack (ZACK, sections 3 and 5). Its rotation of Q-K is computed from queries stacked on
+ * keys after RoPE, its rotation of V from values stacked on W_O. Every KV head has its own
+ * rotations (Z-1 of docs/readings.md) and its own numbers of kept dimensions of Q-K and of V.
  */
 const kvd_dims_method kvd_dims_zack = {
     .info =
@@ -38,9 +39,9 @@ const kvd_dims_method kvd_dims_fdc = {
 };
 
 /*
- * Method uniform: ZACK's rotations with the same width for all heads, layers and pairs. This is the
- * ablation ZACK/AC, and the plain PCA truncation that every adaptive choice of widths must improve
- * on.
+ * Method uniform: ZACK's rotations with the same number of kept dimensions for all heads and
+ * layers, of Q-K and of V. This is the ablation ZACK/AC, and the plain PCA truncation that every
+ * adaptive choice of widths must improve on.
  */
 const kvd_dims_method kvd_dims_uniform = {
     .info =
@@ -54,9 +55,10 @@ const kvd_dims_method kvd_dims_uniform = {
 
 /*
  * Method balanced: the projections that minimise the expected squared error of q.k and of P V W_O
- * at a given width (derivation in docs/methods.md, "balanced"). Each pair has a left and a right
- * matrix, from the singular value decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O
- * W_O^T)^{1/2}, where C are second moments. At run time they cost as much as a rotation.
+ * at a given number of kept dimensions (derivation in docs/methods.md, "balanced"). Q-K and V each
+ * have a left and a right matrix, from the singular value decompositions of Cq^{1/2} Ck^{1/2} and
+ * Cv^{1/2} (W_O W_O^T)^{1/2}. Cq, Ck and Cv are the second moments of queries, keys and values. At
+ * run time the matrices cost as much as a rotation.
  */
 const kvd_dims_method kvd_dims_balanced = {
     .info =
@@ -69,11 +71,12 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * Method fisher: the projections that change the predictions least, to second order. As in
+ * Method fisher: the projections that change the predictions least, to second order. It works as
  * balanced, but keys are weighted by the gradients of the loss at the queries, and values by the
- * attention outputs and the gradients there. Uses singular value decompositions of Cq^{1/2}
- * Gq^{1/2} and Co^{1/2} Go^{1/2}, with G the second moments of gradients under tokens drawn from
- * the model. At run time they cost as much as balanced.
+ * attention outputs and the gradients there. The matrices come from singular value decompositions
+ * of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C are second moments of queries and attention
+ * outputs, G those of the gradients under tokens drawn from the model. At run time they cost as
+ * much as balanced.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -88,9 +91,9 @@ const kvd_dims_method kvd_dims_fisher = {
 
 /*
  * Method matryoshka: MatryoshkaKV before its training (Lin et al. 2024, sections 3 and 4, and
- * cal_pcallama_init.py of the public code). Its bases are the principal components of K after RoPE
- * and of V, each from its own rows, without queries and without W_O. Their distillation starts from
- * these bases. The components are those of second moments; the public code subtracts the mean
+ * cal_pcallama_init.py of the public code). Its rotations are the principal components of K after
+ * RoPE and of V, each from its own rows, without queries and without W_O. The training of the paper
+ * starts from them. The components are those of second moments; the public code subtracts the mean
  * first.
  */
 const kvd_dims_method kvd_dims_matryoshka = {
@@ -104,13 +107,13 @@ const kvd_dims_method kvd_dims_matryoshka = {
 };
 
 /*
- * projected: matrices from a file, so that projections trained elsewhere are evaluated here
+ * Method projected: matrices from a file, so that projections trained elsewhere are evaluated here
  * (MatryoshkaKV: Lin et al. 2024, arXiv 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593).
  *
  * The file (formats/projections.h) has a matrix D that shortens and a matrix U that rebuilds, for K
- * and V of every layer and KV head. After RoPE, or in a model without RoPE, k D is stored and a
- * score is (q U^T) . (k D), so keys are never rebuilt. Before RoPE, k_pre D is stored and read as
- * RoPE(k_pre D U), as in palu. Values are stored as v D and the output is (P v D) U.
+ * and V of every layer and KV head. After RoPE, or in a model without RoPE, k D is stored and an
+ * attention score is (q U^T) . (k D), so keys are never rebuilt. Before RoPE, k_pre D is stored and
+ * read as RoPE(k_pre D U), as in palu. Values are stored as v D and the output is (P v D) U.
  */
 
 static const kvd_parameter parameters[] = {
@@ -122,8 +125,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"p", 0, 0.8, false, NULL, 0, 0};
 
 /*
- * Returns columns 0 .. cols-1 of rows 0 .. rows-1 of x, whose rows are ld apart, as float32
- * [rows][cols], or [cols][rows] if `transposed`. On failure returns NULL and fills *err.
+ * Returns columns 0 .. cols-1 of rows 0 .. rows-1 of x, whose rows are ld doubles apart, as float32
+ * [rows][cols], or as [cols][rows] if `transposed`. On failure returns NULL and fills *err.
  */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
@@ -147,7 +150,10 @@ static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool tr
     return y;
 }
 
-/* Returns how many of `rank` components of a projection are kept at rate p, at least 1. */
+/*
+ * Returns how many of the `rank` components of a projection remain if the fraction p is left out:
+ * at least 1.
+ */
 static int kept(int32_t rank, double p)
 {
     const long n = lround((1 - p) * (double)rank);
@@ -170,7 +176,8 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        free(h->a_q); /* U is the transpose of D: one matrix serves Q and K */
+        /* The rebuilding matrix U is the transpose of D, so one matrix serves Q and K. */
+        free(h->a_q);
         h->a_q = h->a_k;
     }
     h->a_v = copy(v->down + i * rows * v->n_components, rows, w_v, v->n_components, false, err);

@@ -1,11 +1,11 @@
 /*
- * Method strawman: every request decomposes its own prompt (ZACK, the online SVD of its Fig. 6, and
- * ZACK/OE).
+ * Method strawman: every request computes rotations from its own prompt (ZACK, the online SVD of
+ * its Fig. 6, and ZACK/OE).
  *
  * At the end of a prompt, K (after RoPE) and V of every KV head are decomposed as X = U S R^T by
  * the eigenvectors of X^T X, and stored as the leading columns of X R. Every later row is stored in
- * the R of its request. A step decompresses all rows, (X R_p) R_p^T, and attends at full width. The
- * prompt's own rows attend uncompressed.
+ * the R of its request. A step decompresses all rows, (X R_p) R_p^T with R_p the kept columns of R,
+ * and attends to them with all dimensions. The prompt's own rows attend uncompressed.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ static size_t width(const kvd_parameter_values *v, size_t d)
 }
 
 /*
- * Writes the part of unit vector i that is orthogonal to the first m columns of R to x, and returns
- * its squared length.
+ * Writes to x the component of unit vector i that is orthogonal to the first m columns of R, and
+ * returns its squared length.
  */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
@@ -43,10 +43,10 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 }
 
 /*
- * Completes the basis R if the prompt has fewer rows than dims, because its last eigenvectors are
- * then rounding noise. Each such column becomes the unit vector with the longest component
- * orthogonal to all columns before, made orthogonal to them. Later rows are thus cut equally in
- * every run of the same prompt. `spare` is scratch [2][d].
+ * Completes the rotation R if the prompt has fewer rows than dimensions, because its last
+ * eigenvectors are then rounding noise. Each such column becomes the component, orthogonal to all
+ * columns before it, of the unit vector for which that component is longest. Later rows are thus
+ * projected equally in every run of the same prompt. `spare` is scratch [2][d].
  */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {

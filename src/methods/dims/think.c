@@ -2,11 +2,11 @@
  * Method think: prunes channels of keys that the last queries use little (Xu et al. 2024, "ThinK:
  * Thinner Key Cache by Query-Driven Pruning", section 3 and its public code).
  *
- * At the end of the prompt every channel i of a KV head gets the score ||Q_i|| ||K_i||, the norm of
- * its contribution to the matrix of scores. Q_i are the numbers of the last `window` queries in
- * channel i, K_i those of all entries; scores are summed over the query heads of the KV head. The
- * fraction `p` of channels with the smallest scores is pruned from all tokens of the prompt but its
- * newest `window`. Later tokens keep all channels.
+ * At the end of the prompt every channel i of a KV head gets the importance ||Q_i|| ||K_i||, the
+ * norm of its contribution to the matrix of attention scores. Q_i are the numbers of the last
+ * `window` queries in channel i, K_i those of all cached keys; the importance is summed over the
+ * query heads of the KV head. The fraction `p` of channels with the smallest importance is pruned
+ * from all tokens of the prompt but its newest `window`. Later tokens keep all channels.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,13 +1,13 @@
 /*
- * Method minicache: pairs of layers in the deeper half share directions (Liu et al. 2024,
- * "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
+ * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
+ * 2024, "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
  *
  * The two vectors of one token and head in adjacent layers are replaced by one direction, their
- * spherical interpolation at `t`, and each keeps its own length. Pairs whose angle is in the upper
- * `gamma` of the range between the smallest and the largest angle of the prompt stay as they are.
- * The paper's text keeps the pairs that differ most; its inequality (d < d_min + gamma (d_max -
- * d_min)) keeps those that differ least. A pair of vectors takes d + 2 numbers, or 2 d if it stays,
- * and one bit that tells which.
+ * spherical interpolation at `t`, and each keeps its own length. Two vectors stay unmerged if their
+ * angle is in the upper fraction `gamma` of the range between the smallest and the largest angle of
+ * the prompt. The paper's text keeps the vectors that differ most; its inequality (d < d_min +
+ * gamma (d_max - d_min)) keeps those that differ least. Two merged vectors take d + 2 numbers, two
+ * unmerged ones 2 d, and one bit tells which.
  */
 #include <cblas.h>
 #include <math.h>
@@ -52,7 +52,7 @@ static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
     /*
-     * Interpolation needs a unique arc between the directions: equal or opposite directions and
+     * Interpolation needs a unique arc between the two directions. Equal or opposite directions and
      * zero vectors have none.
      */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
@@ -114,13 +114,13 @@ const kvd_layers_method kvd_layers_minicache = {
 };
 
 /*
- * xkv: adjacent layers share singular vectors (Chang et al. 2025, "xKV: Cross-Layer SVD for
+ * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, "xKV: Cross-Layer SVD for
  * KV-Cache Compression", section 3).
  *
  * Keys before RoPE of `layers` adjacent layers form one matrix [n][layers * heads * d], which is
- * replaced by its best approximation of rank `rank_k`; values likewise with `rank_v`. The n * rank
- * numbers that the layers share and each layer's rank * heads * d are stored. Every prompt is
- * decomposed anew.
+ * replaced by its best approximation of rank `rank_k`; values likewise with `rank_v`. Stored are
+ * the n * rank numbers that the layers share and each layer's rank * heads * d numbers. Every
+ * prompt is decomposed anew.
  */
 
 enum { LAYERS, RANK_K, RANK_V };
@@ -140,8 +140,8 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
 }
 
 /*
- * Copies the rows of all layers of a group into one wide matrix w [n][n_layers * width] or, if
- * `back`, from w into the rows.
+ * Copies the rows of all layers of a group into one matrix w, [n][n_layers * width] with width =
+ * heads * d. If `back` is true, copies from w into the rows instead.
  */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
@@ -156,8 +156,9 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Replaces the rows by their projection on the leading r singular vectors. Uses the smaller Gram
- * matrix: X V V^T with V of X^T X, or U U^T X with U of X X^T.
+ * Replaces the rows X of the group by their projection onto the leading r singular vectors. Uses
+ * the smaller Gram matrix: X V V^T with V the eigenvectors of X^T X, or U U^T X with U those of X
+ * X^T.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {
@@ -175,12 +176,14 @@ static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *er
                 by_rows ? CblasTrans : CblasNoTrans, M, M, (blasint)other, 1.0, x, W, x, W, 0.0,
                 gram, M);
     const int status = kvd_gram_svd(gram, m, sigma, basis, err);
-    if (!status && by_rows) { /* part [wide][r] = X^T U */
+    /* part [wide][r] = X^T U, then X = U part^T. */
+    if (!status && by_rows) {
         cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, W, R, N, 1.0, x, W, basis, M, 0.0,
                     part, R);
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, W, R, 1.0, basis, M, part, R, 0.0,
                     x, W);
-    } else if (!status) { /* part [n][r] = X V */
+        /* part [n][r] = X V, then X = part V^T. */
+    } else if (!status) {
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, R, W, 1.0, x, W, basis, M, 0.0,
                     part, R);
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, W, R, 1.0, part, R, basis, M, 0.0,

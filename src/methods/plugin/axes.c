@@ -1,4 +1,7 @@
-/* Adapts methods of plugins on the axes bits, dims and layers to the method structures of kvdim. */
+/*
+ * Adapts plugin methods that quantise, reduce head dimensions or merge layers to the method
+ * structures of kvdim.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,20 +9,23 @@
 
 #include "methods/plugin/plugin_method.h"
 
-/* Adapts plugins of the bits axis (include/kvdim/plugin_bits.h) to kvd_bits_method. */
+/* Quantisers: adapts include/kvdim/plugin_bits.h to kvd_bits_method. */
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/* The `self` pointer of an adapted method: the method, and the plugin's own self. */
+/* Private data of an opened method, to which its `self` pointer points. */
 typedef struct {
     const kvd_plugin_method *method;
+    /* Pointer that the functions of the plugin receive as their `self`. */
     const void *self;
-    void *own; /* pointer that the plugin's `open` stored */
+    /* Pointer that the plugin's `open` stored. */
+    void *own;
 } opened;
 
 /*
- * Asks the plugin for the window of newest tokens that it leaves uncoded, and returns true if the
- * window is in range. Otherwise sets a valid window.
+ * Asks the plugin how many of the newest tokens it leaves uncoded (*newest) and how many it codes
+ * together (*block). Returns true if both are in range. Otherwise sets valid numbers and returns
+ * false.
  */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -35,7 +41,10 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/* A window that is in range at `open` but not later is reported as an error by the next `code`. */
+/*
+ * Returns the window of uncoded tokens. If the plugin's answer was valid at `open` but is not now,
+ * the next call of `code` fails.
+ */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -164,7 +173,7 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
 }
 
 /*
- * Adapts plugins of the dims axis (include/kvdim/plugin_dims.h) to kvd_dims_maker and
+ * Methods that reduce head dimensions: adapts include/kvdim/plugin_dims.h to kvd_dims_maker and
  * kvd_channels_method.
  */
 
@@ -172,10 +181,15 @@ enum { ROWS_MOST = 4096, MATRICES = 4 };
 
 /* ---- projection matrices --------------------------------------------------------------------- */
 
-/* Buffers for the rows and the projection matrices of one KV head. */
+/* Buffers for the calibration rows and the projection matrices of one KV head. */
 typedef struct {
-    float *row;              /* Q of the group, K and V: [group + 2][n][d], then scratch [n][d] */
-    float *matrix[MATRICES]; /* a_q, a_k, a_v, b_v: [d][d] each, followed by a guard */
+    /*
+     * Q of the query heads that read the KV head, then K, then V: [group + 2][n][d], followed by
+     * scratch [n][d].
+     */
+    float *row;
+    /* Matrices a_q, a_k, a_v, b_v: room for [d][d] floats each, followed by guard bytes. */
+    float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;
 
@@ -234,7 +248,6 @@ static int check_matrices(const kvd_plugin_method *p, const workspace *w, const 
     return 0;
 }
 
-/* Returns a copy of the first n numbers of x, or NULL if memory runs out. */
 static float *copy(const float *x, size_t n)
 {
     float *const y = malloc(n * sizeof *y);
@@ -390,11 +403,11 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/* Adapts plugins of the layers axis (include/kvdim/plugin_layers.h) to kvd_layers_method. */
+/* Methods that merge layers: adapts include/kvdim/plugin_layers.h to kvd_layers_method. */
 
 /*
- * Asks the plugin how many layers from `layer` on form a group. Returns true if *n is possible in
- * this model.
+ * Asks the plugin how many layers from `layer` on it stores together, and writes the answer to *n.
+ * Returns true if the answer is possible in this model.
  */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
@@ -408,7 +421,10 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/* A group that is valid at `check` but not later is reported as an error by the next `merge`. */
+/*
+ * Returns the number of layers stored together from `layer` on. If the plugin's answer was valid at
+ * `check` but is not now, the next call of `merge` fails.
+ */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

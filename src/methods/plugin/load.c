@@ -1,4 +1,7 @@
-/* Loads the shared libraries of --plugin, checks their tables of methods, and lists the methods. */
+/*
+ * Loads the shared libraries of option --plugin, checks their tables of methods, and registers the
+ * methods.
+ */
 #include <dlfcn.h>
 #include <limits.h>
 #include <math.h>
@@ -16,7 +19,7 @@
 enum { LIBRARIES = 16, METHODS = 32, NAME = 24, KEY = 16, TEXT = 200, VERSION = 40 };
 
 typedef struct {
-    const char *path; /* path as the user gave it */
+    const char *path; /* path of the library, as the user gave it */
     void *handle;
     char version[VERSION + 1];
     size_t n;
@@ -118,7 +121,6 @@ static int check_method(const kvdim_method *m, kvd_err *err)
     return check_sweep(m, err);
 }
 
-/* Fails if a method of this name is already registered. */
 static int check_name(const char *name, kvd_err *err)
 {
     kvd_method_entry e;
@@ -153,7 +155,9 @@ static void fill_keys(kvd_plugin_method *m)
                                  .geometric = a->sweep_ratio != 0};
 }
 
-/* Plugin structure and adapter function of each axis, indexed by kvdim_method.axis. */
+/*
+ * Size of the library's structure and adapter function for each axis, indexed by kvdim_method.axis.
+ */
 static const struct {
     size_t size;
     int (*adapt)(kvd_plugin_method *m, kvd_err *err);
@@ -166,7 +170,7 @@ static const struct {
 enum { N_AXES = sizeof axis / sizeof *axis };
 
 /*
- * Makes a method of kvdim from its entry in the library's table. The caller frees *m also after a
+ * Makes a method of kvdim from its entry in the library's table. The caller frees *m, also after a
  * failure.
  */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
@@ -242,7 +246,7 @@ static int open_library(library *l, kvd_err *err)
     if (!S_ISREG(st.st_mode))
         return kvd_fail(err, "it is not a file");
     /*
-     * An absolute path is needed because the loader searches its own folders for a name without a
+     * dlopen needs an absolute path: it searches the loader's own folders for a name without a
      * slash.
      */
     char *const path = realpath(l->path, NULL);

@@ -1,7 +1,4 @@
-/*
- * Adapts methods of plugins on the tokens axis (include/kvdim/plugin_tokens.h) to
- * kvd_tokens_method.
- */
+/* Adapts plugin methods that choose tokens (include/kvdim/plugin_tokens.h) to kvd_tokens_method. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +7,13 @@
 
 enum { STATE_MOST = 1 << 30, WINDOW_MOST = 1 << 24 };
 
-/* The `self` pointer of an adapted method: the method, and the plugin's own self. */
+/* Private data of an opened method, to which its `self` pointer points. */
 typedef struct {
     const kvd_plugin_method *method;
+    /* Pointer that the functions of the plugin receive as their `self`. */
     const void *self;
-    void *own; /* pointer that the plugin's `open` stored */
+    /* Pointer that the plugin's `open` stored. */
+    void *own;
 } opened;
 
 static const kvdim_tokens_method *api_of(const opened *o)
@@ -67,8 +66,9 @@ static size_t window(const kvd_parameter_values *v)
 }
 
 /*
- * Returns the plugin's size of a state in bytes. This function cannot fail: if the size is invalid,
- * it returns 0, and the next function that can fail does so before it calls the plugin.
+ * Returns the size in bytes of the state that the plugin wants per head. This function cannot fail:
+ * if the size is invalid, it returns 0, and the next function that can fail does so before it calls
+ * the plugin.
  */
 static size_t state_bytes(const void *self, size_t n)
 {
@@ -88,9 +88,9 @@ static int check_state(const opened *o, kvd_err *err)
                : 0;
 }
 
-/* ---- lists of entry indices ---- */
+/* ---- lists of token indices ---- */
 
-/* Returns a list of the indices 0 .. n-1, followed by a guard, or NULL if memory runs out. */
+/* Returns a list of the indices 0 .. n-1, followed by guard bytes, or NULL if memory runs out. */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -103,9 +103,9 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Applies the plugin's list of chosen entries to mark [n]: entries on the list keep their mark, the
- * others become 0. Fails if the list has a wrong length, does not rise, or names an entry that does
- * not exist.
+ * Applies the plugin's list of chosen tokens to mark [n]: tokens on the list keep their mark, the
+ * marks of all others become 0. `some` is the length of the list. Fails if the length is wrong, or
+ * if the indices do not rise or exceed n - 1.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
@@ -211,14 +211,15 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
 
 /* ---- all KV heads of a layer together ---- */
 
-/* Lists of kept entries of all KV heads of a layer, and the plugin's input. */
+/* Lists of kept tokens of all KV heads of a layer, and what the plugin is given to choose them. */
 typedef struct {
-    uint32_t **kept; /* [n_heads] kept entries */
-    size_t *n;       /* [n_heads] number of entries */
+    /* Indices of the kept tokens of each head, [n_heads] lists. */
+    uint32_t **kept;
+    size_t *n; /* number of cached tokens of each head, [n_heads] */
     union {
         kvdim_prompt *prompt;
         kvdim_step *step;
-    } in; /* [n_heads] input of each head */
+    } in; /* input of each head, [n_heads] */
 } layer_lists;
 
 static void release_lists(layer_lists *l, size_t n_heads)
@@ -230,10 +231,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/*
- * Allocates a list of l->n [n_heads] entries for each head, and `each` bytes of plugin input per
- * head.
- */
+/* Allocates a list of l->n[h] tokens for each head h, and `each` bytes of plugin input per head. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -285,7 +283,7 @@ static int step_heads(const void *self, void *const *state, const kvd_step_atten
     return status ? -1 : 0;
 }
 
-/* ---- choice of the entries that a step reads ---- */
+/* ---- choice of the cached tokens that a step reads ---- */
 
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
@@ -319,8 +317,8 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
 }
 
 /*
- * Returns the plugin's number of bits of side information. An invalid number is reported by the
- * next `choose`.
+ * Returns the plugin's number of bits of side information for one head. If the number is invalid,
+ * the next call of `choose` fails.
  */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
@@ -362,7 +360,7 @@ static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_tokens_method *const a = &m->api.tokens;
-    /* A method that makes no choice after the prompt must make one at the prompt. */
+    /* A method that makes no choice after the prompt must make one at the end of the prompt. */
     const bool prompts = !a->step && !a->step_heads && !a->select;
     if (check_functions(a, err))
         return -1;

@@ -26,7 +26,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Computes the offsets of a layer's latents within a page, and writes them to tables on the host.
+ * Computes the offsets of the latents of layer l within a page, and writes them to the host tables
+ * `head` and `run`.
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run)
 {
@@ -47,7 +48,8 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    for (int side = 0; side < 2; side++) /* order of a row's numbers: all of K, then all of V */
+    /* The latent row of a token holds K of all groups, then V of all groups. */
+    for (int side = 0; side < 2; side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8)
                 run[runs++] = head[g * s->heads].latent[side] + r * KVD_PAGE_TOKENS;
@@ -60,7 +62,8 @@ int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err
 {
     const kvd_paged_cache *const c = s->cache;
     const size_t layers = (size_t)c->config->n_layers, kv = (size_t)c->share->n_kv_heads;
-    const size_t most = 2 * kv * (size_t)c->config->d_head / 8; /* runs of 8 elements per layer */
+    /* Upper bound of the runs of 8 elements per token and layer. */
+    const size_t most = 2 * kv * (size_t)c->config->d_head / 8;
     kvd_latent_head *const head = calloc(layers * kv, sizeof *head);
     int32_t *const run = calloc(layers * most, sizeof *run);
     int status = head && run
@@ -110,8 +113,6 @@ void kvd_latent_store_release(kvd_latent_store *s)
     kvd_device_release(&s->memory);
     *s = (kvd_latent_store){0};
 }
-
-/* ---- arguments of kernel launches ---- */
 
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n)
 {
@@ -168,14 +169,13 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                      .n_sms = c->n_sms};
 }
 
-/* ---- account of held memory ---- */
-
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 {
     const double token = (double)s->page_bytes / KVD_PAGE_TOKENS;
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    s->held = 0; /* requests that finish in this iteration still count */
+    /* Requests that finish in this iteration still count. */
+    s->held = 0;
     for (size_t i = 0; i < s->n_slots; i++)
         s->held += s->tokens[i] ? (double)s->tokens[i] * token + (double)s->slot_bytes : 0;
     for (size_t i = 0; i < it->n_slices; i++)

@@ -1,11 +1,12 @@
 /*
- * restore: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side. A CTA keeps
- * B^T of one head and side in shared memory and streams tokens through its 8 warps, 16 at a time.
- * The layout's blocks of 8 x 8, which are 128 contiguous bytes, are mma.sync fragments in memory
- * order, so latents go directly from global memory to registers, and results directly back. RoPE is
- * applied to the accumulators, where both numbers of a pair are in one lane. Bound by memory up to
- * ranks of about d_head: per token and head 2 rank bytes are read (from memory once per group, by
- * its other heads from L2) and 2 d bytes are written.
+ * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
+ * V), where L are latents. A CTA keeps B^T of one head and side in shared memory and streams tokens
+ * through its 8 warps, 16 at a time. The layout's blocks of 8 x 8, which are 128 contiguous bytes,
+ * are mma.sync fragments in memory order. So latents go directly from global memory to registers,
+ * and results directly back. RoPE is applied to the accumulators, where both numbers of a RoPE pair
+ * are in one lane. The kernel is memory-bound up to ranks of about d_head. Per token and head it
+ * reads 2 rank bytes (from memory for the first head of a group, from L2 for its other heads) and
+ * writes 2 d bytes.
  *
  * The other kernels move rows: 8 lanes handle one run of 8 columns of 8 successive tokens, which
  * are 128 contiguous bytes at the destination.
@@ -38,8 +39,8 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
 /* ---- restoring pages from latents ---- */
 
 /*
- * Applies RoPE to a lane's numbers of tokens `token` + lane / 4 and the one 8 later. Pairs are (i,
- * i + half), half = 8 W16, or (2i, 2i + 1) if interleaved.
+ * Applies RoPE to the numbers that a lane holds of tokens `token` + lane / 4 and `token` + lane / 4
+ * + 8. RoPE rotates dimensions i and i + 8 W16 together or, if interleaved, 2i and 2i + 1.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -86,8 +87,8 @@ __host__ __device__ constexpr int pitch_of(int rank)
 enum { AHEAD = 4 /* steps of 16 ranks that a warp fetches at once */ };
 
 /*
- * Loads the operands of mma.sync for AHEAD steps of 16 ranks, from step k on. Steps after the last
- * one are 0.
+ * Loads the mma.sync operands of AHEAD successive blocks of 16 ranks, from block k on. Blocks after
+ * the last one are 0.
  */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
@@ -333,8 +334,8 @@ __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather
 }
 
 /*
- * Multiplies a row of a head by the projection A [d][rank]. A thread computes eight columns; 32
- * threads share the rows of A, and their sums are added in a fixed order.
+ * Multiplies the newest row of a head by the projection A [d][rank]. A thread computes eight
+ * columns; 32 threads share the rows of A, and their sums are added in a fixed order.
  */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
@@ -411,7 +412,7 @@ template <int W16> restore_kernel restore_of(int w16)
 }
 
 /*
- * Returns the number of groups of 8 rows in the longest slice, limited to what keeps the device
+ * Returns the number of groups of 8 rows of the longest request, limited to what keeps the device
  * busy.
  */
 unsigned octets(const kvd_latent_slices *s)
@@ -432,7 +433,9 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
     if (bad_slices(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) || a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
-    /* A decode step has one token, so its runs of columns, not its tokens, are spread over CTAs. */
+    /*
+     * A decode step has one token, so its runs of 8 columns, not its tokens, are spread over CTAs.
+     */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),
           THREADS, 0, stream>>>(*a);

@@ -1,17 +1,19 @@
 /*
- * palu in the CUDA engine (methods/dims/palu.c documents the method). Latents of groups of heads
- * are outputs of the product of Q, K and V, whose weights contain the down-projections, and are
- * stored. Every row attends to keys that are restored from latents with RoPE applied, including the
- * keys of its own prompt.
+ * Method palu in the CUDA engine (methods/dims/palu.c documents the method). Groups of heads store
+ * latent vectors of K and V. They are outputs of the matrix product of Q, K and V, whose weights
+ * contain the projections to latents. Every row attends to keys that are restored from latents with
+ * RoPE applied, including the keys of its own prompt.
  *
- * Steps: if the fused kernel supports the shape (kernels/rivals/palu_decode.h), one kernel restores
- * keys, applies RoPE, computes scores and sums latent values. Otherwise the pages of the layer are
- * restored (phase restore) and the cache's attention kernel reads them. Prompts: pages are
- * restored; for a piece of a prompt, so are the pages of the preceding pieces.
+ * Decode steps: if the fused kernel supports the shape (kernels/rivals/palu_decode.h), one kernel
+ * restores keys, applies RoPE, computes attention scores and sums latent values. Otherwise the
+ * pages of the layer are restored (phase restore) and the cache's attention kernel reads them.
+ * Prompts: pages are restored; if a prompt is processed in parts, the pages of its earlier parts
+ * are restored again.
  *
- * Values: if no latent of values is wider than a head, attention sums latents, and B_v is folded
- * into W_O. Latents of groups are mostly wider, and W_O would grow accordingly. Then sums of
- * latents are multiplied by B_v, or values are restored together with keys, and W_O is unchanged.
+ * Values: if no latent of values is wider than a head, attention sums latents, and B_v, which
+ * rebuilds values, is folded into W_O. Latents of groups are mostly wider, and W_O would grow
+ * accordingly. Then sums of latents are multiplied by B_v, or values are restored together with
+ * keys, and W_O is unchanged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,16 +27,15 @@ static kvd_palu *self_of(kvd_gpu_method *m)
     return (kvd_palu *)(void *)m;
 }
 
-/* ---- supported shapes ---- */
-
 static int padded(int rank)
 {
     return (rank + 15) / 16 * 16;
 }
 
 /*
- * Returns true if the fused kernel supports every layer. It composes rotations from two rows of the
- * RoPE table, so angles must be linear in the position and the rows must have length 1.
+ * Returns true if the fused kernel supports every layer. It computes the RoPE rotation of a
+ * position from two rows of the RoPE table, so angles must be linear in the position and every
+ * (cosine, sine) must have length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -72,7 +73,10 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Sets the ranks of all groups of heads and the widths of the cache's pages. */
+/*
+ * Sets the ranks of all groups of heads (rounded up to multiples of 16) and the dimensions of the
+ * heads in the cache's pages.
+ */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -101,8 +105,8 @@ static int resolve(kvd_palu *p, kvd_err *err)
 /* ---- the fused kernel ---- */
 
 /*
- * Makes the array of pointers for the products with B_v, three per query head. The pointers never
- * change.
+ * Makes the device array of pointers for the products of summed latents with B_v, three per query
+ * head. The pointers never change.
  */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
@@ -192,7 +196,10 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
         return 0;
     if (out != p->w->narrow)
         return kvd_fail(err, "attention of latents: rows go where none were expected");
-    /* cuBLAS sees row-major matrices as their transposes: out_h^T [d][n] = B_v^T o_h^T. */
+    /*
+     * cuBLAS takes row-major matrices as their transposes: out_h^T [d][n] = B_v^T o_h^T for each
+     * head h.
+     */
     return kvd_cublas_check(p->w->lib->cublasGemmBatchedEx(
                                 p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
                                 f, CUDA_R_16BF, d, f + heads, CUDA_R_16BF, heads * rank, &zero,
@@ -201,11 +208,9 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* ---- work of one layer ---- */
-
 /*
- * Computes latents by separate products. Needed if norms of K or biases are applied between W_K and
- * the projection to latents.
+ * Computes latents by separate matrix products. Needed if norms of K or biases are applied between
+ * W_K and the projection to latents.
  */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
@@ -369,7 +374,10 @@ static bool by_head(const kvd_plan *plan)
     return true;
 }
 
-/* Takes the plan's projections of the KV heads of the GPU; the matrices stay the plan's. */
+/*
+ * Copies from the plan the projections of this GPU's KV heads; the matrices still belong to the
+ * plan.
+ */
 static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
 {
     const kvd_gpu_share *const share = p->method.cache->share;
@@ -407,7 +415,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .appended = appended,
                                  .free = release};
     p->w = c->worker;
-    *m = &p->method; /* the cache releases it, even after a failure */
+    /* The cache releases the method, even after a failure. */
+    *m = &p->method;
     return take_heads(p, plan->dims, err) || open_palu(p, err) ? -1 : 0;
 }
 

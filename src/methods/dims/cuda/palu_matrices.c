@@ -1,4 +1,6 @@
-/* Makes the matrices of palu on the device and folds some of them into the model's weights. */
+/*
+ * Makes the matrices of method palu on the device and folds some of them into the model's weights.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,11 +9,10 @@
 
 static const char what[] = "matrices of palu";
 
-/* ---- matrices on the device ---- */
-
-/* Array of bf16 matrices that is being assembled for one copy to the device. */
+/* Array of bf16 matrices that is assembled on the host for one copy to the device. */
 typedef struct {
-    uint16_t *x; /* NULL: only n is counted */
+    /* Elements; NULL if only their number n is counted. */
+    uint16_t *x;
     size_t n;
 } pile;
 
@@ -32,7 +33,10 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/* Appends the matrices B_k of all heads, with elements in the order of the fused kernel. */
+/*
+ * Appends the matrices that rebuild keys from latents (B_k) of all heads, with elements in the
+ * order of the fused kernel.
+ */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -112,11 +116,9 @@ int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err)
     return status;
 }
 
-/* ---- folding into the model's weights ---- */
-
 /*
- * Replaces the rows [heads * d_head][d_model] of W_K and W_V of each group by their products with
- * A^T, stored after the rows of W_Q without gaps.
+ * Replaces the rows [heads * d_head][d_model] of W_K and W_V of each group of heads by A^T times
+ * these rows, so that they compute latents. The products follow the rows of W_Q without gaps.
  */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {

@@ -5,38 +5,53 @@
 #include "kernels/rivals/palu_decode.h"
 #include "methods/dims/cuda/latent_store.h"
 
-/* Offsets of the matrices of one layer, in elements of kvd_palu.matrix. */
+/*
+ * Offsets of the matrices of one layer, in elements of kvd_palu.matrix. A projects rows to latents,
+ * B rebuilds rows from them (methods/dims/palu.c).
+ */
 typedef struct {
-    bool direct; /* true: attention reads latents of values, and B_v is folded into W_O */
-    /* projections A [heads * d_head][rank] of all groups, one after another; [2]: K, V */
+    /* True: attention sums latents of values directly, and B_v is folded into W_O. */
+    bool direct;
+    /*
+     * Offsets of the projections A [heads * d_head][rank] of all groups of heads, for K and for V.
+     */
     size_t down[2];
-    size_t up, up_pair; /* up: B^T of all heads; up_pair: B_k in the fused kernel's order */
-    size_t back;        /* B_v [rank][d_head] of all KV heads */
+    /* up: B^T of all heads. up_pair: B of the keys, in the element order of the fused kernel. */
+    size_t up, up_pair;
+    /* Offset of B of the values, [rank][d_head] of all KV heads. */
+    size_t back;
 } kvd_palu_layer;
 
-/* State of method palu in the engine. */
+/* State of method palu in the CUDA engine. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
-    const kvd_dims *dims; /* projections of the GPU's heads: `own` */
-    kvd_dims own;         /* those of the plan, without the heads of other GPUs */
+    /* Projections of the KV heads of this GPU; points to `own`. */
+    const kvd_dims *dims;
+    /* Projections of the plan without the heads of other GPUs. */
+    kvd_dims own;
     /*
-     * True if the product of Q, K and V computes latents. False if norms or biases require a
-     * separate product after it.
+     * True if the matrix product that computes Q, K and V computes latents instead of K and V.
+     * False if norms or biases require a separate product after it.
      */
     bool folded;
     bool fused;
     kvd_palu_layer *layer;
-    uint16_t *matrix; /* device, bf16 */
-    /* Latents from separate products, [max_tokens][latent_pitch]; NULL if `folded`. */
+    /* All matrices in device memory, bf16. */
+    uint16_t *matrix;
+    /* Latents computed by separate products, [max_tokens][latent_pitch]. NULL if `folded`. */
     uint16_t *rows;
     size_t rows_pitch;
-    /* Members of the fused kernel. */
+    /* Members for the kernel that fuses restoring keys and attention. */
     int n_clusters;
     void *workspace;
-    uint16_t *o;         /* [max_slices][n_heads * rank_v] */
-    const void **factor; /* device [n_layers][3][n_heads]: pointers for the products with B_v */
+    uint16_t *o; /* sums of latent values, [max_slices][n_heads * rank_v] */
+    /*
+     * Pointers for the products of summed latent values with B of the values, in device memory,
+     * [n_layers][3][n_heads].
+     */
+    const void **factor;
 } kvd_palu;
 
 static inline const kvd_dims_head *kvd_palu_head(const kvd_palu *p, int layer, int g)
@@ -56,8 +71,8 @@ static inline kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
 /* Copies all matrices to the device in bf16 and sets the layers' offsets. */
 int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err);
 /*
- * Folds projections to latents into W_K and W_V if `folded` is set, and B_v into W_O in layers with
- * `direct`.
+ * If `folded` is set, folds the projections to latents into W_K and W_V. In layers with `direct`,
+ * folds B of the values into W_O.
  */
 int kvd_palu_fold(const kvd_palu *p, kvd_err *err);
 

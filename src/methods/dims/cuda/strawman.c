@@ -1,9 +1,10 @@
 /*
- * strawman in the CUDA engine (methods/dims/strawman.c documents the method). A prompt attends at
- * full width. Then, layer by layer, K and V of each request are decomposed (Gram matrices by
- * cuBLAS, eigenvectors by cuSOLVER: phase compress), and rotated, cut and stored (phase rotate). A
- * step rotates and cuts its row by its request's matrices (phase rotate), restores K and V of the
- * whole layer, its own row included (phase restore), and attends at full width.
+ * Method strawman in the CUDA engine (methods/dims/strawman.c documents the method). A prompt
+ * attends uncompressed. Then, layer by layer, K and V of each request are decomposed (phase
+ * compress: Gram matrices by cuBLAS, eigenvectors by cuSOLVER) and stored as projections on the
+ * leading eigenvectors (phase rotate). A decode step projects its new row by its request's matrices
+ * (phase rotate), restores K and V of the whole layer (phase restore), and attends to the restored
+ * rows.
  */
 #include "methods/cuda/paged_cache.h"
 
@@ -20,23 +21,29 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     /*
-     * `width` is the number of columns kept, `rank` the number stored. `n` is the number of
-     * matrices of a layer and slot: the heads of K, then of V.
+     * `width` is the number of kept dimensions, `rank` that number rounded up to a multiple of 16.
+     * `n` is the number of projection matrices of a layer and slot: one per KV head for K, then one
+     * per head for V.
      */
     int width, rank, n;
-    uint16_t *matrix; /* device [slots][n_layers][n][d_head][rank] projections */
-    uint16_t *rows;   /* [max_tokens][n][d_head]: K and V of prompts */
-    uint16_t *cut;    /* [max_tokens][n][rank]: K and V of prompts after the cut */
+    /* Projections in device memory, [slots][n_layers][n][d_head][rank]. */
+    uint16_t *matrix;
+    /* K and V of prompts, [max_tokens][n][d_head]. */
+    uint16_t *rows;
+    /* K and V of prompts after projection, [max_tokens][n][rank]. */
+    uint16_t *cut;
     float *gram, *value;
-    /* Members for cuSOLVER. */
+    /* Members for the eigenvector library cuSOLVER. */
     const kvd_cusolver *lib;
     cusolverDnHandle_t solver;
     cusolverDnParams_t params;
     void *work, *host_work;
     size_t work_bytes, host_bytes;
-    int *info;      /* device [n] */
-    int *host_info; /* pinned [max_slices][n_layers][n] */
-    size_t prompts; /* number of prompts of the running iteration */
+    /* Status of each decomposition of a layer, in device memory, [n]. */
+    int *info;
+    /* Status of all decompositions, in pinned host memory, [max_slices][n_layers][n]. */
+    int *host_info;
+    size_t prompts; /* number of prompts in the running iteration */
 } strawman;
 
 static strawman *self_of(kvd_gpu_method *m)
@@ -54,10 +61,8 @@ static size_t layer_elements(const strawman *s)
     return (size_t)s->n * (size_t)s->method.cache->config->d_head * (size_t)s->rank;
 }
 
-/* ---- processing of prompts ---- */
-
 /*
- * Computes the eigenvectors of X^T X for all heads of one request. X [tokens][n][d] holds the rows
+ * Computes the eigenvectors of X^T X for all heads of one request. X [tokens][n][d] holds K and V
  * of its prompt.
  */
 static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t prompt, int layer,
@@ -88,14 +93,15 @@ static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t promp
 }
 
 /*
- * Multiplies the rows of one request, [tokens][n][d], by its projections, giving [tokens][n][rank].
+ * Multiplies the rows [tokens][n][d] of one request by its projections; the result is
+ * [tokens][n][rank].
  */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
     const int d = s->method.cache->config->d_head, r = s->rank;
     const float one = 1, zero = 0;
-    /* cuBLAS sees row-major matrices as their transposes: to^T [r][tokens] = A^T x^T. */
+    /* cuBLAS takes row-major matrices as their transposes: to^T [r][tokens] = A^T x^T. */
     return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
                                 s->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, r, (int)tokens, d, &one, a,
                                 CUDA_R_16BF, r, (long long)d * r, x, CUDA_R_16BF, s->n * d, d,
@@ -137,8 +143,8 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Runs after attention: projects the prompts' rows, which are at full width in the pages, to
- * latents.
+ * Runs after attention: projects the K and V of prompts, which the cache's pages hold unprojected,
+ * and stores the results as latents.
  */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -165,8 +171,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* ---- processing of decode steps ---- */
-
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const strawman *const s = self_of(m);
@@ -182,8 +186,6 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                ? -1
                : 0;
 }
-
-/* ---- hooks of an iteration ---- */
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -211,15 +213,13 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* ---- creation and release ---- */
-
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     strawman *const s = self_of(m);
     const size_t n = slots * s->store.matrix_slot;
     /*
-     * Fill with random matrices, so that decode steps can be timed for requests whose prompt was
-     * never computed.
+     * Fill the matrices with random numbers, so that decode steps can be timed for requests whose
+     * prompt was never computed.
      */
     const kvd_random_tensor some = kvd_random_tensor_of(1, what, 0.1F, 0);
     if (!(s->matrix = kvd_device_new(&s->store.memory, n * sizeof *s->matrix, what, err)) ||
@@ -333,7 +333,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .attended = attended,
                                  .free = release};
     s->w = c->worker;
-    *m = &s->method; /* the cache releases it, even after a failure */
+    /* The cache releases the method, even after a failure. */
+    *m = &s->method;
     return open_strawman(s, err);
 }
 
