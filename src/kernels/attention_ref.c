@@ -95,8 +95,8 @@ static double dot(const float *x, const float *y, size_t n)
 
 /*
  * Computes out = sum over the n keys of softmax(scale q . k) v for one query row. Returns the
- * logarithm of the sum of exponentials of the scaled scores. `scores` [n] is scratch memory. The
- * maximum may skip a NaN score, but the sum does not.
+ * logarithm of the sum of exponentials of the scaled scores. `scores` [n] is scratch memory. A NaN
+ * score may be skipped by the maximum, but not by the sum, so the output is NaN.
  */
 static double attend(const float *q, const float *k, const float *v, size_t n, size_t d_qk,
                      size_t d_v, double scale, double *scores, double *out)
@@ -128,7 +128,7 @@ typedef struct {
 
 /*
  * Computes attention of query head h for row `row` of all n_q rows of Q. The row is query t of a
- * request with q_len queries, whose kv_len keys start at row kv_first.
+ * request with q_len queries, whose kv_len keys start at row kv_first of K.
  */
 static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, size_t kv_len,
                      size_t kv_first, double *scores, double *out)

@@ -1,7 +1,7 @@
 /*
- * kvdim-attn times attention on heads of unequal width, checks the outputs, and compares the times
- * with the peak rates of the machine. Reads kvdim/rates, CSV lists of widths and CSV lists of
- * lengths. Writes kvdim/kernels.
+ * Program kvdim-attn: times attention on heads with different numbers of kept dimensions, checks
+ * the outputs, and compares the times with the peak rates of the machine. Reads files of kept
+ * widths (kvdim/rates), CSV lists of widths and CSV lists of lengths. Writes kvdim/kernels.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,21 +22,21 @@ static const char program[] = "kvdim-attn";
 typedef struct {
     kvd_attn_options *cfg;
     kvd_run run;
-    bool cuda; /* true if some implementation runs on the GPU */
+    bool cuda; /* true: some implementation runs on the GPU */
     char gpu_name[256];
     kvd_rates rates;
     kvd_width_list *widths;
     size_t n_widths;
-    int32_t *lengths; /* lengths from --lengths */
+    int32_t *lengths; /* lengths of requests from --lengths */
     size_t n_lengths, lengths_size;
     kvd_attn_entry entry[KVD_ATTN_ENTRIES];
     int n_entries;
-    kvd_rate_ceilings ceilings[2]; /* CPU, GPU */
+    kvd_rate_ceilings ceilings[2]; /* peak rates of the CPU and of the GPU */
     bool measured[2];
     kvd_bench *bench;
     kvd_rows *out;
     size_t cases, done, wrong, left_out, printed;
-    char *skipped; /* lines that name the skipped implementations and cases */
+    char *skipped; /* lines that name the skipped implementations and cases, and say why */
     kvd_progress progress;
 } sweep;
 
@@ -338,7 +338,8 @@ static int run_case(sweep *s, kvd_attn_phase phase, kvd_dtype dtype, const kvd_a
 }
 
 /*
- * Runs all cases. The file is complete after every case, so an interruption loses at most one case.
+ * Runs all benchmark cases. The result file is complete after every case, so an interruption loses
+ * at most one case.
  */
 static int run_cases(sweep *s, kvd_err *err)
 {

@@ -1,6 +1,7 @@
 /*
- * Conventions that every attention kernel of kvdim follows: heads of unequal width, requests of
- * unequal length, and the memory layouts of Q, K, V and O. Plain C, no CUDA, no HDF5.
+ * Conventions that every attention kernel of kvdim follows: heads with different numbers of kept
+ * dimensions (widths), requests of unequal length, and the memory layouts of Q, K, V and O. Plain
+ * C, no CUDA, no HDF5.
  *
  * Heads. Query head h reads KV head g = h / (n_heads / n_kv_heads). The query heads of a KV head
  * share its d_qk[g] (width of Q and K) and d_v[g] (width of V and O). Scores keep the scale
@@ -12,8 +13,8 @@
  *
  * There are two layouts.
  *
- * PLAIN (reference, CPU kernels, rivals): row-major matrices, one head after another, one request
- * after another, no padding. n_q is the sum of q_len, n_kv is the sum of kv_len.
+ * PLAIN (reference, CPU kernels, other libraries): row-major matrices, one head after another, one
+ * request after another, no padding. n_q is the sum of q_len, n_kv is the sum of kv_len.
  * - Q head h: [n_q][d_qk]. O head h: [n_q][d_v].
  * - K head g: [n_kv][d_qk]. V head g: [n_kv][d_v].
  *
@@ -35,9 +36,9 @@
  *   blocked [64][d_qk], then V blocked [64][d_v]. A page has the bytes of the kept dimensions and
  *   no more. page_table [batch][max_pages] gives the page of tokens 64 j .. 64 j + 63 of request b.
  *
- * The group of 8 tokens that holds a request's last token is zero after that token (the writer of
- * the group's first token zeroes the group). Nothing else at or after kv_len is ever read, so it
- * may hold anything, NaN included.
+ * The group of 8 tokens that holds a request's last token is zero after that token (the code that
+ * writes the group's first token sets the group to zero). Nothing else at or after kv_len is ever
+ * read, so it may hold anything, NaN included.
  */
 #ifndef KVD_KERNELS_LAYOUT_H
 #define KVD_KERNELS_LAYOUT_H
@@ -51,58 +52,61 @@ extern "C" {
 
 enum {
     KVD_PAGE_TOKENS = 64,
-    KVD_WIDTH_STEP = 16, /* the CUDA kernels require widths of 16, 32, ... 128 */
+    KVD_WIDTH_STEP = 16, /* the CUDA kernels require d_qk and d_v of 16, 32, ... 128 */
     KVD_WIDTH_MAX = 128,
     KVD_HEADS_MAX = 128, /* most query heads of one launch */
     KVD_GROUP_MAX = 16   /* most query heads per KV head in the CUDA decode kernel */
 };
 
-/* The widths of one layer. */
+/* Numbers of heads of one layer and their numbers of kept dimensions. */
 typedef struct {
     int n_heads, n_kv_heads;
-    int d_head;              /* width before compression; the scale of scores is 1/sqrt(d_head) */
-    int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] */
-    int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] */
+    /* Dimensions before compression; the scale of scores is 1/sqrt(d_head). */
+    int d_head;
+    int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K of each KV head */
+    int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V of each KV head */
 } kvd_attn_heads;
 
-/* The requests of one launch, on the host. */
+/* Lengths of the requests of one launch, on the host. */
 typedef struct {
     int batch;
-    const int32_t *q_len;  /* [batch], >= 1 */
-    const int32_t *kv_len; /* [batch], >= q_len */
+    const int32_t *q_len;  /* [batch] number of query tokens of each request, >= 1 */
+    const int32_t *kv_len; /* [batch] number of tokens (keys) of each request, >= q_len */
 } kvd_attn_batch;
 
 /*
- * Position of each head in the BLOCKED layout. Offsets and pitches are in elements. The struct is
+ * Location of each head in the BLOCKED layout. Offsets and pitches are in elements. The struct is
  * small enough to be passed by value to kernels.
  */
 typedef struct {
-    int32_t n_heads, n_kv_heads, group;              /* group = n_heads / n_kv_heads */
-    float scale;                                     /* 1/sqrt(d_head) */
-    int32_t q_pitch, o_pitch;                        /* sums over query heads of d_qk and of d_v */
-    int32_t page_elements;                           /* 64 * sum over KV heads of (d_qk + d_v) */
-    int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] */
-    /* [n_heads] number of columns before head h */
+    int32_t n_heads, n_kv_heads, group; /* group = n_heads / n_kv_heads */
+    float scale;                        /* factor of scores, 1/sqrt(d_head) */
+    /* Elements per row of Q and O: sums over query heads of d_qk and of d_v. */
+    int32_t q_pitch, o_pitch;
+    /* Elements per page: 64 * sum over KV heads of (d_qk + d_v). */
+    int32_t page_elements;
+    int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions */
+    /* [n_heads] First column of query head h in a row of Q and of O. */
     int32_t q_offset[KVD_HEADS_MAX], o_offset[KVD_HEADS_MAX];
-    /* [n_kv_heads] first element of K of head g in a page; V follows K */
+    /* [n_kv_heads] First element of K of KV head g in a page; V follows K. */
     int32_t kv_offset[KVD_HEADS_MAX];
 } kvd_attn_map;
 
 /*
- * Fills *map. Returns 0. Returns -1 if a head count or a width is outside the limits above: d_head
- * must be at most KVD_WIDTH_MAX, and every width must be a multiple of KVD_WIDTH_STEP of at most
- * KVD_WIDTH_MAX.
+ * Fills *map from the heads of a layer. Returns 0. Returns -1 if a head count or a width is outside
+ * the limits above: d_head must be at most KVD_WIDTH_MAX, and every d_qk and d_v must be a multiple
+ * of KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
-/* Returns the index of element (t, i) of a BLOCKED matrix [tokens][d]. */
+/* Returns the index of the element of token t and dim i in a BLOCKED matrix [tokens][d]. */
 static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
 /*
- * Returns the total number of rows of all requests, each rounded up to a multiple of 8. If
+ * Returns the total number of Q rows of all requests, each rounded up to a multiple of 8. If
  * `q_start` [batch] is not NULL, fills it with the first row of each request.
  */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);

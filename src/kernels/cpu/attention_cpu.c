@@ -8,10 +8,11 @@
 #include "kernels/cpu/attention_cpu_task.h"
 
 /*
- * If there are few tasks, the keys of a task are split so that every thread gets about PIECES
- * pieces of at least MIN_BLOCKS blocks of keys each. In decode, where partial results are small, a
- * piece has at most MAX_BLOCKS blocks whatever the number of threads, because the rounding error of
- * float32 sums grows with the square root of their length.
+ * Constants of the split of tasks (query rows of one KV head) among threads. If there are few
+ * tasks, the keys of a task are split so that every thread gets about PIECES pieces of at least
+ * MIN_BLOCKS blocks of keys each. In decode, where partial results are small, a piece has at most
+ * MAX_BLOCKS blocks whatever the number of threads, because the rounding error of float32 sums
+ * grows with the square root of their length.
  */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
@@ -55,16 +56,13 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
 }
 
 /*
- * Part of a task that one thread computes, or a whole task. A task is a tile of query rows of one
- * KV head.
+ * Piece: the part of a task that one thread computes, or a whole task. A task is a tile of query
+ * rows of one KV head with all their keys.
  */
 typedef struct {
     kvd_cpu_task task;
     double cost;
-    /*
-     * number of pieces of the task, in its first piece; 0 in the pieces after it in the order of
-     * keys
-     */
+    /* In the first piece of a task, the number of pieces of the task; 0 in its other pieces. */
     size_t n_pieces;
 } piece;
 
@@ -84,8 +82,8 @@ typedef struct {
 } plan;
 
 /*
- * Returns the whole task of the rows from `row` on of KV head g of request b. The request's queries
- * and keys start at rows q_first and kv_first.
+ * Returns the whole task of the query rows from `row` on of KV head g of request b. The request's
+ * queries and keys start at rows q_first and kv_first.
  */
 static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first, size_t kv_first)
 {
@@ -110,8 +108,8 @@ static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first,
 }
 
 /*
- * Returns the number of pieces that a task is split into, given its cost and the wanted cost of a
- * piece.
+ * Returns the number of pieces into which a task is split along its keys, given its cost and the
+ * wanted cost of a piece.
  */
 static size_t pieces_of(const plan *x, const piece *p, double wanted)
 {
@@ -126,8 +124,9 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
 }
 
 /*
- * Visits all tasks. If `wanted` is 0, counts them and adds up their costs. Otherwise splits them
- * into pieces, counts the pieces, and stores them if the array is allocated. Returns the cost.
+ * Visits all tasks of the batch. If `wanted` is 0, counts them and adds up their costs. Otherwise
+ * splits them into pieces of about that cost, counts the pieces, and stores them if the array is
+ * allocated. Returns the total cost.
  */
 static double walk(plan *x, double wanted)
 {
@@ -171,7 +170,10 @@ static int by_cost(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Allocates the partial results of the tasks that are split. Returns 0, or -1 and fills *err. */
+/*
+ * Allocates the partial results of the tasks that are split into pieces. Returns 0, or -1 and fills
+ * *err.
+ */
 static int plan_partials(plan *x, kvd_err *err)
 {
     size_t floats = 0;
@@ -222,8 +224,8 @@ static int make_plan(plan *x, kvd_err *err)
 }
 
 /*
- * Merges the partial attention sums of n pieces of a task, in the order of keys, into the sums over
- * all keys.
+ * Merges the partial attention sums of the n pieces of a task, in the order of keys, into the sums
+ * over all keys.
  */
 static void merge(const piece *p, size_t n)
 {
@@ -257,7 +259,8 @@ int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
         return -1;
     if (make_plan(&x, err))
         goto done;
-    const float scale = (float)(1.4426950408889634 / sqrt((double)heads->d_head)); /* log2(e) */
+    /* Factor log2(e) / sqrt(d_head) of scores. */
+    const float scale = (float)(1.4426950408889634 / sqrt((double)heads->d_head));
 #pragma omp parallel
     {
         float *scratch = x.scratch + kvd_thread_index() * x.scratch_floats;

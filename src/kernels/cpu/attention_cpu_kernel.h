@@ -1,6 +1,7 @@
 /*
- * Kernel that computes one task (kernels/cpu/attention_cpu_task.h). attention_cpu_*.c include it
- * once per instruction set and must define:
+ * Attention kernel that computes one task: some query rows of one KV head
+ * (kernels/cpu/attention_cpu_task.h). attention_cpu_*.c include it once per instruction set and
+ * must define:
  * - VL, NV: floats per vector, vectors of rows per panel.
  * - MR, MR_ONE: keys or columns per register tile, which has MR x nv accumulators; MR_ONE is used
  *   when nv is 1.
@@ -13,14 +14,14 @@
  *
  * The lanes of a vector are query rows. Q is transposed once per task into panels [d_qk][rows].
  * Both products are then outer products of a vector of rows with one element of K or V, and read K
- * and V in storage order. K and V therefore need no packing, any width fills the vectors, and
- * maximum, exponential and sum need no operation across lanes.
+ * and V in storage order. K and V therefore need no packing, any number of dimensions fills the
+ * vectors, and maximum, exponential and sum need no operation across lanes.
  *
- *   S [key][row] = K Q^T     P = 2^(S - max)     O [column][row] = 2^(old max - max) O + V^T P
+ *   S [key][row] = K Q^T   P = 2^(S - max)   O [column][row] = 2^(old max - max) O + V^T P
  *
  * The computation runs over blocks of KEYS keys; S and O of a block are computed in register tiles.
- * Each block's share of O is summed from zero, so the rounding error grows with the square root of
- * KEYS and of the number of blocks instead of the number of keys.
+ * Each block's contribution to O is summed from zero, so the rounding error grows with the square
+ * root of KEYS and of the number of blocks instead of the number of keys.
  *
  * With one vector of rows (decode) the kernel is memory-bound. K is therefore prefetched AHEAD
  * bytes before its use, and V of a block while the block's scores are computed.
@@ -44,16 +45,18 @@ enum { AHEAD = 4096, LINE = 64 };
 #define TILE(nv) ((nv) == 1 ? (size_t)MR_ONE : (size_t)MR)
 
 /*
- * State of one panel of nv vectors of rows, kept from one block of keys to the next. Lanes after
- * the panel's last row repeat that row.
+ * State of a panel, which is nv vectors of query rows, kept from one block of keys to the next.
+ * Lanes after the panel's last row repeat that row.
  */
 typedef struct {
-    size_t nv, from, rows; /* vectors; first row and number of rows within the task */
-    size_t common, end;    /* every row attends to the keys below common, no row to end or later */
-    int empty;             /* no keys were processed yet: o is not initialised */
-    float *q;              /* [d_qk][nv * VL], times scale */
-    float *o;              /* [d_v and a tile][nv * VL] */
-    float *max, *sum, *alpha; /* [PANEL] */
+    /* nv: number of vectors; from, rows: first row and number of rows in the task. */
+    size_t nv, from, rows;
+    /* Every row attends to the keys below `common`, no row to key `end` or later. */
+    size_t common, end;
+    int empty;                /* 1: no keys were processed yet, so `o` is not initialised */
+    float *q;                 /* [d_qk][nv * VL] transposed queries, times the scale of scores */
+    float *o;                 /* [d_v and a tile][nv * VL] unnormalised outputs */
+    float *max, *sum, *alpha; /* [PANEL] softmax state of each row; alpha: factor of older sums */
     float *limit; /* [PANEL] last key that the row attends to, counted from common - 1 */
 } panel;
 
@@ -68,8 +71,9 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
 }
 
 /*
- * Computes S for a tile of keys k. If `masked`, key m becomes -inf in rows whose limit is below
- * keys[m]. Also prefetches V from v on, v_step bytes for each cache line of a key.
+ * Computes the scores S for a tile of keys k. If `masked`, the score of key m becomes -inf in rows
+ * whose limit is below keys[m]. Also prefetches V from v on, v_step bytes for each cache line of a
+ * key.
  */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
@@ -124,9 +128,9 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 }
 
 /*
- * Computes S of n_keys keys from `key` on, and raises max [nv * VL] to the largest score. Some rows
- * do not attend to the last `beyond` keys. If the last tile is short, it repeats its last key: the
- * maximum does not change, and S has room for it.
+ * Computes the scores S of n_keys keys from `key` on, and raises max [nv * VL] to the largest score
+ * of each row. Some rows do not attend to the last `beyond` keys. If the last tile is short, it
+ * repeats its last key: the maximum does not change, and S has room for it.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
@@ -150,9 +154,9 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 }
 
 /*
- * Replaces S by P, sets max to the new maximum, and sets alpha to the factor that older sums must
- * be multiplied by. A row without any score above -inf gets a finite reference, so that a later
- * score finds sums of 0 and not NaN.
+ * Replaces the scores S by softmax weights P, sets max to the new maximum of each row, and sets
+ * alpha to the factor by which older sums must be multiplied. A row without any score above -inf
+ * gets a finite reference, so that a later score finds sums of 0 and not NaN.
  */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
@@ -216,8 +220,8 @@ INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t 
 }
 
 /*
- * Adds the share of n_keys keys to O. If the last tile is short, it repeats its last column and
- * writes the repetitions into the padding after O.
+ * Adds the contribution of n_keys keys to the output O. If the last tile of columns is short, it
+ * repeats its last column and writes the repetitions into the padding after O.
  */
 INLINE void output(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                    panel *p)
@@ -254,8 +258,8 @@ static int all_finite(const float *x, size_t n)
 }
 
 /*
- * Adds keys `from` to n_keys - 1 of a block only to the rows that attend to them, because 0 times
- * NaN would be NaN.
+ * Adds the contribution of keys number `from` to n_keys - 1 of a block only to the rows that attend
+ * to them, because 0 times NaN would be NaN.
  */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
@@ -290,8 +294,8 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
 }
 
 /*
- * One function for each number of vectors: inlined together, they exceed what compilers handle
- * well.
+ * There is one function for each number of vectors: inlined together, they exceed what compilers
+ * handle well.
  */
 #define BLOCK(nv)                                                                                  \
     __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key,         \
@@ -321,7 +325,7 @@ INLINE void transpose(four x[4])
     x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-/* Transposes rows of Q into q [d_qk][pitch], four by four. */
+/* Transposes the query rows of a panel into p->q [d_qk][pitch], four by four. */
 static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
 {
     const size_t d = task->d_qk, pitch = p->nv * VL, first = (task->row + p->from) / task->group;
@@ -354,7 +358,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
 }
 
 /*
- * Stores the attention output O of a panel: divided by the sum of weights in the output, or
+ * Stores the attention output O of a panel: divided by the sum of weights in the final output,
  * undivided in a partial result.
  */
 static void store_panel(const kvd_cpu_task *task, panel *p)

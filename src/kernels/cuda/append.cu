@@ -12,25 +12,25 @@
  * which tensor cores do while the loads are in flight.
  *
  * A warp processes 16 rows of one or two heads. Lane (r, c) of the 8 x 4 lanes holds columns 32 s +
- * 8 c .. 32 s + 8 c + 7 of rows r and r + 8, as 16-byte pieces in memory order. mma.sync expects
- * lane c to hold columns 2c, 2c+1, 2c+8 and 2c+9 of each step of 16. A sum does not depend on the
- * order of its terms if both factors use the same order, so the columns are not moved; ldmatrix
- * gathers the rows of R in their order instead. RoPE therefore works on registers, and a lane only
- * reads data that it copied itself. The result leaves in the order of the layout: an 8 x 8 fragment
- * is 128 contiguous bytes.
+ * 8 c .. 32 s + 8 c + 7 of rows r and r + 8, as 16 bytes in memory order. mma.sync expects lane c
+ * to hold columns 2c, 2c+1, 2c+8 and 2c+9 of each step of 16. A sum does not depend on the order of
+ * its terms if both factors use the same order, so the columns are not moved; ldmatrix gathers the
+ * rows of R in their order instead. RoPE therefore works on registers, and a lane only reads data
+ * that it copied itself. The result is stored in the order of the layout: an 8 x 8 fragment is 128
+ * contiguous bytes.
  *
  * Prefill: a persistent grid with two CTAs per SM. Each KV head has a number of CTAs in proportion
  * to its bytes, and each of them keeps that head's R in shared memory. A CTA processes a run of
- * items. An item is 16 rows of one unit, and a unit is a pair of query heads, K, or V. The warps
- * take items one by one, and each copies its next item while it works on the current one. K and V
- * rows are counted from the group of 8 tokens that contains the first new token, so each group of
- * the cache is written by one warp only.
+ * items. An item is 16 rows of one unit. A unit is two query heads, K, or V. The warps take items
+ * one by one, and each copies its next item while it works on the current one. K and V rows are
+ * counted from the group of 8 tokens that contains the first new token, so each group of the cache
+ * is written by one warp only.
  *
  * Decode: the grid is (KV head, 16 requests, some columns of R), and the units are distributed over
  * 8 warps.
  *
  * Each row's sum is computed in one fixed order, so the bits of a token do not depend on the tokens
- * that it was appended with.
+ * with which it was appended.
  */
 #include "kernels/cuda/append.h"
 
@@ -50,9 +50,9 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Request of the item that a warp works on. An item is 16 rows of a request. The slots of request b
- * start at token_start[b] / 16 + 2 b. They are at least as many as its items, whatever the offset
- * of its first token within a group of 8.
+ * Request of the item (16 rows of a request) that a warp works on. Items are numbered by slots; the
+ * slots of request b start at token_start[b] / 16 + 2 b. This leaves at least as many slots as the
+ * request has items, whatever the offset of its first token within a group of 8.
  */
 struct place {
     int b, start, next; /* request, its first slot, and the next request's first slot */
@@ -80,7 +80,7 @@ __device__ __forceinline__ void find(const kvd_append_args &a, int slot, place &
     }
 }
 
-/* Fills the sources, positions and destinations of the two rows of this lane in an item. */
+/* Fills the sources, positions and destinations of this lane's two rows of an item. */
 __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head, int g, bool is_q,
                                              bool is_v, int slot, const place &at, int r)
 {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
     append_prefill(const __grid_constant__ params p)
 {
     /*
-     * Two heads processed together share the angles and the fragments of R. The general forms of
+     * Two heads processed together share the angles and the fragments of R. The general variants of
      * RoPE need the registers and process one head.
      */
     constexpr int HEADS = ROPE == ROPE_GIVEN ? 1 : 2;
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4,
               c = lane % 4;
     const int g = (int)blockIdx.x, group = a.map.group, d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
-    const int first = (int)blockIdx.z * p.columns; /* first column of R of this CTA */
+    const int first = (int)blockIdx.z * p.columns; /* first column of R that this CTA computes */
     const uint32_t r_smem = (uint32_t)__cvta_generic_to_shared(smem);
     if (a.r_qk)
         fetch_r(p, a.r_qk, a.map.q_offset[g * group] / group, d_qk, first,
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
             const bool is_q = k < group;
             const int head = choose_unit(p, u, g, k, group, 1, r_smem);
             /*
-             * The CTA with the first columns computes every unit. The others compute only units
-             * that are multiplied by R and have columns from `first` on.
+             * The CTA with the first columns computes every unit (two query heads, K, or V). The
+             * others compute only units that are multiplied by R and have columns from `first` on.
              */
             mine = first == 0 || (u.applies_rope && first < u.d);
 #pragma unroll
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 const int b = (int)blockIdx.y * ROWS + r + 8 * i;
                 if (!u.x[i])
                     continue;
-                /* index in the cache, which differs from the position if entries were evicted */
+                /* index in the cache; it differs from the position if tokens were evicted */
                 const int place = __ldg(a.kv_len + b) - 1;
                 u.zero[i] = !is_q && place % 8 == 0;
                 if (is_q)
@@ -357,7 +357,7 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
     /*
-     * If there are few requests, R is split by columns so that more SMs share the latency. If there
+     * If there are few requests, R is split by columns so that more SMs share the work. If there
      * are many, R is read once per 16 requests.
      */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
@@ -392,8 +392,8 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
 }
 
 /*
- * Assigns CTAs to each KV head in proportion to the bytes that it moves: at least one, and at most
- * as many as it has items for.
+ * Assigns CTAs to each KV head in proportion to the bytes that the head moves: at least one, and at
+ * most as many as it has items (16 rows of two query heads, K, or V).
  */
 int share_ctas(params *p, int n_ctas, int warps)
 {
@@ -444,12 +444,12 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     p->r_pitch = widest(a) > 64 ? 256 : 128;
     p->r_rows = 32 * slabs;
     const int r_bytes = p->r_rows * p->r_pitch * ((a->r_qk != NULL) + (a->r_v != NULL));
-    /* reserved by CUDA, and used by next_item */
+    /* Shared memory that CUDA reserves per CTA, and that next_item uses. */
     const int cta_room = room / PREFILL_CTAS - 1024 - 256;
     int warps = (cta_room - r_bytes) / (2 * STAGE_BYTES);
     if (warps < 1)
         warps = 1;
-    /* equals BOUND_WARPS */
+    /* Equals BOUND_WARPS of the device. */
     const int most = room > 164 * 1024 ? (int)PREFILL_WARPS : (int)PREFILL_WARPS - 2;
     if (warps > most)
         warps = most;

@@ -12,16 +12,17 @@ namespace
 {
 
 enum {
-    ROWS = 16,                                  /* rows of Q, K or V in an item */
+    /* Rows of Q, K or V that a warp processes at a time (an item). */
+    ROWS = 16,
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_MAX * 2, /* bytes of x that an item of two heads reads */
-    PREFILL_WARPS = 6,                          /* most warps of a CTA; 2 stages each */
+    PREFILL_WARPS = 6,                          /* most warps of a CTA; each has 2 stages */
     PREFILL_CTAS = 2,                           /* CTAs per SM */
     DECODE_WARPS = 8
 };
 
 /*
- * Devices before sm_90 have shared memory for only 4 warps in addition to R, and the compiler uses
- * the registers of the other two warps.
+ * Number of warps per CTA in __launch_bounds__. Devices before sm_90 have shared memory for only 4
+ * warps in addition to R, and the compiler uses the registers of the other two warps.
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 enum { BOUND_WARPS = PREFILL_WARPS - 2 };
@@ -29,16 +30,22 @@ enum { BOUND_WARPS = PREFILL_WARPS - 2 };
 enum { BOUND_WARPS = PREFILL_WARPS };
 #endif
 
-/* Variants of RoPE, which differ in the lane that holds the partner of an element. */
+/*
+ * Variants of RoPE, which differ in the lane that holds the other element of a rotated pair (its
+ * partner).
+ */
 enum rope_kind {
     ROPE_NONE,
     ROPE_PAIRS, /* pairs (2i, 2i+1): partner in the same register */
     /*
-     * pairs (i, i + half), where half is a multiple of 8: the 16 bytes with the partners are read
-     * again
+     * Pairs (i, i + half) for heads of 128 dimensions, where half is a multiple of 8: the 16 bytes
+     * with the partners are read again.
      */
     ROPE_HALF_128,
-    /* pairs (i, i + half), half a multiple of 8: 16 bytes with the partners are read again */
+    /*
+     * Pairs (i, i + half), where half is a multiple of 8: the 16 bytes with the partners are read
+     * again.
+     */
     ROPE_HALF,
     ROPE_ANY,  /* any other pairs: partners are read element by element */
     ROPE_GIVEN /* template argument only: params.rope selects the variant at run time */
@@ -47,12 +54,12 @@ enum rope_kind {
 struct params {
     kvd_append_args a;
     rope_kind rope;
-    uint32_t zero; /* always 0; the compiler does not know that */
+    uint32_t zero; /* always 0, which the compiler does not know */
     int32_t x_pitch;
     int32_t r_pitch, r_rows; /* R in shared memory: bytes per row, number of rows */
-    int32_t columns;         /* decode: number of columns of R per CTA */
+    int32_t columns;         /* decode: number of columns of R that a CTA computes */
     int32_t slots;           /* prefill: number of 16-row slots of all requests */
-    /* prefill: KV head g has the CTAs first_cta[g] .. first_cta[g + 1] - 1 */
+    /* Prefill: KV head g has the CTAs first_cta[g] .. first_cta[g + 1] - 1. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
 
@@ -61,26 +68,26 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* A lane's view of the 16 rows that its warp works on: rows r and r + 8. */
+/* A lane's two rows (r and r + 8) of the 16 rows of Q, K or V that its warp works on. */
 struct unit {
-    /* the d_head elements of the head in the row; NULL if there is no token */
+    /* The d_head elements of the head in each row of x; NULL if the row has no token. */
     const uint16_t *x[2];
-    uint16_t *to[2]; /* address of column 0 of the row in Q, K or V; NULL: nothing is written */
-    int pos[2];      /* position, for RoPE */
-    int d;           /* kept width */
-    int columns_8;   /* distance in elements from one run of 8 columns to the next, in the output */
-    bool two;        /* true if a second head follows, at x + d_head and to + second */
+    uint16_t *to[2]; /* address of column 0 of each row in Q, K or V; NULL: nothing is written */
+    int pos[2];      /* position of each row's token, for RoPE */
+    int d;           /* number of kept columns */
+    int columns_8;   /* elements from 8 columns to the next 8 columns in the output */
+    bool two;        /* true: a second head follows, at x + d_head and to + second */
     size_t second;
     bool rope;
-    bool applies_rope; /* true if the rows are multiplied by R */
+    bool applies_rope; /* true: the rows are multiplied by R */
     uint32_t r;        /* address of R in shared memory */
     bool zero[2]; /* decode: true if the token starts a group of 8, whose other rows become zero */
 };
 
 /*
- * 16 rows of one or two heads in the registers of a warp. Slab s is columns 32 s .. + 31; lane c
- * holds columns 32 s + 8 c .. + 7 as the words 0 .. 3, of rows r (i = 0) and r + 8 (i = 1). Words
- * 2w and 2w + 1 of both rows are the A operand of the w-th mma of the slab.
+ * 16 rows of one or two heads in the registers of a warp. A slab is 32 columns: slab s has columns
+ * 32 s .. + 31. Lane c holds columns 32 s + 8 c .. + 7 as the words 0 .. 3, of rows r (i = 0) and r
+ * + 8 (i = 1). Words 2w and 2w + 1 of both rows are the A operand of the w-th mma of the slab.
  */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
@@ -92,7 +99,7 @@ template <int HEADS, int SLABS> struct rows {
 
 /*
  * Returns the number of columns of x that are needed: all d_head of them if the rows are multiplied
- * by R or if RoPE pairs i with i + 64, else the kept width.
+ * by R or if RoPE pairs i with i + 64, else the kept columns.
  */
 template <int ROPE> __device__ __forceinline__ int columns_needed(const params &p, const unit &u)
 {
@@ -101,8 +108,9 @@ template <int ROPE> __device__ __forceinline__ int columns_needed(const params &
 }
 
 /*
- * Starts the copy of a lane's pieces of x into its warp's stage. Piece (h, i, s) takes 512 bytes
- * for all lanes together. Rows without a token are filled with zeros.
+ * Starts the copy of a lane's two rows of x into its warp's stage of shared memory, 16 bytes at a
+ * time. Each copy (h, i, s) takes 512 bytes for all lanes together. Rows without a token are filled
+ * with zeros.
  */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
@@ -146,7 +154,7 @@ __device__ __forceinline__ void take(const unit &u, int lane, uint32_t stage, ro
                         : "memory");
 }
 
-/* Loads a lane's pieces of x from global memory directly into registers, for one head. */
+/* Loads a lane's two rows of x of one head from global memory directly into registers. */
 template <int SLABS, int ROPE>
 __device__ __forceinline__ void load(const params &p, const unit &u, int lane, rows<1, SLABS> &a)
 {
@@ -166,7 +174,8 @@ __device__ __forceinline__ void load(const params &p, const unit &u, int lane, r
 }
 
 /*
- * Returns the first element of each rotated pair, x' = x cos - y sin, for the two pairs in (x, y).
+ * Returns the first elements x' = x cos - y sin of two rotated pairs, whose elements are packed in
+ * x and y.
  */
 template <bool BF>
 __device__ __forceinline__ uint32_t turn(uint32_t x, uint32_t y, float c0, float s0, float c1,
@@ -304,8 +313,8 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
 }
 
 /*
- * Computes columns first .. first + n - 1 (n a multiple of 16) of the product with R for the first
- * COUNT heads. Shared memory holds these columns of R.
+ * Computes columns first .. first + n - 1 (n a multiple of 16) of the product of the rows with R,
+ * for the first COUNT heads. Shared memory holds these columns of R.
  */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
@@ -359,7 +368,7 @@ __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane,
     }
 }
 
-/* Stores the first d columns unchanged, for units without rotation. */
+/* Stores the first d columns of rows that are not multiplied by R. */
 template <bool DECODE, int HEADS, int SLABS>
 __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
 {
@@ -386,7 +395,7 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
 
 /*
  * Copies columns first .. first + n - 1 of R [d_head][d] into shared memory; rows from d_head on
- * become zero. The 16-byte pieces of a row are permuted so that the 8 rows read by one ldmatrix are
+ * become zero. Each row's runs of 16 bytes are permuted so that the 8 rows read by one ldmatrix are
  * in different banks.
  */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
@@ -411,8 +420,8 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
 }
 
 /*
- * Returns the address of position `pos` of request b in K of head g, or in V if `v_after` is the
- * number of elements from K to V in a page.
+ * Returns the address in the pages of position `pos` of request b: in K of KV head g, or in V if
+ * `v_after` is the number of elements from K to V in a page.
  */
 __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, int pos, int g,
                                                int v_after, int d)
@@ -422,7 +431,9 @@ __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, 
            a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
 }
 
-/* Returns the index of a head's first element within a row of x. */
+/*
+ * Returns the index of a head's first element within a row of x, which holds Q, K and V of a token.
+ */
 __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int g, bool is_v)
 {
     return is_v && a.v_is_cut ? (a.map.n_heads + a.map.n_kv_heads) * a.d_head +
@@ -431,8 +442,8 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 }
 
 /*
- * Fills *u, except for its rows, with unit k of KV head g: n_q units of query heads, then K, then
- * V. Returns the index of the head in a row of x.
+ * Fills *u, except for its rows, with unit k of KV head g: units 0 .. n_q - 1 are one or two of its
+ * query heads each, then come K and V. Returns the index of the head in a row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)

@@ -1,12 +1,12 @@
 /*
- * Hardware peak rates:
+ * Measures peak rates of the GPU:
  * - copy: 2 * bytes per launch. cudaMemcpyAsync and a kernel of 16-byte accesses are both timed,
- *   and the faster one counts.
+ * and the faster one counts.
  * - read: bytes per launch, with n_sms * 16 blocks of 256 threads (8 blocks per SM at a time) and
  *   eight independent 16-byte loads in flight per thread. The xor of all data is kept so that no
  *   load can be dropped.
  * - ex2: EX2_CHAINS independent chains per thread, EX2_STEPS steps of x = 2^-x (which stays near
- *   0.64), n_sms * 4 blocks of 512 threads. Hopper does 16 per clock and SM.
+ *   0.64), n_sms * 4 blocks of 512 threads. Hopper does 16 exponentials per clock and SM.
  * - gemm: cuBLAS, 2 n^3 FLOP.
  */
 #include "kernels/cuda/ceilings.h"
@@ -31,8 +31,8 @@ static __device__ __forceinline__ uint32_t mix(uint64_t i)
 }
 
 /*
- * Fills memory with random data. If `bf16`, every 32-bit word becomes two values in (-2, 2) with
- * random sign, exponent (one of four) and mantissa.
+ * Fills memory with random data. If `bf16` is not 0, every 32-bit word becomes two bf16 values in
+ * (-2, 2) with random sign, exponent (one of four) and mantissa.
  */
 static __global__ void fill_kernel(uint32_t *to, size_t words, int bf16)
 {
@@ -124,8 +124,8 @@ static int sms(int *n, kvd_err *err)
 }
 
 /*
- * Times one launcher. `units` is the work of one launch. Keeps *out unless this launcher's median
- * is faster than the one in *out.
+ * Times one kernel or copy, whose launch does `units` units of work. Sets *out to the result if its
+ * median rate is higher than the one in *out.
  */
 static int measure(launcher launch, void *what, double units, const char *name, kvd_ceiling *out,
                    kvd_err *err)
@@ -197,8 +197,6 @@ static int allocate(void **to, size_t bytes, int bf16, const char *name, kvd_err
                             : kvd_fail(err, "ceiling of %s: buffer of %zu bytes: %s", name, bytes,
                                        cudaGetErrorString(e));
 }
-
-/* ---- the four peak-rate measurements ---- */
 
 struct job {
     void *a, *b, *c;

@@ -1,5 +1,5 @@
 /*
- * Decode attention on a paged cache of heads of unequal width.
+ * Decode attention on a paged cache of heads with different numbers of dimensions.
  *
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g], g = h / group
  *
@@ -8,25 +8,25 @@
  * arithmetic, 2 * n_heads * (d_qk + d_v) FLOP per token, is about 4 FLOP per byte at 4 query heads
  * per KV head and is hidden by the copies.
  *
- * Grid: one persistent CTA per SM. The last warp is the producer: it walks the CTA's segments
- * (decode_work.h) and copies page after page of the KV head into a ring buffer in shared memory. K
- * and V are adjacent in a page, so one bulk copy moves both. Pages have different sizes, so the
- * ring is managed in bytes and not in tokens. The other warps compute units of half a page, unit n
- * of the CTA going to warp n mod their number. Each has a maximum, sum and O of its own. At the end
- * of a segment the warps' results are merged through shared memory in the order of their first
- * units. An interval (all tokens of one request and KV head) that is split between CTAs is merged
- * by the last of them to finish, in the order of the CTAs. Results therefore depend on the plan
- * only.
+ * Grid: one persistent CTA per SM. Its work is a list of segments, each some tokens of one KV head
+ * of one request (decode_work.h). The last warp is the producer: it walks the segments and copies
+ * page after page of the KV head into a ring buffer in shared memory. K and V are adjacent in a
+ * page, so one bulk copy moves both. Pages have different sizes, so the ring is managed in bytes
+ * and not in tokens. The other warps compute units of half a page, unit n of the CTA going to warp
+ * n mod their number. Each warp has a maximum, sum and O of its own. At the end of a segment the
+ * warps' results are merged through shared memory in the order of their first units. An interval
+ * (all tokens of one request and KV head) that is split between CTAs is merged by the last of them
+ * to finish, in the order of the CTAs. Results therefore depend on the plan only.
  *
  * If little is read, the time before the first page arrives is a large part of the whole. All CTAs
  * therefore first prefetch work list, page table and Q into L2, and one thread reads the kernel's
  * parameters into the constant cache.
  *
- * A unit: S = Q K^T is computed with mma.m16n8k16, the rows being the heads of the group. Then O^T
- * = V^T P^T is computed with dims as rows. The accumulator of S, packed, is the B operand of the
- * second product, so P never leaves registers, and O^T wastes no registers on rows without a head.
- * The 8 x 8 blocks of the cache are what ldmatrix reads, 128 contiguous bytes each, so there are no
- * bank conflicts.
+ * A unit: S = Q K^T is computed with mma.m16n8k16, the rows being the query heads of the KV head.
+ * Then O^T = V^T P^T is computed with dims as rows. The accumulator of S, packed, is the B operand
+ * of the second product, so P never leaves registers, and O^T wastes no registers on rows without a
+ * head. The 8 x 8 blocks of the cache are what ldmatrix reads, 128 contiguous bytes each, so there
+ * are no bank conflicts.
  */
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
@@ -35,12 +35,12 @@
 #include "kernels/cuda/decode_work.h"
 
 enum {
-    PAGES_IN_FLIGHT = 64, /* most pages in the ring, a power of 2 */
-    BATCHES = 5,          /* fewest batches of pages that the ring holds */
-    BATCH = 8,            /* most pages of a batch */
+    PAGES_IN_FLIGHT = 64, /* most pages in the ring buffer, a power of 2 */
+    BATCHES = 5,          /* fewest batches of pages for which the ring has room */
+    BATCH = 8,            /* most pages of a batch, which are copied together */
     LAZY = 8,             /* softmax weights may reach 2^LAZY before O is rescaled */
-    SHORT = 4,            /* most pages of an interval that one warp computes alone */
-    GROUPS = 4            /* groups of 8 tokens of a unit, which a warp computes at a time */
+    SHORT = 4,            /* one warp computes alone at most this many pages of a request's head */
+    GROUPS = 4            /* groups of 8 tokens that a warp computes at a time (a unit) */
 };
 
 /*
@@ -52,7 +52,9 @@ template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
 /* ---- producer warp: copies pages to shared memory ---- */
 
 typedef struct {
-    /* shared-memory addresses of the ring and of two arrays of PAGES_IN_FLIGHT barriers */
+    /*
+     * Shared-memory addresses of the ring of pages and of two arrays of PAGES_IN_FLIGHT barriers.
+     */
     uint32_t ring, full, empty;
     uint32_t *offset; /* shared memory, [PAGES_IN_FLIGHT]: byte offset of each page in the ring */
 } pipes;
@@ -73,7 +75,10 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns entry from + lane of the segment's part of the page table, 0 after its end. */
+/*
+ * Returns the page number at index from + lane of the segment's part of the page table, 0 after its
+ * end.
+ */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -85,10 +90,10 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
 }
 
 /*
- * Waits until pages first .. first + n - 1 have left the ring. Every lane waits for all of them,
- * because any lane's copy may overwrite any of them. One lane per page and __syncwarp would
- * suffice, but racecheck does not follow that. BATCH barriers are polled together (from the n-th
- * on, the n-th again), which takes hardly longer than one.
+ * Waits until pages first .. first + n - 1 have been read and their part of the ring is free. Every
+ * lane waits for all of these pages, because any lane's copy may overwrite any of them. One lane
+ * per page and __syncwarp would suffice, but racecheck does not follow that. BATCH barriers are
+ * polled together (from the n-th on, the n-th again), which takes hardly longer than polling one.
  */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
@@ -104,9 +109,9 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
 }
 
 /*
- * Copies all pages of the CTA in batches, one lane per page. The bookkeeping of a page is about a
- * hundred dependent instructions, which takes longer than the copy of a narrow head's page. A batch
- * is at most a third of the ring.
+ * Copies all pages of the CTA's work to shared memory in batches, one lane per page. The
+ * bookkeeping of a page is about a hundred dependent instructions, which takes longer than the copy
+ * of a narrow head's page. A batch is at most a third of the ring.
  */
 static __device__ void produce(const params &p, const pipes &pipe, int lane)
 {
@@ -120,7 +125,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
     const uint64_t policy = read_once_policy();
     const int ring = p.ring_bytes;
     /*
-     * The ring holds pages oldest .. n - 1, the oldest at byte `tail`; the next one goes to `head`.
+     * The ring holds pages oldest .. n - 1, the oldest at byte `tail`; the next page goes to byte
+     * `head`.
      */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
@@ -133,7 +139,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
         stamp(p, AT_TABLE);
     for (int k = 0; k < n_segments; k++) {
         /*
-         * The list and the page table are two dependent reads, so each is started one segment
+         * The work list and the page table are two dependent reads, so each is started one segment
          * ahead.
          */
         const int32_t pages1 = k + 1 < n_segments ? load_pages(p, s1, 0, lane) : 0;
@@ -153,8 +159,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
             if (j0 && j0 % 32 == 0)
                 pages = load_pages(p, s, j0, lane);
             /*
-             * number of pages that are placed from `head` on; the others go to the start of the
-             * ring
+             * Number of pages that are stored from byte `head` on; the other pages go to the start
+             * of the ring.
              */
             int fit;
             for (;;) {
@@ -173,7 +179,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
                 }
                 const int some = min(batch, (int)(n - oldest));
                 wait_for_room(pipe, oldest, some);
-                /* the lanes that read the offsets are not the lane that wrote them */
+                /* The lanes that read the offsets are not the lane that wrote them. */
                 __syncwarp();
                 oldest += (uint32_t)some;
                 if (oldest != n)
@@ -205,8 +211,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
 /* ---- consumer warps: compute attention ---- */
 
 /*
- * Loads the query rows of the segment as A operand: [k step][row lane/4 dims 0-7, dims 8-15, then
- * row + 8 with the same dims].
+ * Loads the query rows of the segment as A operand of mma: [k step][row lane/4 dims 0-7, dims 8-15,
+ * then row + 8 with the same dims].
  */
 template <int HALVES>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p,
@@ -235,8 +241,9 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
 }
 
 /*
- * Adds a unit of 8 * GROUPS tokens to the running softmax state `st` of the warp. Its K is at
- * shared-memory address `k`, its V at `v`. Only the first n_tokens tokens count, at least 1.
+ * Adds the attention to a unit of 8 * GROUPS tokens to the running softmax state `st` of the warp.
+ * Its K is at shared-memory address `k`, its V at `v`. Only the first n_tokens tokens of the unit
+ * count, at least 1.
  */
 template <typename T, int HALVES>
 static __device__ __forceinline__ void
@@ -283,7 +290,7 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
             const float shrink = exp2_fast((st.max[h] - m) * scale_log2);
             st.max[h] = m;
             st.sum[h] *= shrink;
-            /* O^T has heads in columns; the factor of a head is in lane 4 * head. */
+            /* O^T has query heads in columns; the factor of a head is in lane 4 * head. */
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
 #pragma unroll
@@ -317,8 +324,8 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
 }
 
 /*
- * Returns word lane % 8 of a segment, which is thus spread over the lanes. Keeping all words in
- * registers of every lane would make the page loop spill.
+ * Returns word lane % 8 of a segment (kvd_decode_segment), whose 8 words are thus spread over the
+ * lanes. Keeping all words in registers of every lane would make the page loop spill.
  */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
@@ -344,10 +351,10 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                int lane)
 {
     constexpr uint32_t WARPS = n_warps<HALVES>;
-    constexpr uint32_t UNITS = 8 / GROUPS; /* units of a page */
+    constexpr uint32_t UNITS = 8 / GROUPS; /* number of units (half pages) in a page */
     const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
     int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
-    /* number of segments left; index of the next one in the list */
+    /* Number of segments left in this CTA's work list, and index of the next one. */
     int2 list = __ldg(reinterpret_cast<const int2 *>(cta));
     if (!list.x)
         return;
@@ -355,7 +362,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     uint32_t n0 = 0, n1; /* number of units of the CTA before this segment, and including it */
     /*
      * Bit 0 is the parity of the barrier of the merge area, which is free for its first user. The
-     * bits above count the intervals that one warp computed alone.
+     * bits above count the intervals (all tokens of one KV head of one request) that one warp
+     * computed alone.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -367,8 +375,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const int skip = __shfl_sync(~0u, word, 7);
         n1 = n0 + UNITS * (uint32_t)pages_of(n_tokens);
         /*
-         * If there are many short intervals and the ring holds a few of them at once, each warp
-         * computes whole intervals, in parallel with the other warps.
+         * If there are many short intervals and the ring has room for a few of them at once, each
+         * warp computes whole intervals, in parallel with the other warps.
          */
         const bool is_short = n_tokens <= SHORT * KVD_PAGE_TOKENS &&
                               __shfl_sync(~0u, word, 6) == 1 &&
@@ -398,7 +406,10 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 consume_unit<T, HALVES>(st, q, k + unit * (uint32_t)d_qk, v + unit * (uint32_t)d_v,
                                         d_qk, d_v, tokens, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /* orders the stores that cleared V before the next copy to this part of the ring */
+                /*
+                 * This orders the stores that cleared V before the next copy to this part of the
+                 * ring.
+                 */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -416,7 +427,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* all warps have read the result of the preceding segment */
+        /* all warps have read the merged result of the preceding segment */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)
@@ -459,8 +470,9 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 }
 
 /*
- * Number of barriers in shared memory. The order there is: ring, O of the merge area, maxima and
- * sums, barriers (full, empty, free), offsets, is_last, a sum of the parameters, start time.
+ * Number of barriers in shared memory. The order of the data there is: ring, O of the merge area,
+ * maxima and sums, barriers (full, empty, free), offsets, is_last, a sum of the parameters, start
+ * time.
  */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
@@ -476,8 +488,8 @@ static constexpr size_t small_bytes(int warps)
 }
 
 /*
- * Starts loading into the L2 cache what every CTA reads before its first page: its work, and the
- * page table and Q, of which each thread of the grid prefetches 32 bytes.
+ * Starts loading into the L2 cache the data that every CTA reads before its first page: its work
+ * list, and the page table and Q, of which each thread of the grid prefetches 32 bytes.
  */
 static __device__ __forceinline__ void prefetch(const params &p, int warp, int lane)
 {
@@ -613,7 +625,7 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
                              bytes);
     if (e != cudaSuccess)
         return e;
-    /* On Hopper the launch overlaps the end of the preceding kernel. */
+    /* On Hopper the launch overlaps the end of the preceding kernel on the stream. */
     cudaLaunchAttribute overlap;
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -639,7 +651,7 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     kvd_decode_work_lay(&args->map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.scale_log2 = args->map.scale * 1.4426950408889634f;
     p.d_v_max = kvd_decode_d_v_max(&args->map);
-    /* + 4 puts the columns of O^T that a warp writes at once into different banks */
+    /* + 4 puts the columns of O^T that a warp writes at once into different banks. */
     p.o_pitch = p.d_v_max + 4;
     if (args->map.group > 8)
         return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 2>(&p, stream)

@@ -1,8 +1,8 @@
 /*
- * Merging of partial results in decode.cu: of the warps of a CTA through shared memory, and of the
- * CTAs that share an interval through slots in the workspace. Also the structs that the merge
- * shares with decode.cu: the kernel's parameters, the time stamps of a CTA, and the running state
- * of a warp. Included by decode.cu alone.
+ * Merging of partial attention results in decode.cu: of the warps of a CTA through shared memory,
+ * and of the CTAs that share an interval (all tokens of one KV head of one request) through slots
+ * in the workspace. Also the structs that the merge shares with decode.cu: the kernel's parameters,
+ * the time stamps of a CTA, and the running state of a warp. Included by decode.cu alone.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
@@ -20,19 +20,22 @@ typedef struct {
     int32_t d_v_max, o_pitch, ring_bytes;
 } params;
 
-/* Events whose times a CTA writes to args.stamps [CTA][KVD_DECODE_STAMPS]. */
+/*
+ * Events of a CTA whose times it writes to args.stamps [CTA][KVD_DECODE_STAMPS]. The producer is
+ * the warp that copies pages.
+ */
 enum {
-    AT_ENTRY,        /* first instruction */
-    AT_WORK,         /* the producer has its first segment */
-    AT_TABLE,        /* the producer has the first page numbers */
-    AT_FIRST_COPY,   /* the producer has started the first copy */
-    AT_LAST_COPY,    /* the producer has started the last copy */
-    AT_FIRST_PAGE,   /* the first page has arrived */
-    AT_FIRST_DONE,   /* the first warp has computed its first unit */
-    AT_LAST_DONE,    /* the first warp has computed its last unit */
+    AT_ENTRY,        /* first instruction of the CTA */
+    AT_WORK,         /* the producer warp knows its first range of tokens */
+    AT_TABLE,        /* the producer warp has the first page numbers */
+    AT_FIRST_COPY,   /* the producer warp has started the first copy */
+    AT_LAST_COPY,    /* the producer warp has started the last copy */
+    AT_FIRST_PAGE,   /* the first page has arrived in shared memory */
+    AT_FIRST_DONE,   /* the first warp has computed its first half page */
+    AT_LAST_DONE,    /* the first warp has computed its last half page */
     AT_WARPS_MERGED, /* the results of the CTA's warps are merged */
-    AT_ARRIVED,      /* the slot is written and the arrival counted */
-    AT_SLOTS_READ,   /* the last CTA of an interval has read the slots */
+    AT_ARRIVED,      /* the CTA's partial result is written and its arrival counted */
+    AT_SLOTS_READ,   /* the last CTA of an interval has read the other partial results */
     AT_END,          /* the first warp ends */
 };
 
@@ -45,9 +48,10 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
 /* ---- running softmax state of a warp ---- */
 
 /*
- * Running softmax state of one warp within a segment. `max` is the largest raw score of head lane/4
- * (and lane/4 + 8), and `sum` is the share of this lane in the sum of exponentials. `o` is O^T:
- * dims 16 i + lane/4 (and + 8) of heads 2 (lane % 4) (and + 1).
+ * Running softmax state of one warp within a segment (the tokens of one KV head that a CTA reads).
+ * `max` is the largest raw score of query head lane/4 (and lane/4 + 8), and `sum` is this lane's
+ * part of the sum of exponentials. `o` is O^T: dims 16 i + lane/4 (and + 8) of query heads 2 (lane
+ * % 4) (and + 1).
  */
 template <int HALVES> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][8][4];
@@ -71,16 +75,17 @@ template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES>
 
 /*
  * Area of shared memory in which the warps of a CTA merge their results. It has one place per warp,
- * in the order of their first units: O [group][o_pitch] in `o`, maxima and sums in `ml`.
+ * in the order of the first half pages that the warps computed: O [group][o_pitch] in `o`, maxima
+ * and sums in `ml`.
  */
 typedef struct {
     float *o;
     float2 *ml;        /* [warps][KVD_GROUP_MAX] maximum and sum of each query head */
     uint32_t free;     /* barrier that completes when every warp has read the last result */
-    uint32_t *is_last; /* shared memory: 1 if this CTA was the last to finish its segment */
+    uint32_t *is_last; /* shared memory; 1: this CTA is the last of its interval to finish */
 } merge_area;
 
-/* Returns the start time of this CTA, kept in shared memory after is_last. */
+/* Returns the address at which the CTA's start time is kept in shared memory, after is_last. */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
@@ -117,8 +122,9 @@ put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
 }
 
 /*
- * Writes dims 2 pair and 2 pair + 1 of one query head to the output, as O / sum in 16 bits. For
- * pair 0 also writes the logarithm of the sum of exponentials to args.lse, if wanted.
+ * Writes dims 2 pair and 2 pair + 1 of one query head to the attention output, as O / sum in 16
+ * bits. If pair is 0, also writes the logarithm of the sum of exponentials to args.lse, unless that
+ * is NULL.
  */
 template <typename T>
 static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s,
@@ -136,8 +142,8 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
 }
 
 /*
- * Stores two numbers in a slot of the workspace. Another CTA reads them after the counter of
- * arrivals shows that all slots are written.
+ * Stores two numbers of a partial result in a slot of the workspace. Another CTA reads them after
+ * the counter of arrivals shows that all slots are written.
  */
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 {
@@ -146,8 +152,9 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 }
 
 /*
- * Merges the first `places` places of the merge area. If `is_whole` is true, the result is that of
- * a whole interval and goes to the output, otherwise to the slot of this CTA in the workspace.
+ * Merges the partial results in the first `places` places of the merge area. If `is_whole` is true,
+ * the result is that of a whole interval (all tokens of one KV head of one request) and goes to the
+ * output, otherwise to the slot of this CTA in the workspace.
  */
 template <typename T, int WARPS>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
@@ -192,9 +199,9 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
 /* ---- merging the results of the CTAs that share an interval ---- */
 
 /*
- * Merges the slots of the CTAs that share an interval into `split` places of the merge area, and
- * returns `split`. Called by the last CTA that finished. Each warp reads one head and every
- * `split`-th slot, each lane 4 dims.
+ * Merges the partial results of the CTAs that share an interval (all tokens of one KV head of one
+ * request) into `split` places of the merge area, and returns `split`. Called by the last CTA that
+ * finished. Each warp reads one query head and every `split`-th slot, each lane 4 dims.
  */
 template <int WARPS>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
@@ -251,8 +258,8 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
 /* ---- output of an interval that one warp computed alone ---- */
 
 /*
- * Writes the output (O / sum) and the logarithm of the sum of exponentials of an interval that one
- * warp computed alone, directly from registers.
+ * Writes the output (O / sum) and the logarithm of the sum of exponentials of a KV head of a
+ * request that one warp computed alone, directly from registers.
  */
 template <typename T, int HALVES>
 static __device__ __forceinline__ void put_short(const state<HALVES> &st, const params &p,

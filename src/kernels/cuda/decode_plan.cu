@@ -1,8 +1,8 @@
 /*
- * Work lists for decode, created on the device from kv_len by one CTA. The host reads nothing back,
- * so a captured graph creates a new plan when the lengths change. One plan serves all layers of
- * equal widths; the plans of layers of different widths are created in one launch, with one CTA per
- * layer.
+ * Planner of decode attention: creates the work lists of the CTAs on the device from kv_len, with
+ * one CTA. The host reads nothing back, so a captured graph creates a new plan when the lengths
+ * change. One plan serves all layers of equal widths; the plans of layers of different widths are
+ * created in one launch, with one CTA per layer.
  *
  * NONE. Task t = (request, KV head) goes to CTA t mod n_ctas.
  *
@@ -10,11 +10,11 @@
  * turn goes to the least loaded CTA (one per SM). Assigning them one by one would be a dependent
  * chain as long as the task list. If the loads are sorted, L_0 <= L_1 <= ..., giving task k to CTA
  * k follows the same rule as long as L_j + w_j >= L_k for every j < k. Up to n_ctas tasks are
- * therefore assigned per round. There are few rounds, because the rule (LPT) keeps the loads closer
- * together than one task.
+ * therefore assigned per round. There are few rounds, because the rule (LPT, longest processing
+ * time first) keeps the loads closer together than one task.
  *
- * OURS. All intervals are concatenated and cut into n_ctas pieces of equal cost. An interval of
- * request b and KV head g costs
+ * OURS. An interval is all tokens of one KV head of one request. All intervals are concatenated and
+ * cut into n_ctas parts of equal cost. An interval of request b and KV head g costs
  *   SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST)
  * in units of 16 bytes, where groups8 is the number of groups of 8 tokens that are read. Cuts are
  * rounded to half pages. If the parts stay nearly equal, cuts are moved to the ends of intervals,
@@ -33,17 +33,21 @@ enum {
     SMEM_KEYS = 16384, /* most sort keys and sums that are kept in shared memory */
     CTAS_MAX = 1024,
     /*
-     * Cost of a group of 8 tokens in units of 16 bytes. On an H200 most times do not change for 0
-     * .. 48, but 16:16 heads next to wide ones need this value.
+     * Fixed cost of a group of 8 tokens in units of 16 bytes. On an H200 most times do not change
+     * for 0 .. 48, but heads of 16 dims (d_qk = d_v = 16) next to wide ones need this value.
      */
     GROUP_COST = 16,
     /*
-     * Cost of a segment. On an H200, 2048 in place of 512 lowers a step of 10 requests of 1200
-     * tokens and 22 of 16 from 37 to 28 us, and changes even batches by less than 2 %.
+     * Fixed cost of a segment (the tokens of one KV head that a CTA reads) in units of 16 bytes. On
+     * an H200, 2048 in place of 512 lowers a step of 10 requests of 1200 tokens and 22 requests of
+     * 16 tokens from 37 to 28 us, and changes batches of equal requests by less than 2 %.
      */
     SEGMENT_COST = 2048,
-    CUT_TOKENS = KVD_PAGE_TOKENS / 2, /* intervals are cut at multiples of this number of tokens */
-    /* cost of a merge: about 2 us of an SM's share of the bandwidth of an H200 */
+    /* KV heads of a request are cut at multiples of this many tokens. */
+    CUT_TOKENS = KVD_PAGE_TOKENS / 2,
+    /*
+     * Cost of a merge of partial results: about 2 us of the bandwidth that one SM of an H200 has.
+     */
     MERGE_COST = 4096
 };
 
@@ -51,9 +55,9 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* number of KV heads whose token count is kv_len; the others have second_len */
+    /* Number of KV heads whose token count is kv_len; the other KV heads have second_len tokens. */
     int32_t n_first;
-    /* [n_kv_heads + 1] sum of d_qk + d_v + GROUP_COST over the KV heads before head g */
+    /* [n_kv_heads + 1] Sum of d_qk + d_v + GROUP_COST over the KV heads before head g. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
 
@@ -63,8 +67,8 @@ static __device__ int pages_of(int tokens)
 }
 
 /*
- * Returns the number of pieces of CUT_TOKENS tokens in an interval of `tokens` tokens. Intervals
- * are cut between pieces only.
+ * Returns the number of pieces of CUT_TOKENS tokens in an interval (a KV head of a request) of
+ * `tokens` tokens. Intervals are cut between pieces only.
  */
 static __device__ int pieces_of(const params &p, int tokens)
 {
@@ -72,8 +76,9 @@ static __device__ int pieces_of(const params &p, int tokens)
 }
 
 /*
- * Returns the number of pages of request b that hold the second half of the KV heads. The pages of
- * the first half come after them. Returns 0 if there is no second half.
+ * Returns the number of pages of request b that hold the second half of the KV heads
+ * (kvd_decode_args.second_len). The pages of the first half come after them. Returns 0 if there is
+ * no second half.
  */
 static __device__ int pages_before(const params &p, int b)
 {
@@ -106,8 +111,8 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
 }
 
 /*
- * Writes segment k of CTA c. `next_of_cta` is the index where the CTA's list (without its first
- * segment) starts.
+ * Writes segment k of CTA c to the work list. `next_of_cta` is the index in the list where the
+ * CTA's segments after its first start.
  */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
@@ -186,7 +191,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     sort_falling(key, n_keys);
 
     for (int given = 0; given < tasks;) {
-        /* Computes the rank of every load by counting, with 4 threads per CTA. */
+        /* Computes the rank of every CTA's load by counting, with 4 threads per CTA. */
         for (int base = 0; base < n; base += N_THREADS / 4) {
             const int c = base + tid / 4;
             int rank = 0;
@@ -228,7 +233,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         given += __syncthreads_count(give);
     }
 
-    /* The lists of the CTAs are stored one after another. */
+    /* The work lists of the CTAs are stored one after another. */
     __shared__ int32_t start[CTAS_MAX];
     if (tid < 32) {
         int sum = 0;
@@ -257,8 +262,8 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
 /* ---- scheduler of kvdim (KVD_SCHEDULE_OURS) ---- */
 
 /*
- * Returns the modelled cost of KV heads first .. end - 1 of request b, which must have equal
- * numbers of tokens.
+ * Returns the modelled cost of reading KV heads first .. end - 1 of request b, which must have
+ * equal numbers of tokens.
  */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
@@ -273,7 +278,7 @@ static __device__ u64 request_cost(const params &p, int b)
            (p.n_first < p.n_kv_heads ? heads_cost(p, b, p.n_first, p.n_kv_heads) : 0);
 }
 
-/* Fills sum[b] with the cost of the requests before b, for b = 0 .. batch. */
+/* Fills sum[b] with the modelled cost of the requests before b, for b = 0 .. batch. */
 static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 {
     __shared__ u64 of_warp[N_THREADS / 32];
@@ -306,7 +311,10 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns the interval (x) and the piece within it (y) at which the work of CTA c starts. */
+/*
+ * Returns the interval (KV head of a request, in x) and the piece of CUT_TOKENS tokens within it
+ * (in y) at which the work of CTA c starts.
+ */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -345,7 +353,7 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
     return rounded >= (u64)pieces ? make_int2(task + 1, 0) : make_int2(task, (int)rounded);
 }
 
-/* Returns the cost of all intervals before interval `task`. */
+/* Returns the modelled cost of all intervals (KV heads of requests) before interval `task`. */
 static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task)
 {
     const int b = task / p.n_kv_heads, g = task % p.n_kv_heads;
@@ -356,13 +364,13 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Tries to give every interval CTAs of its own, and fills start[0 .. n_ctas] as cut() does. A CTA
- * then has one segment, and an interval with one CTA needs no merge.
+ * Tries to give every interval (KV head of a request) CTAs of its own, and fills start[0 .. n_ctas]
+ * as cut() does. A CTA then has one segment, and an interval with one CTA needs no merge.
  *
  * The first attempt gives each interval one CTA. The second gives it a number of CTAs in proportion
  * to its cost, rounded. An attempt fails if an interval has no CTA, or if a CTA costs more than
- * 1/16 above an equal share. A CTA that has an interval alone may cost MERGE_COST more. Returns 1
- * in all threads, or 0 if both attempts fail.
+ * 1/16 above an equal fraction of the total. A CTA that has an interval alone may cost MERGE_COST
+ * more. Returns 1 in all threads, or 0 if both attempts fail.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -407,7 +415,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
 }
 
 /*
- * Returns the first index of start[0 .. n] whose entry is at or after (task, page). start[n] is
+ * Returns the first index of start[0 .. n] whose element is at or after (task, page). start[n] is
  * after every task.
  */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
@@ -459,7 +467,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     __syncthreads();
 
     /*
-     * Entry e of the list is segment e - c - start[c].x of CTA c, where c is the last CTA with
+     * Element e of the list is segment e - c - start[c].x of CTA c, where c is the last CTA with
      * start[c].x + c <= e. It is unused if the CTA has fewer segments.
      */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
@@ -565,8 +573,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
 }
 
 /*
- * Launches the planner for one layer passed by value, or for `n_layers` layers in device memory if
- * `layers` is not NULL.
+ * Launches the planner for one layer, whose parameters are passed by value, or for `n_layers`
+ * layers in device memory if `layers` is not NULL.
  */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)

@@ -1,7 +1,7 @@
 /*
- * Building blocks of decode.cu: barriers, copies of pages (bulk copies on sm_90, cp.async on older
- * devices), and the two products of a page, S = Q K^T and O^T += V^T P^T, for each width. Included
- * by decode.cu alone.
+ * Device functions of decode.cu: barriers, copies of pages (bulk copies on sm_90, cp.async on older
+ * devices), and the two products of a page, S = Q K^T and O^T += V^T P^T, for each number of
+ * dimensions. Included by decode.cu alone.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_TILE_CUH
 #define KVD_KERNELS_CUDA_DECODE_TILE_CUH
@@ -61,8 +61,8 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
 }
 
 /*
- * Copies of pages. Each copy completes on the barrier `full` of its page, which expects
- * FULL_ARRIVALS arrivals.
+ * Copies of pages to shared memory. Each copy completes on the barrier `full` of its page, which
+ * expects FULL_ARRIVALS arrivals.
  */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
@@ -77,8 +77,8 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Copies one page for each of the lanes 0 .. now - 1. A full page is one copy. Of other pages, only
- * the groups of 8 tokens group .. group + groups - 1 are copied.
+ * Copies one page for each of the lanes 0 .. now - 1. A full page is one copy. Of a page that is
+ * not full, only the groups of 8 tokens group .. group + groups - 1 are copied.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
@@ -218,9 +218,9 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t addr
 }
 
 /*
- * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. For ldmatrix, lanes 0-15 address
- * the 256 bytes of 16 dims of a group of 8 tokens, and lanes 16-31 those of the next group. If
- * HALVES is 1, rows 8-15 of Q are zero and those of S are dropped.
+ * Computes the scores S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. For ldmatrix, lanes
+ * 0-15 address the 256 bytes of 16 dims of a group of 8 tokens, and lanes 16-31 those of the next
+ * group. If HALVES is 1, rows 8-15 of Q are zero and those of S are dropped.
  */
 template <typename T, int HALVES, int GROUPS, int STEPS>
 static __device__ __forceinline__ void
@@ -247,7 +247,10 @@ scores(float (&s)[GROUPS][2 * HALVES], const uint32_t (&q)[8][2 * HALVES], uint3
             s[j][e] = c[j][e];
 }
 
-/* Computes O^T [d_v][8 heads] += V^T P^T for each half of the heads, d_v = 16 TILES. */
+/*
+ * Computes O^T [d_v][8 heads] += V^T P^T for each group of 8 query heads (HALVES of them), d_v = 16
+ * TILES.
+ */
 template <typename T, int HALVES, int GROUPS, int TILES>
 static __device__ __forceinline__ void
 values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)

@@ -1,6 +1,7 @@
 /*
- * Work list of decode in args->workspace: its structs and their offsets. decode_plan.cu writes the
- * list and decode.cu reads it. Internal to these two files; plain C.
+ * Work list of decode attention in args->workspace, also called its plan: the structs and their
+ * offsets. decode_plan.cu writes the list and decode.cu reads it. Internal to these two files;
+ * plain C.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_WORK_H
 #define KVD_KERNELS_CUDA_DECODE_WORK_H
@@ -12,23 +13,24 @@ extern "C" {
 #endif
 
 /*
- * Consecutive tokens of one KV head of one request that one CTA reads. An interval is all tokens of
- * one KV head of one request. If an interval is not split, `live` is 1. If it is split, the CTAs
- * first_cta .. first_cta + span - 1 share it: `live` of them have a segment of the interval, and
- * the others have no work at all.
+ * Segment: consecutive tokens of one KV head of one request that one CTA reads. An interval is all
+ * tokens of one KV head of one request. If an interval is not split, `live` is 1. If it is split,
+ * the CTAs first_cta .. first_cta + span - 1 share it: `live` of them have a segment of the
+ * interval, and the others have no work at all.
  */
 typedef struct {
     int32_t request, head;
-    int32_t page; /* index of the segment's first page within the request */
-    /* number of tokens from the start of the first page to the end of the segment */
+    int32_t page; /* index in the request of the segment's first page */
+    /* Number of tokens from the start of the first page to the end of the segment. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /* number of tokens of the first page that precede the segment, a multiple of 32 */
+    /* Number of tokens of the first page that precede the segment, a multiple of 32. */
     int32_t skip;
 } kvd_decode_segment;
 
 /*
- * Work of CTA c: `first_segment`, then the segments list[next] .. list[next + count - 2]. 48 bytes.
+ * Work of one CTA: `first_segment`, then the segments list[next] .. list[next + count - 2]. 48
+ * bytes.
  */
 typedef struct {
     int32_t count, next, unused[2];
@@ -36,21 +38,24 @@ typedef struct {
 } kvd_decode_cta;
 
 /*
- * Pointers into the workspace. A CTA has at most two segments of split intervals: one that
- * continues an interval of the preceding CTA (slot 2 c) and one that begins an interval (slot 2 c +
- * 1). A slot holds O before the division by the sum, and per query head the largest raw score and
- * the sum of the exponentials relative to it.
+ * Addresses of the parts of the workspace. A CTA has at most two segments of split intervals (an
+ * interval is all tokens of one KV head of one request): one that continues an interval of the
+ * preceding CTA (its partial result is in slot 2 c) and one that begins an interval (slot 2 c + 1).
+ * A slot holds the output O before the division by the sum, and per query head the largest raw
+ * score and the sum of the exponentials relative to it.
  */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] work of each CTA */
-    uint32_t *arrived;   /* [n_ctas] counters indexed by first_cta; zero between launches */
-    /* [batch * n_kv_heads + n_ctas] segments after the first of each CTA */
+    uint32_t *arrived;   /* [n_ctas] finished CTAs per interval, at first_cta; 0 between launches */
+    /* [batch * n_kv_heads + n_ctas] Segments after the first of each CTA. */
     kvd_decode_segment *list;
-    float *slot_ml; /* [2 n_ctas][group][2]: largest raw score, sum of exponentials */
-    float *slot_o;  /* [2 n_ctas][group][d_v_max]: O before the division */
-    /* used by the plan only: sort keys (their number is a power of 2) or prefix sums */
+    float *slot_ml; /* [2 n_ctas][group][2] slots: largest raw score, sum of exponentials */
+    float *slot_o;  /* [2 n_ctas][group][d_v_max] slots: O before the division */
+    /* Used by the planner only: sort keys (their number is a power of 2) or prefix sums. */
     unsigned long long *scratch;
-    /* used by the plan only: [batch * n_kv_heads] CTA << 16 | index within the CTA */
+    /*
+     * Used by the planner only: [batch * n_kv_heads] CTA << 16 | index of the task within the CTA.
+     */
     uint32_t *assigned;
     size_t bytes;
 } kvd_decode_work;
@@ -72,8 +77,8 @@ static inline int kvd_decode_d_v_max(const kvd_attn_map *map)
 }
 
 /*
- * Fills *work with pointers into `base` and sets work->bytes. If `base` is NULL, sets work->bytes
- * only.
+ * Fills *work with the addresses of the parts of a workspace at `base`, and sets work->bytes to its
+ * size. If `base` is NULL, sets work->bytes only.
  */
 static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n_ctas, void *base,
                                        kvd_decode_work *work)

@@ -1,5 +1,5 @@
 /*
- * Device properties, NVML by dlopen, and the SM clock from %globaltimer and clock64.
+ * GPU properties, NVML by dlopen, and the SM clock from %globaltimer and clock64.
  *
  * stamp_kernel: one block per SM, one thread of each block writes. The grid is n_sms blocks of 1024
  * threads, which an idle device distributes one per SM. spin_kernel: the same grid; every thread
@@ -27,7 +27,7 @@ int kvd_device_count(void)
 /* ---- NVML ----------------------------------------------------------------------------------- */
 
 /*
- * The NVML functions and constants that are used, declared as in its documentation; its header is
+ * NVML functions and constants that are used, declared as in NVML's documentation. NVML's header is
  * not needed to build.
  */
 enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
@@ -36,7 +36,7 @@ typedef struct nvmlDevice_st *nvml_device;
 
 struct nvml_lib {
     void *so;
-    const char *why; /* reason if NVML is missing */
+    const char *why; /* reason why NVML is missing */
     int (*init)(void);
     int (*by_bus)(const char *, nvml_device *);
     int (*clock)(nvml_device, int, unsigned *);
@@ -49,8 +49,8 @@ struct nvml_lib {
 };
 
 /*
- * Returns the NVML library, loaded by the first call and kept. No lock protects the first call.
- * Members that this NVML lacks are NULL.
+ * Returns the NVML library, which the first call loads. No lock protects the first call. Functions
+ * that this version of NVML lacks are NULL.
  */
 static const nvml_lib *nvml(void)
 {
@@ -103,7 +103,7 @@ static double reading(int code, unsigned value, double unit, const char *what,
     return NAN;
 }
 
-/* A missing function gives NVML's own error "function not found", 13. */
+/* NVML's error code "function not found", which a missing function gives. */
 enum { NVML_NO_FUNCTION = 13 };
 
 static double read_of(int (*entry)(nvml_device, int, unsigned *), nvml_device handle, int which,
@@ -239,8 +239,8 @@ static __device__ __forceinline__ unsigned sm_id()
 }
 
 /*
- * Writes the stamp of each SM. It waits for one step of the timer and reads the cycle counter at
- * that step, so the timer's resolution does not matter.
+ * Writes the stamp (time and cycle counter) of each SM. The kernel waits for one step of the timer
+ * and reads the cycle counter at that step, so the timer's resolution does not matter.
  */
 static __global__ void __launch_bounds__(1024) stamp_kernel(kvd_clock_stamp *stamp)
 {

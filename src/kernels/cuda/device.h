@@ -19,14 +19,15 @@ enum { KVD_SMS_MAX = 256 };
 
 typedef struct {
     char name[128];
-    char pci_bus_id[32]; /* "0000:1B:00.0", the name that NVML and other tools use */
+    char pci_bus_id[32]; /* such as "0000:1B:00.0", the name that NVML and other tools use */
     int n_sms;
     int cc_major, cc_minor;        /* compute capability */
-    size_t l2_bytes, memory_bytes; /* sizes for the whole GPU */
-    /* shared memory; the limit per block is the opt-in limit */
+    size_t l2_bytes, memory_bytes; /* sizes of the L2 cache and of the memory of the whole GPU */
+    /* Bytes of shared memory per SM, and the opt-in limit per block. */
     size_t smem_per_sm_bytes, smem_per_block_bytes;
-    int driver_version, runtime_version; /* CUDA versions; 13000 is version 13.0 */
-    char driver[80];                     /* "580.95.05", from NVML; empty if NVML is missing */
+    int driver_version, runtime_version; /* CUDA versions of driver and runtime; 13000 is 13.0 */
+    /* Driver version from NVML, such as "580.95.05"; empty if NVML is missing. */
+    char driver[80];
 } kvd_device_info;
 
 /* Returns the number of CUDA devices; 0 if there is no driver. */
@@ -36,37 +37,41 @@ int kvd_device_count(void);
 int kvd_device_read(int device, kvd_device_info *info, kvd_err *err);
 
 /*
- * Current NVML readings. If libnvidia-ml.so.1 is missing or does not report a number, that number
- * is NaN and `missing` holds the reason. `missing` is empty if all numbers are known. A missing
- * number is not an error.
+ * Current NVML readings of a GPU. If libnvidia-ml.so.1 is missing or does not report a number, that
+ * number is NaN and `missing` holds the reason. `missing` is empty if all numbers are known. A
+ * missing number is not an error.
  */
 typedef struct {
     double sm_clock_mhz, sm_clock_max_mhz;
     double mem_clock_mhz, mem_clock_max_mhz;
     double temperature_c, power_w, power_limit_w;
     int throttle_known;
-    uint64_t throttle;       /* bit mask of NVML's clocks event reasons */
-    char throttle_text[128]; /* "power cap, thermal"; "none"; "idle"; "unknown" */
+    uint64_t throttle; /* bit mask of NVML's clocks event reasons */
+    /* Names of these reasons: "power cap, thermal"; "none"; "idle"; "unknown". */
+    char throttle_text[128];
     char missing[256];
 } kvd_device_state;
 
-/* Fills *state. Returns 0. Returns -1 and fills *err if `device` is not a CUDA device. */
+/*
+ * Fills *state with the current NVML readings of a GPU. Returns 0. Returns -1 and fills *err if
+ * `device` is not a CUDA device.
+ */
 int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
 
 /*
- * Measures the SM clock during a piece of work. A stamp holds %globaltimer (ns) and clock64 (SM
- * cycles) of every SM. One stamp is taken before the work and one after it, on the same stream. The
- * mean clock between them is cycles / time, whatever ran in between. The work should take longer
- * than about 200 us, because the timer advances in steps of up to 1 us.
+ * Time stamp with which the SM clock during a piece of work is measured. A stamp holds %globaltimer
+ * (ns) and clock64 (SM cycles) of every SM. One stamp is taken before the work and one after it, on
+ * the same stream. The mean clock between them is cycles / time, whatever ran in between. The work
+ * should take longer than about 200 us, because the timer advances in steps of up to 1 us.
  */
 typedef struct {
-    /* indexed by %smid; ns is 0 if no stamp was taken on that SM */
+    /* Readings of each SM, indexed by %smid; ns is 0 if no stamp was taken on that SM. */
     uint64_t cycles[KVD_SMS_MAX], ns[KVD_SMS_MAX];
 } kvd_clock_stamp;
 
 /*
- * Enqueues a stamp of the current device into *stamp, device memory that the caller has set to
- * zero. `stream` is a cudaStream_t. Returns a cudaError_t as int.
+ * Enqueues a kernel on `stream`, a cudaStream_t, that writes a stamp of the current device to
+ * *stamp. The caller must have set *stamp, device memory, to zero. Returns a cudaError_t as int.
  */
 int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 
@@ -78,8 +83,8 @@ double kvd_clock_between(const kvd_clock_stamp *before, const kvd_clock_stamp *a
 
 /*
  * Stores in *mhz the SM clock of the current device while every SM computes FMAs for about `ms`
- * milliseconds (1 .. 1000): the clock that a compute-bound kernel would run at now. Returns 0, or
- * -1 and fills *err.
+ * milliseconds (1 .. 1000). This is the clock at which a compute-bound kernel would run now.
+ * Returns 0, or -1 and fills *err.
  */
 int kvd_clock_measure(double ms, double *mhz, kvd_err *err);
 

@@ -1,8 +1,8 @@
 /*
- * Benchmark data from kernels/timing/values.h. A thread generates 8 adjacent dims of one token,
- * with one hash per element and one store of 16 bytes. The integer pipe is the limit, with about 40
- * instructions per element: about 1e11 elements per second on an H200. Grid: x over (token, group
- * of 8 dims), y over heads, z over requests.
+ * Fills device memory with benchmark data from kernels/timing/values.h. A thread generates 8
+ * adjacent dims of one token, with one hash per element and one store of 16 bytes. The integer pipe
+ * is the limit, with about 40 instructions per element: about 1e11 elements per second on an H200.
+ * Grid: x over (token, group of 8 dims), y over heads, z over requests.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -24,8 +24,8 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
 }
 
 /*
- * Returns dims first .. first + 7 of one token as 16-bit values. Dims from `width` on are zero, and
- * all are zero if `there` is false.
+ * Returns dims first .. first + 7 of one token as 16-bit values. Dims from `width` on are zero. If
+ * `there` is false, all 8 are zero.
  */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
@@ -45,8 +45,8 @@ __device__ static size_t thread_index()
 }
 
 /*
- * Returns the index of element (t, i) of a head of width d in layout BLOCKED, as kvd_blocked_index
- * does on the host.
+ * Returns the index of the element of token t and dim i of a head of d dims in layout BLOCKED, as
+ * kvd_blocked_index does on the host.
  */
 __device__ static size_t blocked(size_t t, int i, int d)
 {
@@ -112,7 +112,7 @@ static bool bad(const kvd_fill_args *a)
            (a->dtype != KVD_BF16 && a->dtype != KVD_F16);
 }
 
-/* Returns the number of blocks for the longest request at the widest head. */
+/* Returns the number of thread blocks for a request of `longest` tokens in the widest head. */
 static unsigned blocks(int32_t longest)
 {
     const size_t n = (static_cast<size_t>(longest) + 7) / 8 * 8 * (KVD_WIDTH_MAX / 8);
@@ -182,8 +182,8 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
 /* ---- Palu's latents ---- */
 
 /*
- * Fills the latents in the pages. Grid y counts group after group: the K latents, then the V
- * latents of each, as in a page.
+ * Fills Palu's latents in the pages. Grid y counts one latent group after another: the K latents,
+ * then the V latents of each, as in a page.
  */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
@@ -232,7 +232,7 @@ __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *si
         const uint4 x = from[i];
         sum += x.x ^ x.y ^ x.z ^ x.w;
     }
-    /* uses `sum`, so that the compiler keeps the loads; need never be true */
+    /* This uses `sum`, so that the compiler keeps the loads. It need never be true. */
     if (sum == 0x9e3779b9u)
         *sink = sum;
 }

@@ -1,8 +1,8 @@
 /*
- * Prefill attention on heads of unequal width in CUDA. One launch computes all heads of a layer for
- * all requests. Layout BLOCKED of kernels/layout.h, bf16 or fp16. The launchers validate their
- * arguments, launch on the caller's stream and return a cudaError_t; they never synchronise,
- * allocate or print.
+ * Prefill attention in CUDA on heads with different numbers of dimensions. One launch computes all
+ * heads of a layer for all requests. Layout BLOCKED of kernels/layout.h, bf16 or fp16. The
+ * functions validate their arguments, launch on the caller's stream and return a cudaError_t. They
+ * never synchronise, allocate or print.
  */
 #ifndef KVD_KERNELS_CUDA_PREFILL_H
 #define KVD_KERNELS_CUDA_PREFILL_H
@@ -18,42 +18,49 @@ extern "C" {
 enum { KVD_PREFILL_ROWS = 192 }; /* most query rows of a tile: 3 warpgroups of 64 */
 
 /*
- * Unit of work: n_rows (1 .. KVD_PREFILL_ROWS) query rows of one head of one request. 16 bytes;
- * arrays of tiles must be aligned to 16 bytes.
+ * Tile: n_rows (1 .. KVD_PREFILL_ROWS) query rows of one head of one request, the unit of work of a
+ * CTA. 16 bytes; arrays of tiles must be aligned to 16 bytes.
  */
 typedef struct {
-    int32_t request, head; /* request and query head */
-    int32_t row, n_rows;   /* row: first query row within the request, a multiple of 64 */
+    int32_t request, head; /* indices of the request and of the query head */
+    int32_t row, n_rows;   /* row: first query row of the tile in the request, a multiple of 64 */
 } kvd_prefill_tile;
 
-/* Assignment of tiles to CTAs, filled on the device by kernels/cuda/prefill_plan.h. */
+/*
+ * Assignment of tiles to CTAs, filled on the device by the schedulers of
+ * kernels/cuda/prefill_plan.h.
+ */
 typedef struct {
-    const kvd_prefill_tile *tile; /* device [n_tiles] */
+    const kvd_prefill_tile *tile; /* device [n_tiles]: all tiles of the launch */
     int32_t n_tiles;
     /*
-     * device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1 in order. NULL means every
-     * CTA takes the next tile of the list by incrementing `next`.
+     * Device [n_ctas + 1]: CTA c computes tiles first[c] .. first[c+1]-1 in this order. NULL: every
+     * CTA takes the next tile of the list by incrementing *next.
      */
     const int32_t *first;
-    int32_t *next;  /* device [1], zero at launch; used if first is NULL */
-    int32_t n_ctas; /* number of CTAs launched: one per SM */
+    int32_t *next;  /* device [1]: index of the next tile, 0 at launch; used if `first` is NULL */
+    int32_t n_ctas; /* number of CTAs launched, one per SM */
 } kvd_prefill_work;
 
 typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 (common/half.h) */
     kvd_attn_map map;
     int32_t batch, max_pages, n_q8;
-    const int32_t *q_start, *q_len, *kv_len; /* device [batch] */
-    const int32_t *page_table;               /* device [batch][max_pages] */
-    const void *q;                           /* device, blocked Q */
-    const void *pool;                        /* device, pages of K and V of this layer */
-    /* output, device [n_q8][o_pitch] */
+    /* Device [batch]: first row in Q and lengths of each request. */
+    const int32_t *q_start, *q_len, *kv_len;
+    const int32_t *page_table; /* device [batch][max_pages]: pages of each request */
+    const void *q;             /* blocked Q, on the device */
+    const void *pool;          /* pages of K and V of this layer, on the device */
+    /* Attention output, device [n_q8 rows of Q][o_pitch]. */
     void *o;
-    /* output, device [n_heads][n_q8], natural logarithm, or NULL */
+    /*
+     * Output, device [n_heads][n_q8 rows of Q]: natural logarithms of the softmax denominators;
+     * NULL: not written.
+     */
     float *lse;
     /*
-     * output, device [n_ctas], or NULL: nanoseconds that each CTA worked, from the start of its
-     * first tile to the end of its last (%globaltimer, or clock64 / clock)
+     * Output, device [n_ctas]: nanoseconds that each CTA worked, from the start of its first tile
+     * to the end of its last (%globaltimer, or clock64 / clock). NULL: not measured.
      */
     unsigned long long *busy;
     kvd_prefill_work work;
@@ -66,8 +73,8 @@ typedef struct {
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /*
- * Computes prefill attention on sm_80 and later with mma.sync and cp.async. Arguments as for
- * kvd_prefill_sm90; `first`, `next` and the tiles have the same meaning.
+ * Computes prefill attention on sm_80 and later with mma.sync and cp.async. Takes the same
+ * arguments as kvd_prefill_sm90.
  */
 cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_t stream);
 

@@ -1,23 +1,23 @@
 /*
  * Causal prefill attention for every GPU from sm_80 on: mma.sync, ldmatrix, cp.async.
  *
- *   S = Q K^T / sqrt(d_head)    P = exp(S - m)    O = P V / sum(P)    lse = m + log(sum(P))
+ *   S = Q K^T / sqrt(d_head)  P = exp(S - m)  O = P V / sum(P)  lse = m + log(sum(P))
  *
- * FLOP: 2 (d_qk + d_v) per (query, visible key, head); bytes: Q and O once, K and V of the visible
- * pages once per tile, which L2 holds. Bound by latency: O and S of 32 rows take all registers, so
- * a scheduler has two warps to choose from; on an H200 it issues in 37 to 42 % of the clocks and no
- * unit is half busy (340 TFLOP/s at d = 128).
+ * FLOP: 2 (d_qk + d_v) per (query, visible key, head). Bytes: Q and O once; K and V of the visible
+ * pages once per tile of query rows, from L2. Bound by latency: O and S of 32 rows take all
+ * registers, so a scheduler has two warps to choose from. On an H200 it issues in 37 to 42 % of the
+ * clocks and no unit is half busy (340 TFLOP/s at d = 128).
  *
- * A worker is 4 warps with shared memory, barrier and tiles of their own; a CTA has two, so that
- * one computes while the other waits or exponentiates. A tile is done in passes of 128 rows, 32 per
- * warp: each fragment of K and V then feeds two mma rows, without which ldmatrix would be the
- * bound. What is left of a tile, up to 64 rows, is a pass with 16 rows per warp, so tiles of 128
- * rows suit this kernel best. Keys come page by page (64), K and V of a head being one contiguous
- * piece, into two stages where shared memory allows. The layout's blocks of 8 x 8 are what ldmatrix
- * reads, so nothing is padded or swizzled. d_qk is a run-time count of steps; d_v decides the
- * registers of O and is compiled in four bodies, each for two widths: with eight, launches that mix
- * all widths took 1.3 times as long, the instruction cache being too small. Rows are rescaled only
- * when their maximum grows by more than 2^8.
+ * A worker is 4 warps with shared memory, barrier and tiles of their own. A CTA has two workers, so
+ * that one computes while the other waits or exponentiates. A tile is computed in passes of 128
+ * rows, 32 per warp: each fragment of K and V then feeds two mma rows, without which ldmatrix would
+ * be the bottleneck. The rest of a tile, up to 64 rows, is a pass with 16 rows per warp, so tiles
+ * of 128 rows suit this kernel best. Keys come page by page (64 keys) into two stages where shared
+ * memory allows; K and V of a head are contiguous in a page. The layout's blocks of 8 x 8 are what
+ * ldmatrix reads, so nothing is padded or swizzled. d_qk is a run-time number of steps. d_v decides
+ * the registers of O. It is compiled in four variants, each for two values of d_v: with eight
+ * variants, launches that mix all values took 1.3 times as long, because the instruction cache is
+ * too small. Rows are rescaled only when their maximum grows by more than 2^8.
  *
  * Grid: n_ctas, persistent; tiles are taken from the list one by one.
  */
@@ -35,8 +35,11 @@ enum { WORKER_THREADS = 128, PASS_ROWS = 128, KEYS = KVD_PAGE_TOKENS };
 
 struct params {
     kvd_prefill_args a;
-    float scale_log2; /* scale * log2(e) */
-    /* bytes of shared memory of a worker: Q, then `stages` stages of K and V */
+    float scale_log2; /* scale of scores times log2(e) */
+    /*
+     * Bytes of a worker's shared memory: q_bytes for Q, then `stages` stages of stage_bytes for K
+     * and V.
+     */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
 };
@@ -48,7 +51,7 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/* Starts a copy of 16 bytes to shared memory, or of zeros if `there` is false. */
+/* Starts an asynchronous copy of 16 bytes to shared memory, or of zeros if `there` is false. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -75,7 +78,7 @@ __device__ __forceinline__ unsigned long long now_ns()
 
 /*
  * Returns threadIdx.x, read from its hardware register at each call. A value that is kept while a
- * pass runs would spill, because a pass needs every register.
+ * pass over the keys runs would spill, because a pass needs every register.
  */
 __device__ __forceinline__ int thread_now()
 {
@@ -84,29 +87,35 @@ __device__ __forceinline__ int thread_now()
     return t;
 }
 
-/* Description in shared memory of the tile that a worker (4 warps) computes. */
+/*
+ * Description in shared memory of the tile (query rows of one head of one request) that a worker (4
+ * warps) computes.
+ */
 struct job {
     const uint16_t *q;    /* row 0 of the tile in blocked Q */
     const uint16_t *pool; /* K of the KV head in page 0 */
     const int32_t *pages; /* page table of the request */
     uint16_t *o;          /* output: row 0 of the tile, column 0 of the head */
-    float *lse;           /* log-sum-exp of row 0 of the tile, or NULL */
+    float *lse;           /* output: log of the softmax denominator of row 0 of the tile, or NULL */
     int32_t d_qk, d_v, kv_len, n_rows;
-    int32_t pos; /* position of row 0 of the tile */
+    int32_t pos; /* position of row 0 of the tile in its sequence */
     int32_t page_elements, o_pitch, stages, stage_bytes;
     uint32_t q_smem, kv_smem;
     float scale, scale_log2;
-    int32_t live;                  /* 0 if the list has no more tiles */
+    int32_t live;                  /* 0: the list has no more tiles */
     unsigned long long begin, end; /* start and end of the worker's tiles in ns; 0 if it had none */
 };
 
-/* Fetches K and V of 64 keys. Groups of 8 keys after kv_len become zero. */
+/*
+ * Starts the copy of K and V of a page (64 keys) to shared memory. Groups of 8 keys after kv_len
+ * become zero.
+ */
 __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int block, uint32_t to)
 {
     const int d_qk = w.d_qk, d_v = w.d_v;
     const uint16_t *from = w.pool + (size_t)page * (size_t)w.page_elements;
     const int groups = (w.kv_len - block * KEYS + 7) / 8;
-    const int pieces = 8 * (d_qk + d_v); /* a group of 8 tokens has d pieces of 16 bytes */
+    const int pieces = 8 * (d_qk + d_v); /* number of 16-byte copies per group of 8 tokens */
     if (groups >= 8) {
 #pragma unroll 4
         for (int i = tid; i < pieces; i += WORKER_THREADS)
@@ -121,7 +130,7 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
 }
 
 /*
- * Computes O += P V for the 64 keys of a block and 16 * N16 dims. v_at is the shared-memory address
+ * Computes O += P V for the 64 keys of a page and 16 * N16 dims. v_at is the shared-memory address
  * of the row of V that this lane loads first.
  */
 template <bool BF, int ROWS16, int N16, int TILES>
@@ -161,8 +170,8 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     /*
-     * The widest variant has no registers left next to O and S, so it computes rarely used values
-     * again at each use.
+     * The variant for the most registers has none left next to O and S, so it computes rarely used
+     * values again at each use.
      */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
@@ -171,7 +180,7 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* all warps have read the data that the last pass left in shared memory */
+    /* All warps have read the data that the last pass left in shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
@@ -248,7 +257,7 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
                                 s[t][n][e] = -INFINITY;
             }
             /*
-             * The subtracted maximum may be up to 8 too small (scores in base-2 logarithm); P is
+             * The subtracted maximum may be up to 8 too small (scores are base-2 logarithms); P is
              * then at most 2^8 = 256.
              */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
@@ -344,7 +353,7 @@ template <bool BF, int D_V> __device__ __noinline__ void tile_of_width(const job
         pass<BF, 1, D_V>(w, row0);
 }
 
-/* Takes the next tile of the list; called by one thread of the worker. */
+/* Takes the next tile of the list. Called by one thread of the worker (4 warps). */
 __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
 {
     const kvd_prefill_args &a = p.a;
@@ -381,7 +390,7 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
 {
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ job jobs[2];
-    __shared__ int32_t next; /* next tile of this CTA, for static lists */
+    __shared__ int32_t next; /* index of this CTA's next tile, for static lists */
     const int worker = (int)threadIdx.x / WORKER_THREADS;
     job &w = jobs[worker];
     const bool first = threadIdx.x % WORKER_THREADS == 0;
@@ -425,7 +434,7 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
             tile_of_width<BF, 128>(now);
             break;
         }
-        worker_barrier(thread_now() / WORKER_THREADS); /* all threads have finished the job */
+        worker_barrier(thread_now() / WORKER_THREADS); /* all threads have finished with the job */
     }
     if (!p.a.busy)
         return;
@@ -459,7 +468,8 @@ bool valid(const kvd_prefill_args *a)
 }
 
 /*
- * Launches with two workers of two stages if the device has enough shared memory, else with fewer.
+ * Launches with two workers of two stages if the device has enough shared memory, else with fewer
+ * workers or stages.
  */
 cudaError_t launch(params *p, void (*kernel)(params), cudaStream_t stream)
 {

@@ -1,6 +1,7 @@
 /*
- * Schedulers of prefill. One CTA of 1024 threads creates the whole list: a layer has thousands of
- * tiles, not millions, and a second launch would cost more than it saves.
+ * Schedulers of prefill: they assign tiles (query rows of one head of one request) to CTAs. One CTA
+ * of 1024 threads creates the whole list: a layer has thousands of tiles, not millions, and a
+ * second launch would cost more than it saves.
  *
  * A unit is one (request, query head); its index is request * n_heads + head. NONE and OURS cut its
  * rows into tiles of cost.rows rows. The cost of a tile is that of kvd_prefill_cost for the key
@@ -10,13 +11,13 @@
  *
  * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md). A task of head i
  * has B_r = rows d_sum_max / d_sum_i rows, where d_sum = d_qk + d_v + 1, rounded to the nearest
- * multiple of rows (192 on Hopper). The kernel's three warpgroups of 64 rows replace the papers'
+ * multiple of `rows` (192 on Hopper). The kernel's three warpgroups of 64 rows replace the papers'
  * 64-row tile, and a task of 384 rows is two tiles of the same CTA. Task i in the order (request,
  * head, row) goes to CTA i mod n_ctas. If the last round does not fill all CTAs, its tasks are cut
  * again: with the mean load wl = sum of (rows d_sum s_kv) / n_ctas, the new height is wl / (d_sum
- * s_kv), rounded to the nearest multiple of 64. The pieces go one at a time, in order, to the CTA
- * with the least accumulated load. s_kv of a task is the mean number of keys that its rows attend
- * to.
+ * s_kv), rounded to the nearest multiple of 64. These smaller tiles go one at a time, in order, to
+ * the CTA with the least accumulated load. s_kv of a task is the mean number of keys that its rows
+ * attend to.
  *
  * OURS. Tiles are sorted by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of
  * L2, and CTAs take them dynamically. The sort is a counting sort on the cost rounded to one of
@@ -29,17 +30,17 @@
 enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
-    KEYS = 128,           /* keys per block in the cost model */
+    KEYS = 128,           /* number of keys per block in the cost model */
     LENGTHS_SHARED = 512, /* most requests whose lengths are kept in shared memory */
-    UNITS_SHARED = 2048,  /* most units whose prefix sums are kept in shared memory (PAPERS) */
+    UNITS_SHARED = 2048,  /* most (request, head) units whose prefix sums are in shared memory */
     CTAS_MAX = 1024,      /* most CTAs whose loads are kept in shared memory (PAPERS) */
-    BUCKETS = 2048,       /* buckets of the counting sort */
-    L2_SECTION = 32 << 20 /* bytes of K and V that the tiles in flight should share */
+    BUCKETS = 2048,       /* number of buckets of the counting sort */
+    L2_SECTION = 32 << 20 /* bytes of K and V that tiles computed at the same time should share */
 };
 
 /*
- * Costs fitted to the times of 1 request x 16384 tokens at equal widths of 128, 64 and 32 on an
- * H200 (docs/kernels.md), at the clocks of those runs.
+ * Costs in SM clocks, fitted to the times of 1 request x 16384 tokens at equal widths of 128, 64
+ * and 32 on an H200 (docs/kernels.md), at the clocks of those runs.
  */
 extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
 extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
@@ -50,21 +51,21 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v */
+    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v of a head */
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before;         /* [batch + 1] number of tiles of one head before request b */
-    int32_t *prefix;         /* [batch * n_heads + 1] number of tasks before unit u (PAPERS) */
-    kvd_prefill_tile *piece; /* [max_pieces] pieces of the last round (PAPERS) */
-    int32_t *owner;          /* [max_pieces] CTA of each piece (PAPERS) */
+    int32_t *prefix;         /* [batch * n_heads + 1] tasks before each (request, head) (PAPERS) */
+    kvd_prefill_tile *piece; /* [max_pieces] smaller tiles of the last round (PAPERS) */
+    int32_t *owner;          /* [max_pieces] CTA of each of these tiles (PAPERS) */
 } plan_args;
 
-/* Lengths that all schedulers read, in shared memory if they fit. */
+/* Lengths of the requests that all schedulers read, in shared memory if they fit. */
 typedef struct {
     const int32_t *q_len, *kv_len;
     const int32_t *tiles_before; /* number of tiles of one head in the requests before b */
-    int longest;                 /* largest kv_len */
+    int longest;                 /* largest kv_len of a request */
 } lengths;
 
 __device__ int ceil_div(int a, int b)
@@ -85,8 +86,8 @@ __device__ float block_cost(const plan_args &p, int widths)
 
 /*
  * Calls visit(tile, index, cost of a key block) for every tile of cost.rows rows. `index` counts in
- * the order (request, head, row). `team` lanes, about as many as a unit has tiles, process a unit,
- * so no tile needs a division or a search and few lanes are idle.
+ * the order (request, head, row). `team` lanes, about as many as a (request, head) has tiles,
+ * process one (request, head). So no tile needs a division or a search and few lanes are idle.
  */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
@@ -110,7 +111,7 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
 }
 
 /*
- * Stores a tile as 16 bytes: tiles go to scattered addresses, where four small stores cost four
+ * Stores a tile as 16 bytes. Tiles go to scattered addresses, where four small stores cost four
  * times as much.
  */
 __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
@@ -180,8 +181,8 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         bucket[i] = 0;
 
     /*
-     * If all KV heads of a request fit in L2, there is one section. Otherwise each request has
-     * several sections, processed one after another.
+     * If all KV heads of a request fit in L2, there is one section of tiles. Otherwise each request
+     * has several sections, processed one after another.
      */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
@@ -218,7 +219,9 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
 
 /* ---- scheduler of the papers (ZACK, FDC) ---- */
 
-/* Returns the unit (request, query head) that task i belongs to: prefix[u] <= i < prefix[u + 1]. */
+/*
+ * Returns the unit (request, query head) to which task i belongs: prefix[u] <= i < prefix[u + 1].
+ */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 {
     int lo = 0, hi = n_units;
@@ -239,8 +242,8 @@ __device__ int papers_rows(const plan_args &p, int head)
 }
 
 /*
- * Returns the load rows * d_sum * s_kv, where s_kv is the mean number of keys that the rows attend
- * to.
+ * Returns the load of a tile, rows * d_sum * s_kv, where s_kv is the mean number of keys that its
+ * rows attend to.
  */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
@@ -251,7 +254,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /* tasks of the last round, which does not fill all CTAs */
+    /* Tasks of the last round, which does not fill all CTAs. */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
@@ -296,7 +299,9 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /* The tasks of the last round are cut again; then one warp assigns the pieces. */
+    /*
+     * The tasks of the last round are cut again; then one warp assigns the smaller tiles to CTAs.
+     */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;
@@ -406,8 +411,8 @@ size_t round256(size_t n)
 }
 
 /*
- * Returns the largest number of pieces. A task of the last round has at most `rows` rows, and each
- * piece has at least 64.
+ * Returns the largest number of tiles into which the last round is cut. A task of the last round
+ * has at most `rows` rows, and each tile has at least 64.
  */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {

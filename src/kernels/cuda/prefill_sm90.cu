@@ -8,16 +8,16 @@
  * of the exponential units. The two are equal at d_qk + d_v = 128. Both units are therefore limits,
  * and the kernel is fast because it uses them at the same time.
  *
- * Grid: one CTA per SM with four warpgroups, which takes tiles from a list. Three warpgroups
- * compute and hold 64 query rows each. The fourth has three working warps: one takes tiles and
- * announces them to the others (`take_tiles`), one fetches Q (`fetch_q`), one fetches K and V
- * through a ring of slots (`fetch_kv`). The ring continues across tile borders, so the next tile's
- * keys arrive while the current tile ends. All copies are one-dimensional: blocked storage is what
- * wgmma reads without swizzle.
+ * Grid: one CTA per SM with four warpgroups, which takes tiles of query rows from a list. Three
+ * warpgroups compute and hold 64 query rows each. The fourth has three working warps: one takes
+ * tiles and announces them to the other warps (`take_tiles`), one fetches Q (`fetch_q`), one
+ * fetches K and V through a ring of slots (`fetch_kv`). The ring continues across tile borders, so
+ * the next tile's keys arrive while the current tile ends. All copies are one-dimensional: blocked
+ * storage is what wgmma reads without swizzle.
  *
  * The three warpgroups take turns at the tensor cores. In its turn a warpgroup issues P V of its
- * last block of keys and Q K^T of its next one; then it computes exponentials while the others have
- * their turns. Key blocks are processed from the diagonal down to key 0.
+ * last block of keys and Q K^T of its next one; then it computes exponentials while the other two
+ * have their turns. Key blocks are processed from the diagonal down to key 0.
  *
  * The reference m of the exponent is not the running maximum. It is set in masked blocks (the first
  * one or two of a warpgroup's rows), and afterwards only if the sum of a thread's exponentials
@@ -33,18 +33,21 @@ namespace
 {
 
 enum {
-    WARPGROUPS = 3, /* warpgroups that compute */
+    WARPGROUPS = 3, /* number of warpgroups that compute */
     THREADS = 128 * (WARPGROUPS + 1),
-    /* registers of a computing thread; with PRODUCER_REGISTERS all 65536 of an SM */
+    /*
+     * Registers of a computing thread. With PRODUCER_REGISTERS, all 65536 registers of an SM are
+     * used.
+     */
     REGISTERS = 160,
     PRODUCER_REGISTERS = 32,
     SLOTS = 5,
     SLOT_BYTES = 128 * KVD_WIDTH_MAX * 2,
     Q_BYTES = 64 * KVD_WIDTH_MAX * 2, /* bytes of Q of one warpgroup */
-    TILES = 3,                        /* tiles that are announced ahead of time */
+    TILES = 3,                        /* number of tiles that are announced ahead of time */
     BAR_TURN = 1,                     /* named barriers BAR_TURN .. + WARPGROUPS - 1 */
     BAR_END = BAR_TURN + WARPGROUPS,
-    /* barrier of the warp that fetches K and V; racecheck does not follow __syncwarp there */
+    /* Barrier of the warp that fetches K and V; racecheck does not follow __syncwarp there. */
     BAR_FETCH
 };
 
@@ -54,16 +57,16 @@ enum {
  */
 #define SUM_LIMIT 16384.0f
 
-/* Data of a tile, computed once and read by all warps. */
+/* Data of a tile (query rows of one head of one request), computed once and read by all warps. */
 struct tile_info {
     int32_t d_qk, d_v; /* d_v is 0 if there are no more tiles */
     int32_t n_blocks;  /* number of key blocks from key 0 to the key of the last row */
-    int32_t position;  /* position of row 0 of the tile, counted in keys */
+    int32_t position;  /* position of row 0 of the tile in its sequence */
     int32_t n_rows, kv_len8;
     int32_t kv_offset;          /* first element of this KV head in a page */
     const int32_t *pages;       /* page table of the request */
-    long long q_first, o_first; /* number of elements before row 0 in q and in o */
-    long long lse;              /* index of row 0 in lse */
+    long long q_first, o_first; /* number of elements before row 0 of the tile in q and in o */
+    long long lse;              /* index of row 0 of the tile in lse */
 };
 
 struct shared {
@@ -84,13 +87,13 @@ extern __shared__ __align__(1024) unsigned char memory[];
  */
 #define SH (*(shared *)memory)
 
-/* Returns the number of keys per block; S, P and O of a thread must fit in its registers. */
+/* Returns the number of keys per block. S, P and O of a thread must fit in its registers. */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
     return d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
 }
 
-/* Position in a ring of barriers: index, and parity of the phase. */
+/* Position in a ring of barriers: index, and parity of the barrier's phase. */
 struct ring {
     int at;
     uint32_t parity;
@@ -117,7 +120,7 @@ __device__ __forceinline__ void tile_done(ring &tiles)
     step<TILES>(tiles);
 }
 /*
- * Returns x as a value that the compiler knows to be equal in all lanes, so whole warps take a
+ * Returns x as a value that the compiler knows to be equal in all lanes, so that whole warps take a
  * branch on it.
  */
 __device__ __forceinline__ int uniform(int x)
@@ -127,7 +130,9 @@ __device__ __forceinline__ int uniform(int x)
 
 /* ---- the producer's three warps ---- */
 
-/* Takes tiles from the list, in one thread that runs ahead of the others by up to TILES tiles. */
+/*
+ * Takes tiles from the list, in one thread that runs ahead of the other warps by up to TILES tiles.
+ */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -170,7 +175,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    uint32_t parities = 7; /* one bit per warpgroup */
+    uint32_t parities = 7; /* one bit per warpgroup: parity of its barrier of Q */
     for (;;) {
         wait_tile(tiles);
         const tile_info &t = SH.tile[tiles.at];
@@ -195,9 +200,9 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 }
 
 /*
- * Fetches keys first .. end-1 of one head into a slot, from K or V, whose elements in a page begin
- * at `offset` and whose width is d. One copy per page: lane i does the i-th, whose index in the
- * pool is `page`. n keys fill a block.
+ * Fetches keys first .. end-1 of one head into a slot of the ring, from K or V, whose elements in a
+ * page begin at `offset` and whose rows have d elements. One copy per page: lane i does the i-th,
+ * from page number `page` of the pool. n keys fill a block.
  */
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
                                             int offset, int d, int first, int end, int n, int page,
@@ -259,8 +264,8 @@ __device__ void fetch_kv(const kvd_prefill_args &a, int lane)
 
 /*
  * State of a warpgroup in one register, because nearly all other registers hold S, O and P. Bits
- * 0-3 are the slot, bit 4 its parity, bits 5-6 the tile, bit 7 its parity, bit 8 the parity of Q,
- * and bits 9-10 the warpgroup.
+ * 0-3 are the ring slot, bit 4 its parity, bits 5-6 the tile, bit 7 its parity, bit 8 the parity of
+ * Q, and bits 9-10 the warpgroup.
  */
 struct worker {
     uint32_t bits;
@@ -295,7 +300,7 @@ __device__ __forceinline__ void wait_slot(const worker &w)
 }
 /*
  * Tells barrier `bar` that the whole warp has read the memory that the barrier guards. Only wgmma
- * may have read it; again_qk(), where lanes read it, waits for the lanes first.
+ * may have read it. In again_qk(), where lanes read it, the lanes are waited for first.
  */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
@@ -318,9 +323,9 @@ __device__ __forceinline__ void turn_end(const worker &w)
 }
 
 /*
- * Computes one turn at the tensor cores: O += P V if PV, then S = Q K^T over DQ dims. The code from
- * the first wgmma to the wait has no branch, because with a branch in between, or with too few
- * registers, the compiler runs the wgmmas one at a time.
+ * Computes one turn of a warpgroup at the tensor cores: O += P V if PV, then S = Q K^T over DQ
+ * dims. The code from the first wgmma to the wait has no branch. With a branch in between, or with
+ * too few registers, the compiler runs the wgmmas one at a time.
  */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
@@ -415,9 +420,9 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
         }
     }
     /*
-     * Lanes have read the slot themselves, and one lane releases it for all. Its __syncwarp would
-     * order that too, but racecheck does not follow it. (The kernel was measured 1 to 3 % faster
-     * with this line than without it, for an unknown reason: the line runs seldom.)
+     * Lanes have read the ring slot themselves, and one lane releases it for all. Its __syncwarp
+     * would order that too, but racecheck does not follow it. (The kernel was measured 1 to 3 %
+     * faster with this line than without it, for an unknown reason: the line runs seldom.)
      */
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
@@ -464,7 +469,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
         /*
          * Neighbouring lanes swap halves of two chunks of 8 columns, so that the stores of a row
-         * cover whole sectors.
+         * fill whole sectors.
          */
         o += (thread & 1) * 8 + (thread & 2) * 2;
 #pragma unroll
@@ -480,16 +485,16 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
-/* Computes attention for the 64 rows of this warpgroup in the tile. */
+/* Computes attention for this warpgroup's 64 query rows of the tile. */
 template <bool BF16, int DV>
 __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
 {
     constexpr int N = block_keys(DV);
     const float c = a.map.scale * 1.44269504089f;
-    /* position of the first row */
+    /* Position of the first row of this warpgroup in its sequence. */
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
     const int d_qk = uniform(tile_of(w).d_qk);
-    /* all rows attend to all keys of the blocks before this one */
+    /* All rows attend to all keys of the blocks before this one. */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;

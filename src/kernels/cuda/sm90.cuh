@@ -47,8 +47,8 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
 }
 
 /*
- * Waits like mbar_wait, but sleeps between polls, for warps that are not urgent. A warp that polls
- * continuously takes issue slots from the warps that compute.
+ * Waits for an mbarrier as mbar_wait does, but sleeps between polls, for warps that are not urgent.
+ * A warp that polls continuously takes issue slots from the warps that compute.
  */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
     }
 }
 
-/* Arrives at the barrier and waits for all other participants. */
+/* Arrives at mbarrier `bar` and waits for all other participants. */
 __device__ __forceinline__ void mbar_meet(uint32_t bar)
 {
     asm volatile("{\n"
@@ -84,8 +84,8 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
 
 /* ---- bulk copies, fences, named barriers, register budgets ---- */
 /*
- * Copies `bytes` bytes (a multiple of 16) of contiguous global memory into shared memory and counts
- * them on `bar`.
+ * Starts a copy of `bytes` bytes (a multiple of 16) of contiguous global memory into shared memory,
+ * and counts them on mbarrier `bar`.
  */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                           uint32_t bar)
@@ -112,7 +112,7 @@ __device__ __forceinline__ void bar_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/* Returns true in one lane of a converged warp. */
+/* Returns true in one lane of a converged warp, false in the other lanes. */
 __device__ __forceinline__ bool elect_one(void)
 {
     uint32_t yes;
@@ -212,8 +212,9 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define F7 F6, F(7)
 
 /*
- * Defines wgmma_ss, which computes x [64][N] = A [64][16] B [16][N], or x += A B if `more`. A and B
- * are given by descriptors and summed along their 16-byte rows. N is twice the length of x.
+ * Defines wgmma_ss for one N, which computes x [64][N] = A [64][16] B [16][N], or x += A B if
+ * `more`. A and B are given by descriptors and summed along their 16-byte rows. N is twice the
+ * number of registers x of a thread.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -239,8 +240,8 @@ WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
 #undef WGMMA_SS
 
 /*
- * Defines wgmma_rs, which computes x [64][N] += A [64][16] B [16][N]. A is in registers a[0..3]. B
- * is given by a descriptor and summed across its 16-byte rows.
+ * Defines wgmma_rs for one N, which computes x [64][N] += A [64][16] B [16][N]. A is in registers
+ * a[0..3]. B is given by a descriptor and summed across its 16-byte rows.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \
@@ -318,7 +319,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* Returns two floats as 16-bit values, lo in the low half. */
+/* Returns two floats as packed 16-bit values (bf16 if BF16, else fp16), `lo` in the low half. */
 template <bool BF16> __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
     uint32_t r;

@@ -1,6 +1,6 @@
 /*
  * Public functions of include/kvdim/attention.h: they check arguments, create objects and keep the
- * last error.
+ * last error of each thread.
  */
 #include "kvdim/attention.h"
 
@@ -15,7 +15,10 @@ _Static_assert((int)KVDIM_PAGE_TOKENS == (int)KVD_PAGE_TOKENS, "tokens of a page
 
 static _Thread_local kvd_err last;
 
-/* Sets the thread's last error message to the printf arguments, and has the value `status`. */
+/*
+ * Sets the thread's last error message from printf arguments. The value of the expression is
+ * `status`.
+ */
 #define FAIL(status, ...) (kvd_fail(&last, __VA_ARGS__), (status))
 
 int kvdim_attention_abi(void)
@@ -176,7 +179,10 @@ static kvdim_status check_batch(const kvdim_layer *layer, const kvdim_batch *b)
     return KVDIM_OK;
 }
 
-/* Sets the first row of each request and the number of rows of a plan, from its lengths. */
+/*
+ * Sets the first row in Q and O of each request of a plan, and the number of rows, from the
+ * requests' lengths.
+ */
 static void place_rows(kvdim_plan *p)
 {
     p->n_new = 0;
@@ -192,8 +198,8 @@ static void place_rows(kvdim_plan *p)
 }
 
 /*
- * Returns a plan that holds the request lengths but no backend state. On failure returns NULL and
- * sets the error message `last`.
+ * Returns a plan that holds the request lengths but no data of a backend. On failure returns NULL
+ * and sets the error message `last`.
  */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
@@ -307,7 +313,7 @@ int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request)
  * ---- work ---------------------------------------------------------------------------------------
  */
 
-/* Checks that the address of an argument is a multiple of `bytes`. */
+/* Returns an error unless the address of an argument is a multiple of `bytes`. */
 static kvdim_status check_aligned(const char *name, const void *address, size_t bytes)
 {
     return (uintptr_t)address % bytes
@@ -318,8 +324,8 @@ static kvdim_status check_aligned(const char *name, const void *address, size_t 
 }
 
 /*
- * Returns the alignment of the pool that is checked, in bytes. attention.h asks for 128, which the
- * kernels of a GPU rely on; a CPU reads single elements.
+ * Returns the alignment, in bytes, that the address of the page pool must have. attention.h asks
+ * for 128, on which GPU kernels rely; a CPU reads single elements.
  */
 static size_t pool_alignment(const kvdim_layer *layer)
 {

@@ -35,8 +35,8 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
 }
 
 /*
- * Returns n floats, which the caller frees. Returns NULL if n is 0 and, with *err filled, if memory
- * runs out.
+ * Allocates n floats, which the caller frees. Returns NULL if n is 0 and, with *err filled, if
+ * memory runs out.
  */
 static float *floats(size_t n, kvd_err *err)
 {
@@ -66,7 +66,10 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
  * ---- append -------------------------------------------------------------------------------------
  */
 
-/* Stores one row of d elements as token t of a blocked matrix; clears the rest of its group. */
+/*
+ * Stores a row of d elements as token t of a matrix in layout BLOCKED. Sets the tokens after t in
+ * its group of 8 to zero.
+ */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];
@@ -200,7 +203,10 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
     return KVDIM_OK;
 }
 
-/* Writes PLAIN O to rows, and PLAIN lse [n_heads][n_new] in the order of the public header. */
+/*
+ * Converts the outputs from PLAIN to the layouts of the public header: O to rows, and lse
+ * [n_heads][n_new] to [n_heads][rows] in prefill or [rows][n_heads] in decode.
+ */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
 {

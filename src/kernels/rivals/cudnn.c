@@ -1,7 +1,7 @@
 /*
- * cuDNN's fused attention through its backend API. The library is loaded at run time; only types
- * and enumerations come from its headers. The graphs that its attention engines recognise are those
- * that cudnn-frontend builds.
+ * cuDNN's fused attention through its backend API. cuDNN is loaded at run time; only types and
+ * enumerations come from its headers. Its attention engines recognise the graphs that
+ * cudnn-frontend builds, so those are built here.
  */
 #include "kernels/rivals/cudnn.h"
 
@@ -45,7 +45,7 @@ int kvd_cudnn_version(int *version, kvd_err *err)
 
 typedef struct {
     int form;
-    desc config, plan; /* execution plan is NULL until created */
+    desc config, plan; /* the execution plan is NULL until created */
     int64_t workspace;
     int refused;
     double us;
@@ -60,7 +60,10 @@ struct kvd_cudnn_plan {
     int n_forms;
     candidate *list;
     int n_list, chosen;
-    /* [batch] query rows, ragged decode; per form its part of [FORMS_MAX][batch] */
+    /*
+     * Device [FORMS_MAX][batch]: number of query rows of each request for each graph form, in
+     * ragged decode.
+     */
     int32_t *rows_dev;
     float scale, minus_inf;
     int32_t q_len, kv_len;
@@ -68,7 +71,7 @@ struct kvd_cudnn_plan {
 };
 
 /*
- * Returns an empty list of cuDNN calls; the descriptors that these calls create belong to plan p.
+ * Returns an empty list of cuDNN calls. The descriptors that these calls create belong to plan p.
  */
 static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 {
@@ -78,8 +81,8 @@ static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 /* ---- candidates: configurations of cuDNN engines --------------------------------------------- */
 
 /*
- * Writes the name of a configuration, such as "composite heads engine 5 knobs 24=33": the engine
- * and its knobs.
+ * Writes the name of a cuDNN engine configuration, such as "composite heads engine 5 knobs 24=33":
+ * the engine and its knobs.
  */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
@@ -117,8 +120,8 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
 }
 
 /*
- * Adds the configurations that the heuristics return for form number fi, each once. A heuristics
- * mode that returns nothing is not an error.
+ * Adds the engine configurations that cuDNN's heuristics return for graph form number fi, each
+ * once. A heuristics mode that returns nothing is not an error.
  */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
@@ -163,8 +166,8 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 }
 
 /*
- * Makes the execution plan of a candidate. cuDNN decides here if it supports the shape, and may
- * compile.
+ * Makes the cuDNN execution plan of a candidate (engine configuration). cuDNN decides here if it
+ * supports the shape, and may compile.
  */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
@@ -238,8 +241,8 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
 }
 
 /*
- * Fills the query row counts of ragged decode: every request has as many rows as the graph form,
- * whatever the caller's q_len.
+ * Fills the numbers of query rows for ragged decode. Every request has as many rows as the graph
+ * form, whatever the caller's q_len.
  */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
@@ -293,7 +296,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* The first graph is the standard one and must be buildable; the others may fail. */
+    /* The first graph is the standard one and must be buildable; the other graphs may fail. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -412,11 +415,11 @@ int kvd_cudnn_run(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_e
 typedef struct {
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    void *scratch; /* twice the L2 size, overwritten before each run */
+    void *scratch; /* device memory of twice the L2 size, overwritten before each run */
     size_t scratch_bytes;
 } stopwatch;
 
-/* Times one run of candidate i in us, after the scratch memory has been written. */
+/* Times one run of candidate i in microseconds, after the scratch memory has been overwritten. */
 static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const stopwatch *w,
                      double *us, kvd_err *err)
 {
@@ -441,8 +444,8 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
 }
 
 /*
- * Makes every candidate's plan and allocates one workspace for all. If memory is short, the
- * candidates that need most are refused.
+ * Makes every candidate's cuDNN execution plan and allocates one workspace for all. If memory is
+ * short, the candidates that need most are refused.
  */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
@@ -537,7 +540,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* this plan was made before, so it cannot fail; the earlier message is kept */
+        /* This plan was made before, so the call cannot fail; the earlier message is kept. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)

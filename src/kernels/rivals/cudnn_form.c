@@ -1,6 +1,6 @@
 /*
  * Builds attention as cuDNN graphs. cuDNN's engines recognise attention by the operations, their
- * order and their types, which are those that cudnn-frontend builds.
+ * order and their types, so the graphs are those that cudnn-frontend builds.
  */
 #include "kernels/rivals/cudnn_form.h"
 
@@ -21,7 +21,10 @@ int kvd_cudnn_load(kvd_err *err)
         return kvd_fail(err, "cuDNN: libcudnn.so.9 is not there (%s)", dlerror());
     const struct {
         const char *name;
-        /* address of a function pointer; filled by memcpy, because C has no such conversion */
+        /*
+         * Address of a function pointer of kvd_cudnn_lib, filled by memcpy, because C has no
+         * conversion from void * to a function pointer.
+         */
         void *to;
     } want[] = {
         {"cudnnGetVersion", &kvd_cudnn_lib.version},
@@ -74,7 +77,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* ids of intermediates start at UID_INNER, 100 for each form */
+/* Ids of intermediate tensors start at UID_INNER and use 100 numbers for each form. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {
@@ -139,8 +142,8 @@ static void add_op(builder *b, desc op, const char *what)
 }
 
 /*
- * Adds the operation y = mode(x, other, select) and returns y. `other` and `select` may be NULL.
- * `axis` is used by GEN_INDEX only.
+ * Adds the pointwise operation y = mode(x, other, select) to the graph and returns y. `other` and
+ * `select` may be NULL. `axis` is used by GEN_INDEX only.
  */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
@@ -185,7 +188,10 @@ static desc reduce(builder *b, cudnnReduceTensorOp_t how, desc x)
     return y;
 }
 
-/* Adds the operation c = a b. m, n and k are the lengths of ragged requests, NULL if not ragged. */
+/*
+ * Adds the product c = a b to the graph. m, n and k are tensors with the lengths of ragged
+ * requests; NULL if lengths are equal.
+ */
 static void matmul(builder *b, desc a, desc bb, desc c, desc m, desc n, desc k)
 {
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
@@ -223,7 +229,7 @@ static desc float_op(builder *b, cudnnPointwiseMode_t mode, desc x, desc other, 
     return pointwise(b, mode, CUDNN_DATA_FLOAT, 0, x, other, select, inner(b, CUDNN_DATA_FLOAT, 0));
 }
 
-/* Sets the scores of keys and queries after a request's lengths to -inf. */
+/* Sets the scores of keys and queries after a request's last one to -inf. */
 static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_INT32, s), col = index_of(b, 3, CUDNN_DATA_INT32, s);
@@ -335,7 +341,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
         desc e = float_op(&b, CUDNN_POINTWISE_SUB, x, top, NULL);
         e = float_op(&b, CUDNN_POINTWISE_EXP, e, NULL, NULL);
         desc sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, e);
-        /* max + log sum is not used, but the engines recognise the softmax by it. */
+        /* max + log sum is not used, but cuDNN's engines recognise the softmax by it. */
         desc log_sum = pointwise(&b, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, 0, sum, NULL, NULL,
                                  inner(&b, CUDNN_DATA_FLOAT, 1));
         pointwise(&b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, 0, top, log_sum, NULL,

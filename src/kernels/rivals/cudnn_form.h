@@ -42,7 +42,7 @@ typedef struct {
     __typeof__(cudnnBackendExecute) *execute;
 } kvd_cudnn_library;
 
-/* Function pointers of the library, filled by kvd_cudnn_load. */
+/* Function pointers of cuDNN, filled by kvd_cudnn_load. */
 extern kvd_cudnn_library kvd_cudnn_lib;
 
 /*
@@ -53,9 +53,11 @@ int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
 
-/* All descriptors of a plan, in order of creation. They live until kvd_cudnn_heap_release. */
+/*
+ * All cuDNN descriptors of a plan, in order of creation. They exist until kvd_cudnn_heap_release.
+ */
 typedef struct {
-    desc *made; /* [KVD_CUDNN_DESCS_MAX] */
+    desc *made; /* [KVD_CUDNN_DESCS_MAX] descriptors */
     size_t n;
 } kvd_cudnn_heap;
 
@@ -69,7 +71,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap);
 typedef struct {
     kvd_cudnn_heap *heap;
     cudnnStatus_t status;
-    const char *what; /* name of the step that failed */
+    const char *what; /* name of the call that failed */
     char words[256];  /* cuDNN's own error text */
 } kvd_cudnn_steps;
 
@@ -134,7 +136,7 @@ static inline void finish(kvd_cudnn_steps *b, desc d, const char *what)
 
 #ifdef KVD_HAVE_CUDNN
 
-/* Unique ids of the tensors that are supplied at run time. */
+/* Unique ids of the tensors that are supplied when a graph runs. */
 enum {
     UID_Q = 1,
     UID_K,
@@ -143,27 +145,30 @@ enum {
     UID_SCALE,
     UID_Q_LEN,
     UID_KV_LEN,
-    UID_NO_PADDING, /* -inf of the padding select */
-    UID_NO_FUTURE,  /* -inf of the causal select */
+    UID_NO_PADDING, /* constant -inf for scores of padding */
+    UID_NO_FUTURE,  /* constant -inf for scores of later keys */
     UID_LAST
 };
 
-/* One operation graph, finalised. */
+/* One finalised operation graph of attention. */
 typedef struct {
     const char *name;
     desc graph;
-    /* number of query rows per head: q_len, or the group size for a folded decode step */
+    /*
+     * Number of query rows per head: q_len, or the number of query heads per KV head for a folded
+     * decode step.
+     */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
 
 /*
- * Builds one graph for a checked shape. Its descriptors are added to `heap`. Returns 0, or -1 and
- * fills *err.
- * - `number`: index of the form, different for every form of a plan.
+ * Builds one operation graph of attention for a checked shape. Its descriptors are added to `heap`.
+ * Returns 0, or -1 and fills *err.
+ * - `number`: index of the graph, different for every graph of a plan.
  * - `folded`: 1 makes the query heads of a KV head the rows of one head (requires q_len 1).
  * - `whole`: 1 selects the one-operation form, which has no causal mask (requires q_len 1 or causal
- *   0).
+ * 0).
  */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);

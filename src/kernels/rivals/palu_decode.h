@@ -1,9 +1,9 @@
 /*
- * Palu's decode attention in CUDA for Hopper (sm_90a). One kernel rebuilds K, applies RoPE, and
- * computes scores, softmax and the weighted sum of value latents. The query heads of a KV head
- * share its rebuild. bf16 or fp16, layout PAGED of kernels/rivals/palu_layout.h. The work is cut
- * into equal runs of pages; partial results are merged in a fixed order, so the same lengths give
- * the same bits.
+ * Palu's decode attention in CUDA for Hopper (sm_90a). One kernel rebuilds K from latents, applies
+ * RoPE, and computes scores, softmax and the weighted sum of value latents. The query heads of a KV
+ * head share its rebuilt K. bf16 or fp16, layout PAGED of kernels/rivals/palu_layout.h. The work is
+ * cut into equal runs of pages. Partial results are merged in a fixed order, so the same lengths
+ * give the same bits.
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_H
 #define KVD_KERNELS_RIVALS_PALU_DECODE_H
@@ -20,20 +20,23 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_palu_shape shape;
     int32_t batch, max_pages;
-    const int32_t *kv_len;     /* device [batch], >= 1 */
-    const int32_t *page_table; /* device [batch][max_pages] */
-    const void *q;             /* device [batch][n_heads * 128], after RoPE */
-    const void *pool;          /* device, pages of latents of this layer */
-    const void *up;            /* device, packed U */
+    const int32_t *kv_len;     /* device [batch]: keys of each request, >= 1 */
+    const int32_t *page_table; /* device [batch][max_pages]: pages of each request */
+    const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
+    const void *pool;          /* pages of latents of this layer, on the device */
+    const void *up;            /* packed matrices U, on the device */
     /*
-     * Device [max position][64], at least 64 rows. Row p has the cosines and sines of p * w_i. The
-     * kernel splits a position into its page's first position plus 0 .. 63, so the angles must be
-     * linear in the position.
+     * RoPE tables, device [max position][64], at least 64 rows. Row p has the cosines and sines of
+     * p * w_i. The kernel splits a position into its page's first position plus 0 .. 63, so the
+     * angles must be linear in the position.
      */
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
-    int32_t n_clusters; /* number of clusters, from kvd_palu_decode_clusters() */
-    /* device, kvd_palu_decode_workspace_bytes() bytes; must be kept from plan to run */
+    int32_t n_clusters; /* number of clusters to launch, from kvd_palu_decode_clusters() */
+    /*
+     * Device memory, kvd_palu_decode_workspace_bytes() bytes. Its contents must be kept from
+     * kvd_palu_decode_plan to kvd_palu_decode.
+     */
     void *workspace;
 } kvd_palu_decode_args;
 
@@ -45,8 +48,8 @@ int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
 /*
- * Creates the plan by counting pages from kv_len on the device. One plan serves every layer with
- * the same lengths.
+ * Fills args->workspace with the number of pages of every request, counted on the device from
+ * kv_len. One plan serves every layer with the same lengths.
  */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
 /*

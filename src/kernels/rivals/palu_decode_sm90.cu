@@ -5,15 +5,15 @@
  * A cluster of two CTAs processes a run of pages (64 tokens each) of one latent group. Each CTA
  * computes two of the group's four KV heads and keeps their U (rank_k x 256, up to 128 KB) in
  * shared memory. Latents arrive in pieces of 64 ranks (8 KB) through a ring buffer. Each CTA
- * fetches half of every piece, and the copy engine delivers it to both CTAs, so latents leave L2
- * once.
+ * fetches half of every piece, and the copy engine delivers it to both CTAs, so latents are read
+ * from L2 once.
  *
  * Two warpgroups take pages in turn. The steps for one page of one warpgroup:
  * - K [64 tokens][2 heads x 128] = L U, by wgmma m64n256k16, accumulators in registers. The other
  *   warpgroup does the rest of its page meanwhile, so the tensor cores always rebuild.
  * - RoPE on the accumulators. RoPE at position 64 j + t is a rotation by 64 j, which is applied to
- *   q instead, together with the scale, followed by a rotation by t. The latter has the same 64
- *   rows of angles for every page, which are kept in registers and shared memory.
+ *   q instead, together with the scale, followed by a rotation by t. The rotations by t = 0 .. 63
+ *   have the same angles for every page, which are kept in registers and shared memory.
  * - S [64][8 queries] = K q, by mma.sync, with the rebuilt K rounded to 16 bits as A operand from
  *   registers. Queries of the first head are columns 0 .. 3, of the second head columns 4 .. 7.
  * - Online softmax, then O^T [rank_v][8] += V^T P, by mma.sync, with V transposed by ldmatrix.
@@ -24,11 +24,11 @@
  * tokens (results/h200/rivals/palu_decode.csv). A page takes about 2460 clocks of rebuild and 4900
  * clocks of other work, which two warpgroups in turn do not hide completely. The other work is long
  * for two reasons: each small product waits for the running rebuild step (128 clocks) before it
- * gets the tensor core, and U leaves room for only ten pieces of 8 KB of latents. Giving V to three
- * separate warps, completely or by half, was measured and is slower (599 us and 524 us instead of
- * 514 us).
+ * gets the tensor core, and U leaves room for only ten pieces of 8 KB of latents. A variant in
+ * which three separate warps compute V, completely or by half, was measured and is slower (599 us
+ * and 524 us instead of 514 us).
  *
- * Grid: kvd_palu_decode_clusters() clusters of 2 CTAs of 384 threads (2 x 128 consume, 1 thread
+ * Grid: kvd_palu_decode_clusters() clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread
  * copies). The pages of all (group, request), group after group, are cut into equal runs. Each
  * warpgroup writes its part of a (group, request) as unnormalised sums; a second launch merges the
  * parts in the order of the runs.
@@ -47,25 +47,31 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    PIECE_BYTES = PIECE_RANKS * TOKENS * 2, /* bytes of one slot (place) of the ring buffer */
+    /* Bytes of one slot of the ring buffer (64 ranks of 64 tokens). */
+    PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
     QUERIES = 8, /* columns of S: 2 KV heads x 4 query heads */
     QUERY_PITCH = 2 * D + 16,
     THREADS = 384,
     SMEM_MAX = 232448,
-    /* queries: 2 warpgroups x 8 x QUERY_PITCH bytes */
+    /* Offset in shared memory of the queries: 2 warpgroups x 8 x QUERY_PITCH bytes. */
     OFF_QUERY = 0,
-    /* softmax weights: 2 x 64 tokens x 8 x 2 bytes */
+    /* Offset of the softmax weights: 2 x 64 tokens x 8 x 2 bytes. */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2, /* maxima, later sums: 2 x 4 warps x 8 floats */
+    /* Offset of maxima, later sums: 2 x 4 warps x 8 floats. */
+    OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8, /* barriers `full` and `free` of U */
-    /* RoPE angles: [8 - TURNS_KEPT][128 threads] x 4 pairs of cosine and sine, 16 bits each */
+    /* Offset of the barriers `full` and `free` of U. */
+    OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
+    /*
+     * Offset of the RoPE angles: [8 - TURNS_KEPT][128 threads] x 4 times cosine and sine, 16 bits
+     * each.
+     */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
     /*
-     * number of a thread's 8 groups of RoPE angles that it keeps in registers; the others are in
-     * shared memory
+     * Number of a thread's 8 groups of RoPE angles that it keeps in registers. The other groups are
+     * in shared memory.
      */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
@@ -83,7 +89,8 @@ struct params {
     const uint16_t *pool, *up, *q;
     const int32_t *kv_len, *page_table, *prefix; /* prefix [batch + 1]: pages before each request */
     const float *cosine, *sine;
-    float *part, *part_ml; /* [slot][CTA of cluster][warpgroup] x [8][rank_v], [8][2] */
+    /* Partial results [slot][CTA of cluster][warpgroup] x [8][rank_v], [8][2]. */
+    float *part, *part_ml;
     uint16_t *o;
     int batch, max_pages, n_heads, n_groups, group; /* group: query heads per KV head */
     int rank_k, rank_v, places, n_clusters;
@@ -162,7 +169,7 @@ __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t byt
 
 /*
  * Starts a copy of `bytes` bytes to shared address `to` of both CTAs of the cluster. In each CTA
- * the arriving bytes are counted on its own barrier `bar`.
+ * the arriving bytes are counted on that CTA's barrier `bar`.
  */
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t bar, uint64_t policy)
@@ -175,8 +182,8 @@ __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint
 }
 
 /*
- * Returns a wgmma descriptor of a matrix in shared memory without swizzle. The strides are the
- * bytes between 8 x 8 blocks along K and along M or N.
+ * Returns a wgmma descriptor of a matrix in shared memory without swizzle. `along_k` and `along_mn`
+ * are the bytes between 8 x 8 blocks along K and along M or N.
  */
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t along_k,
                                                uint32_t along_mn)
@@ -221,7 +228,7 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t along_
           "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])              \
         : "l"(a), "l"(b), "r"(accumulate))
 
-/* Computes d [64 tokens][256] += A [64][16] B [16][256], or d = A B if accumulate is 0. */
+/* Computes d [64 tokens][256] += A [64][16] B [16][256] by wgmma, or d = A B if accumulate is 0. */
 template <int dtype>
 __device__ __forceinline__ void rebuild_step(float (&d)[128], uint64_t a, uint64_t b,
                                              int accumulate)
@@ -237,7 +244,7 @@ template <int left> __device__ __forceinline__ void rebuild_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-/* Computes c [16][8] += a [16][16] b [16][8]. */
+/* Computes c [16][8] += a [16][16] b [16][8] by mma.sync. */
 template <int dtype>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -263,7 +270,7 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t addre
                  : "memory");
 }
 
-/* Returns two floats as 16-bit values, `low` in the low half. */
+/* Returns two floats as packed 16-bit values, `low` in the low half. */
 template <int dtype> __device__ __forceinline__ uint32_t pack(float low, float high)
 {
     uint32_t r;
@@ -274,7 +281,7 @@ template <int dtype> __device__ __forceinline__ uint32_t pack(float low, float h
     return r;
 }
 
-/* Returns the high (if `high`) or the low 16-bit value of a packed pair as a float. */
+/* Returns the high (if `high`) or the low of two packed 16-bit values as a float. */
 template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int high)
 {
     const uint32_t x = high ? two >> 16 : two & 0xffff;
@@ -324,8 +331,8 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 
 struct run {
     /*
-     * first page of the run and the page after its last, counted over all groups; number of pages
-     * of one group; index of the cluster
+     * First page of the run and the page after its last, counted over all latent groups; number of
+     * pages of one group; index of the cluster.
      */
     int begin, end, per_group, cluster;
 };
@@ -341,7 +348,7 @@ __device__ __forceinline__ run my_run(const params &p)
     return r;
 }
 
-/* Returns the request that page x belongs to, where x counts the pages of one latent group. */
+/* Returns the request to which page x belongs; x counts the pages of one latent group. */
 __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int x)
 {
     int low = 0, high = batch;
@@ -356,8 +363,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies U and the latents of the run of pages into shared memory, in one thread. Within one group,
- * K of page i + 1 is copied before V of page i.
+ * Copies U and the latents of the run of pages into shared memory, in one thread. In each latent
+ * group, K of page i + 1 is copied before V of page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -390,7 +397,8 @@ __device__ __forceinline__ void produce(const params &p, uint32_t smem)
         const int g = x / per_group, group_end = min(end, (g + 1) * per_group);
         const char *pages = reinterpret_cast<const char *>(p.pool + g * group_elements);
         const char *v_before = nullptr;
-        const uint32_t up_piece = static_cast<uint32_t>(p.rank_k) / 16 * 8192; /* 16 ranks: 8 KB */
+        /* Bytes of 16 ranks of U: 8 KB. */
+        const uint32_t up_piece = static_cast<uint32_t>(p.rank_k) / 16 * 8192;
         if (turn > 0)
             barrier_wait(up_full + 8, static_cast<uint32_t>(turn - 1) & 1);
         barrier_expect(up_full, up_piece);
@@ -431,7 +439,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     const int w = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) >> 7, 0),
               tid = threadIdx.x & 127;
     const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), lane = tid & 31;
-    /* row and column pair of this thread in an 8 x 8 block */
+    /* Row of this thread in an 8 x 8 block, and index of its two columns. */
     const int row = lane >> 2, quad = lane & 3;
     constexpr uint32_t places = places_for(rank_k),
                        k_pieces = (rank_k + PIECE_RANKS - 1) / PIECE_RANKS;
@@ -443,12 +451,15 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     char *const weights = base + OFF_P + w * TOKENS * QUERIES * 2;
     float *const tops = reinterpret_cast<float *>(base + OFF_MAX) + w * 4 * QUERIES;
     const int my_query = tid >> 4,
-              /* this thread rotates pairs my_pair .. my_pair + 3 of one query */
+              /*
+               * This thread rotates dims my_pair .. my_pair + 3 of one query, each with the dim 64
+               * further.
+               */
         my_pair = (tid & 15) * 4;
 
     /*
-     * Rotations by 0 .. 63 positions in the order of this thread's accumulators; cosine and sine as
-     * 16-bit values.
+     * RoPE rotations by 0 .. 63 positions, in the order of this thread's accumulators; cosine and
+     * sine as 16-bit values.
      */
     uint32_t turn_by[TURNS_KEPT * 4];
 #pragma unroll
@@ -468,7 +479,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     named_sync(5, 256);
 
     float d[128];
-    uint32_t sequence = 0; /* number of pieces that passed through the ring before this group */
+    /* Number of pieces of latents that passed through the ring before this group. */
+    uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
         const int g = x / per_group, group_end = min(end, (g + 1) * per_group), group_begin = x;
@@ -501,8 +513,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
                 /*
-                 * Rebuild of K. Warpgroups issue in turn, so that one page's product is not slowed
-                 * by the other's.
+                 * Rebuild K of the page. Warpgroups issue in turn, so that one page's product is
+                 * not slowed by that of the other page.
                  */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
@@ -533,8 +545,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     named_arrive(2 - w, 256);
 
                 /*
-                 * Queries rotated back by the page's first position, times scale and log2 e, in the
-                 * order of mma's B operand.
+                 * Rotate the queries back by the page's first position, multiply them by scale and
+                 * log2 e, and store them in the order of mma's B operand.
                  */
                 {
                     /*
@@ -569,8 +581,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 named_sync(3 + w, 128);
 
                 /*
-                 * RoPE within the page, then scores: 16 dims and their partners at a time. Four
-                 * chains of mma, so that they overlap.
+                 * Apply RoPE within the page, then compute the scores: 16 dims and those 64 further
+                 * at a time, in four chains of mma, so that they overlap.
                  */
                 float s[4][4] = {};
 #pragma unroll
@@ -662,7 +674,9 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack<dtype>(s[0][2], s[0][3]);
                 named_sync(3 + w, 128);
 
-                /* O^T += V^T P: warp i takes latents 16 i .. 16 i + 15 of every piece. */
+                /*
+                 * O^T += V^T P: warp i takes latents 16 i .. 16 i + 15 of every piece of 64 ranks.
+                 */
                 uint32_t b0[4], b1[4];
                 load_transposed(b0, smem_address(weights) + static_cast<uint32_t>(lane) * 16);
                 load_transposed(b1, smem_address(weights) + static_cast<uint32_t>(lane + 32) * 16);
@@ -707,8 +721,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             /*
-             * Write the partial result of this warpgroup for group g and request b: unnormalised
-             * sums, maxima of the scores, and sums of the weights.
+             * Write the partial result of this warpgroup for latent group g and request b:
+             * unnormalised sums, maxima of the scores, and sums of the softmax weights.
              */
             const long long slot =
                 ((static_cast<long long>(cluster) + g * p.batch + b) * 2 + rank) * 2 + w;
@@ -763,7 +777,8 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             barrier_init(smem + OFF_FULL + i * 8, 1);
-            barrier_init(smem + OFF_EMPTY + i * 8, 8); /* 4 warps of one warpgroup in each CTA */
+            /* 8 arrivals: 4 warps of one warpgroup in each CTA. */
+            barrier_init(smem + OFF_EMPTY + i * 8, 8);
         }
         barrier_init(smem + OFF_UP_BARRIERS, 1);
         barrier_init(smem + OFF_UP_BARRIERS + 8, 8);
@@ -866,7 +881,9 @@ cudaError_t check(const kvd_palu_decode_args *a)
 
 typedef void (*kernel)(params);
 
-/* Returns the kernel for one rank: rank_k is 16 * step. */
+/*
+ * Returns the kernel for rank_k, which is searched among 16 * step and the smaller multiples of 16.
+ */
 template <int dtype, int step> kernel kernel_of(int rank_k)
 {
     if constexpr (step > KVD_PALU_RANK_K_MIN / 16) {

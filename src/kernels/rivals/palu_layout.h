@@ -40,35 +40,38 @@ extern "C" {
 
 enum {
     KVD_PALU_D_HEAD = 128,
-    KVD_PALU_GROUP = 4, /* number of KV heads that share one latent */
+    KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
-    /* ranks must be multiples of this, and at most 256 (p >= 0.5) */
+    /* Ranks must be multiples of this, and at most 256 (p >= 0.5). */
     KVD_PALU_RANK_STEP = 16,
-    /* smallest rank of K; below it the rebuild would no longer be the larger part of the work */
+    /*
+     * Smallest rank of K. With smaller ranks, rebuilding K would no longer be the larger part of
+     * the work.
+     */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
-    KVD_PALU_QUERIES_MAX = 4 /* most query heads per KV head */
+    KVD_PALU_QUERIES_MAX = 4 /* largest number of query heads per KV head */
 };
 
 typedef struct {
-    int n_heads, n_kv_heads; /* n_kv_heads a multiple of 4; n_heads / n_kv_heads in 1 .. 4 */
-    int rank_k, rank_v;      /* ranks of a group of 4 KV heads */
+    int n_heads, n_kv_heads; /* n_kv_heads: a multiple of 4; n_heads / n_kv_heads: 1 .. 4 */
+    int rank_k, rank_v;      /* ranks of the latents of K and V of a group of 4 KV heads */
 } kvd_palu_shape;
 
-/* Returns 0 if the kernel supports the shape, else -1. */
+/* Returns 0 if the kernel kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
 /*
- * Return the number of 16-bit elements of one page of the cache, and of the matrices U of one
- * layer.
+ * Return the number of 16-bit elements of one page of the cache, and of the packed matrices U of
+ * one layer.
  */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
 /*
- * Convert PLAIN float32 to PAGED 16-bit on the host. `dtype` is KVD_F16 or KVD_BF16. Only the
- * elements of existing tokens are written in the pool, and zeros in the V rows of last pages at and
- * after kv_len.
+ * Convert PLAIN float32 data to PAGED 16-bit data on the host. `dtype` is KVD_F16 or KVD_BF16. In
+ * the pool only the elements of existing tokens are written, and zeros in the V rows of last pages
+ * at and after kv_len.
  */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,
@@ -76,17 +79,14 @@ void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t
 void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, uint16_t *up_packed);
 
 /*
- * Reference implementation of Palu's decode attention: double accumulation, layout PLAIN of
- * kernels/rivals/palu_layout.h, any rank of at least 1.
- */
-
-/*
- * Computes decode attention on latents. n_kv is the sum of kv_len.
+ * Reference implementation of Palu's decode attention on latents: double accumulation, layout
+ * PLAIN, any rank of at least 1. n_kv is the sum of kv_len.
  * - `q`: input, [batch][n_heads * 128], after RoPE.
  * - `k_latent`: input, [n_groups][n_kv][rank_k].
  * - `v_latent`: input, [n_groups][n_kv][rank_v].
  * - `up`: input, [n_kv_heads][rank_k][128].
- * - `cos`, `sin`: inputs, [at least the largest kv_len][64], for pairs (i, i + 64) as in Hugging
+ * - `cos`, `sin`: inputs, [at least the largest kv_len][64], for pairs of dims (i, i + 64) as in
+ * Hugging
  *   Face Llama.
  * - `out`: output, [batch][n_heads * rank_v], float64.
  *

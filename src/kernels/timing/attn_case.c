@@ -146,7 +146,10 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* one per kind of answer; KVD_WIDTH_USE_PADDED shares that of KVD_WIDTH_USE_OWN */
+    /*
+     * References to check outputs, one per kind of output; KVD_WIDTH_USE_PADDED uses that of
+     * KVD_WIDTH_USE_OWN.
+     */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;
@@ -230,7 +233,8 @@ static bool within(const entry *e, kvd_dtype dtype)
 /* ---- scheduling and balance ---- */
 
 /*
- * Creates the work plan that all later launches of an implementation use. This call is not timed.
+ * Assigns the work of an implementation to CTAs once, for all later launches. This call is not
+ * timed.
  */
 static int plan_once(running *r, entry *e, kvd_err *err)
 {
@@ -240,7 +244,7 @@ static int plan_once(running *r, entry *e, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of layers that one call of `plan` plans. */
+/* Returns the number of layers whose work one call of `plan` assigns to CTAs. */
 static int plan_layers(const running *r, const entry *e)
 {
     const int n = e->impl->plan_layers[r->c->problem->phase];

@@ -232,7 +232,6 @@ static int check_usage(void *config, kvd_err *err)
     return status;
 }
 
-/* Prints the implementations and schedulers that --list shows. */
 static void print_list(void)
 {
     printf("%-15s %-5s %-15s %-12s %-20s %s\n", "impl", "on", "phases", "types", "schedules",

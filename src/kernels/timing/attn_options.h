@@ -9,17 +9,16 @@
 #include "kernels/timing/impl.h"
 #include "kernels/timing/problem.h"
 
-/* Reads the widths of a case from the command line, a CSV file or a rates file. */
-
 typedef struct {
     char name[KVD_WIDTHS_NAME];
     kvd_attn_heads heads;
 } kvd_width_list;
 
 /*
- * The caller sets the head counts and d_head; the functions below set the widths. If a list has
- * fewer widths than there are KV heads, it is repeated. More widths than KV heads are an error;
- * from a rates file the first ones are used.
+ * Functions that set the widths (kept dimensions of each head) of a benchmark case. The caller sets
+ * the head counts and d_head. If a list has fewer widths than there are KV heads, it is repeated.
+ * More widths than KV heads are an error; from a file of kept widths (rates.h5) the first ones are
+ * used.
  */
 
 /*
@@ -32,17 +31,19 @@ typedef struct {
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
 /*
- * Sets the widths to the padded widths (kept16) of a point of the rates file. The heads of the file
- * are taken KV head after KV head, layer after layer, starting at `layer` and wrapping around after
- * the last layer, until n_kv_heads heads are set. d_head must be that of the file. The name
- * contains the file and p. Returns 0, or -1 and fills *err.
+ * Sets the widths to those (rounded up to 16, kept16) of one removal rate p in a file of kept
+ * widths (rates.h5). The heads of the file are taken KV head after KV head, layer after layer,
+ * starting at `layer` and wrapping around after the last layer, until n_kv_heads heads are set.
+ * d_head must be that of the file. The name contains the file and p. Returns 0, or -1 and fills
+ * *err.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
 /*
- * Sets *point to the point whose overall p is nearest to `p`. Returns 0. Returns -1 and fills *err
- * if the difference is above 0.01.
+ * Sets *point to the index of the entry of a rates file whose overall p (fraction of removed
+ * dimensions) is nearest to `p`. Returns 0. Returns -1 and fills *err if the difference is above
+ * 0.01.
  */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
@@ -56,17 +57,18 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    double *overall_p; /* [n_overall_p], allocated; NULL selects every point of the rates file */
+    double *overall_p; /* [n_overall_p], allocated; NULL: every p of the rates file */
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
     size_t n_dims;
     bool phase[KVD_N_ATTN_PHASES];
     const kvd_impl *impl[KVD_ATTN_IMPLS];
-    int n_impls; /* 0 means the implementations are chosen by device */
+    int n_impls; /* 0: the implementations are chosen by the device */
     bool scheduler[KVD_BY_ITSELF];
     bool dtype[3];
     bool dtype_given, scheduler_given;
-    size_t *batch, *seq_len; /* allocated; every pair of them becomes an entry of `size` */
+    /* Allocated; every combination of the two becomes an entry of `size`. */
+    size_t *batch, *seq_len;
     size_t n_batches, n_seq_lens;
     kvd_attn_size size[KVD_ATTN_SIZES];
     int n_sizes;
@@ -79,25 +81,19 @@ typedef struct {
 } kvd_attn_options;
 
 /*
- * Reads argv into *cfg, which the caller has set to zero. If the usage is wrong, prints the error
- * and exits with status 2.
+ * Reads the command line of kvdim-attn into *cfg, which the caller has set to zero. If the usage is
+ * wrong, prints the error and exits with status 2.
  */
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
-/* Frees the allocated lists of *cfg. */
 void kvd_attn_options_release(kvd_attn_options *cfg);
 
 /*
- * Runs one benchmark case: every implementation that supports the case is opened, checked and
- * planned, and its launches are timed in turns with those of the others.
- */
-
-/*
- * Measurements of kvdim-attn for one row of a kvdim/kernels file, which is also a line of the table
- * on stdout.
+ * Measurements of one implementation in one case of kvdim-attn: a row of a kvdim/kernels file,
+ * which is also a line of the table on stdout.
  */
 
 typedef struct {
-    int number; /* number of the case, from 0 */
+    int number; /* number of the benchmark case, from 0 */
     const kvd_problem *problem;
     const kvd_impl *impl;
     kvd_scheduler scheduler;
@@ -107,35 +103,38 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    double plan_us;  /* median microseconds per layer; NaN if there is nothing to plan */
-    int plan_layers; /* number of layers planned at once */
-    double busy_max_us, busy_mean_us, imbalance; /* NaN if not measured */
-    /* time of `cudnn` in the same case divided by this row's time; NaN without `cudnn` */
+    double plan_us;  /* median planning time per layer in us; NaN if there is nothing to plan */
+    int plan_layers; /* number of layers planned in one call */
+    double busy_max_us, busy_mean_us, imbalance; /* busy times of the CTAs; NaN if not measured */
+    /*
+     * Time of `cudnn` in the same case divided by this implementation's time; NaN if `cudnn` was
+     * not timed.
+     */
     double speedup;
     bool ok; /* true if the error is within the tolerance or was not checked */
 } kvd_kernels_row;
 
 /*
- * Adds a copy of *row and of its samples to a table of kvd_kernels_rows. Returns 0, or -1 and fills
- * *err.
+ * Adds a copy of *row and of its time samples to a table of kvd_kernels_rows. Returns 0, or -1 and
+ * fills *err.
  */
 int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *row, kvd_err *err);
 
-/* Heading of the table on stdout, and the function that formats one line per row. */
+/* Heading of the result table on stdout, and the function that formats one line per row. */
 enum { KVD_KERNELS_LINE = 256 };
 extern const char kvd_kernels_heading[];
 const char *kvd_kernels_line(const kvd_rows *r, size_t row, char line[KVD_KERNELS_LINE]);
 
 enum { KVD_ATTN_ENTRIES = 64, KVD_ATTN_SKIPPED = 256 };
 
-/* One implementation combined with one of its schedulers. */
+/* One implementation of attention, with one of its schedulers. */
 typedef struct {
     const kvd_impl *impl;
     kvd_scheduler scheduler;
 } kvd_attn_entry;
 
 typedef struct {
-    int number; /* number of the case */
+    int number; /* number of the benchmark case, from 0 */
     const kvd_problem *problem;
     const kvd_attn_entry *entry; /* [n] implementations to time */
     int n;
@@ -145,9 +144,9 @@ typedef struct {
 } kvd_attn_case;
 
 /*
- * Times the case and adds one row per entry to *out. If an entry does not support the case, or if
- * memory or a library is missing, the entry is left out and `skipped` gets one line that says why.
- * Adds to *n_wrong the number of rows whose error is above the tolerance.
+ * Times one benchmark case and adds one row per implementation to *out. If an implementation does
+ * not support the case, or if memory or a library is missing, it is left out and `skipped` gets one
+ * line that says why. Adds to *n_wrong the number of rows whose error is above the tolerance.
  *
  * Returns 0. Returns -1 and fills *err if a launch fails or the user interrupts; no row of the case
  * is added then.

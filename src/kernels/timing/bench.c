@@ -216,8 +216,8 @@ static int elapsed(kvd_bench *b, const kvd_bench_rival *r, int i, double *us, kv
 }
 
 /*
- * Captures a launch into a CUDA graph. A launch that cannot be captured is timed directly; if it is
- * faulty, its run reports the error.
+ * Captures a launch into a CUDA graph. A launch that cannot be captured is timed directly. If the
+ * launch is faulty, that run reports the error.
  */
 static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 {
@@ -241,11 +241,12 @@ static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 /* ---- rounds ---- */
 
 typedef struct {
-    double *sm, *mem; /* [samples] clocks of the SMs and of the memory in MHz */
+    /* [samples] clocks of the SMs and of the memory in MHz, one reading per round. */
+    double *sm, *mem;
     double hottest;
 } readings;
 
-/* GPU clock, temperature and throttling, read from NVML in one round. */
+/* GPU clock, temperature and throttling, read from NVML in one round of launches. */
 typedef struct {
     double sm_mhz, mem_mhz, temperature;
     bool throttled, power_capped;
@@ -296,8 +297,8 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
 }
 
 /*
- * Shuffles the order of the rivals for the next round. The GPU clock depends on the power that the
- * previous launch drew, so no rival may always follow the same other one.
+ * Shuffles the order of the timed implementations for the next round. The GPU clock depends on the
+ * power that the previous launch drew, so no implementation may always follow the same other one.
  */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
@@ -309,8 +310,8 @@ static void shuffle(kvd_rng *rng, int *order, int n)
 }
 
 /*
- * Launches and times every implementation once, in shuffled order. `sample` is negative in warm-up
- * rounds.
+ * Launches and times every implementation once, in shuffled order. `sample` is the index of the
+ * round's measurements, negative in warm-up rounds.
  */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
@@ -404,7 +405,7 @@ int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd
 {
     /*
      * No sample of a normal distribution should be more than 14.8 MADs (10 standard deviations)
-     * from the median. hyperfine uses a similar limit.
+     * from the median. hyperfine uses a similar limit. MAD: median absolute deviation.
      */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);

@@ -1,6 +1,6 @@
 /*
- * Timing of competing implementations (rivals). In each round every rival launches once, in an
- * order that is shuffled every round, so that clock changes and neighbouring launches affect all
+ * Timing of competing implementations, called rivals. In each round every rival launches once, in
+ * an order that is shuffled every round, so that clock changes and neighbouring launches affect all
  * rivals alike. Warm-up rounds come first and are not counted.
  *
  * On a GPU, a CUDA event is recorded before and after each launch. Unless the plan asks for hot
@@ -18,7 +18,7 @@
 
 typedef struct {
     int warmup, samples; /* number of warm-up rounds and of measured rounds */
-    bool cold;           /* true if the caches are filled with other data before each launch */
+    bool cold;           /* true: the caches are filled with other data before each launch */
 } kvd_bench_plan;
 
 /*
@@ -29,20 +29,25 @@ typedef struct {
     const char *name;
     bool cuda;
     int (*launch)(void *ctx, void *stream, kvd_err *err);
-    /* runs before each launch and is not timed; NULL means nothing to run */
+    /* Runs before each launch and is not timed; NULL: nothing to run. */
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
-    bool no_graph; /* true if `launch` cannot be captured into a CUDA graph */
-    /* The fields below are results, filled by kvd_bench_run. */
-    /* [samples] microseconds per launch, owned by the caller; NaN if the GPU was throttled */
+    bool no_graph; /* true: `launch` cannot be captured into a CUDA graph */
+    /*
+     * Results, filled by kvd_bench_run. us [samples]: microseconds of each launch, owned by the
+     * caller; NaN if the GPU was throttled during the launch.
+     */
     double *us;
-    bool graph;      /* true if the launches were replayed as a CUDA graph */
+    bool graph;      /* true: the launches were replayed as a CUDA graph */
     double first_us; /* microseconds of the very first launch */
-    /* numbers of samples dropped, and of samples taken under the GPU's power limit */
+    /*
+     * Number of launches not counted because the GPU was throttled, and number taken under the
+     * GPU's power limit.
+     */
     int throttled, power_capped;
     /*
-     * median clock of the SMs, median clock of the memory, and highest temperature in degrees
-     * Celsius over the rounds; NaN if unknown
+     * Median clock of the SMs, median clock of the memory, and highest temperature in degrees
+     * Celsius, over the rounds; NaN if unknown.
      */
     double sm_clock_mhz, mem_clock_mhz, temperature;
 } kvd_bench_rival;
@@ -54,7 +59,6 @@ typedef struct kvd_bench kvd_bench;
  * or -1 and fills *err. The caller must close *bench.
  */
 int kvd_bench_open(bool cuda, kvd_bench **bench, kvd_err *err);
-/* Closes a benchmark and frees its memory. */
 void kvd_bench_close(kvd_bench *bench);
 /* Returns the stream of the benchmark, a cudaStream_t. */
 void *kvd_bench_stream(const kvd_bench *bench);
@@ -77,15 +81,15 @@ typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
     /*
-     * warnings about the samples, separated by blanks: slow-first outliers noise short throttled;
-     * "" if there are none
+     * Warnings about the samples, separated by blanks: slow-first outliers noise short throttled;
+     * "" if there are none.
      */
     char warnings[96];
 } kvd_bench_stats;
 
 /*
- * Fills *stats from the `n` samples of a rival, ignoring NaN. If no sample is left, all statistics
- * are NaN.
+ * Fills *stats from the n time samples of an implementation, ignoring NaN. If no sample is left,
+ * all statistics are NaN.
  */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 

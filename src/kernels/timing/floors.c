@@ -93,7 +93,7 @@ static double copy_rate(const float *from, float *to)
 }
 
 /*
- * Returns the sum of x [LINE]. It is made of 16 partial sums, which the compiler vectorises without
+ * Returns the sum of x [LINE] from 16 partial sums, which the compiler vectorises without
  * reordering.
  */
 static double sum_line(const float *x)
@@ -124,9 +124,9 @@ static double read_rate(const float *x, double *sum)
 }
 
 /*
- * Size of the measurement of exponentials: values at a time, and rounds of x = 2^x / 2. 2^x for x
- * in [0, 1) is a Taylor polynomial of degree 5, the work of a vectorised exp after its range
- * reduction. The result is in [0, 1) again. 64 values fit in registers, and their chains of
+ * Size of the measurement of exponentials: numbers at a time, and rounds of x = 2^x / 2. For x in
+ * [0, 1), 2^x is a Taylor polynomial of degree 5, which is the work of a vectorised exp after its
+ * range reduction. The result is in [0, 1) again. 64 numbers fit in registers, and their chains of
  * products overlap.
  */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };

@@ -19,8 +19,8 @@ typedef struct {
     const kvd_problem *p;
     kvd_attn_batch batch;
     float *q, *k, *v;
-    float *o;         /* output of `cpu`, PLAIN */
-    double *o_double; /* output of `ref`, PLAIN */
+    float *o;         /* output of `cpu` in layout PLAIN */
+    double *o_double; /* output of `ref` in layout PLAIN */
     size_t n_out;
     char engine[64];
 } state;
@@ -303,8 +303,8 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[j] = (int32_t)i;
     }
     /*
-     * The kernels must not read the table entries after a request's last page. Such a read gives
-     * page -1 and is noticed.
+     * Kernels must not read the entries of the page table after a request's last page. Such a read
+     * gives page -1, so that it fails visibly.
      */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)

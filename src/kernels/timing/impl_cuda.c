@@ -1,7 +1,8 @@
 /*
- * Implementations `cuda`, `cuda-mma` and `cuda-dense`: kvdim's CUDA kernels in layout BLOCKED, with
- * pages scattered over the pool. `cuda` is the default on Hopper, `cuda-mma` is the prefill kernel
- * for older GPUs, and `cuda-dense` is `cuda` with every head at d_head.
+ * Implementations `cuda`, `cuda-mma` and `cuda-dense` of the attention benchmark: kvdim's CUDA
+ * kernels in layout BLOCKED, with pages scattered over the pool. `cuda` is the default on Hopper,
+ * `cuda-mma` is the prefill kernel for older GPUs, and `cuda-dense` is `cuda` with every head at
+ * d_head.
  */
 #ifdef KVD_CUDA
 
@@ -16,8 +17,8 @@
 #include "kernels/timing/impl.h"
 
 /*
- * Number of layers whose work is planned in one launch, because widths differ between the layers of
- * a model.
+ * Number of layers whose work is assigned to CTAs in one launch. Real models need one assignment
+ * per layer, because widths differ between layers.
  */
 enum { LAYERS = 32 };
 
@@ -28,19 +29,17 @@ typedef struct {
     kvd_attn_map map;
     kvd_attn_batch batch;
     kvd_device_memory memory;
-    /*
-     * number of rows of Q in layout BLOCKED; host array of the first of these rows of each request
-     */
+    /* Number of rows of Q in layout BLOCKED, and host array [batch] of each request's first row. */
     int32_t n_q8, *q_start;
     uint16_t *o; /* output, device [n_q8 (prefill) or batch (decode)][o_pitch] */
     size_t o_bytes;
     uint16_t *o_host;
-    unsigned long long *busy; /* device [n_ctas], nanoseconds that each CTA worked */
+    unsigned long long *busy; /* device [n_ctas]: nanoseconds that each CTA worked */
     unsigned long long *busy_host;
     double *busy_us;
     int n_ctas;
     kvd_prefill_args prefill;
-    void *layers; /* device, descriptions of the plans of all LAYERS layers */
+    void *layers; /* descriptions of the plans of all LAYERS layers, on the device */
     kvd_decode_args decode;
     char engine[64];
 } state;
@@ -113,7 +112,7 @@ static void close_cuda(void *self)
     free(s);
 }
 
-/* Creates lengths, page table, Q, K and V on the device. */
+/* Creates lengths, page table, Q, K and V of a benchmark case on the device. */
 static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *stream,
                        kvd_err *err)
 {
@@ -160,8 +159,8 @@ done:
 }
 
 /*
- * Allocates the plans of all LAYERS layers, because a model plans all its layers in one launch.
- * Only layer 0 is computed.
+ * Allocates the plans (assignments of tiles to CTAs) of LAYERS layers, because a model plans all
+ * its layers in one launch. Only layer 0 is computed.
  */
 static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Implementations on cuDNN's fused attention, with the engine that was fastest on this machine for
- * each shape:
+ * Implementations `cudnn`, `cudnn-padded` and `cudnn-grouped` of the attention benchmark, on
+ * cuDNN's fused attention with the engine that was fastest on this machine for each shape:
  * - cudnn: every head at d_head, as most servers run today; speed-ups are relative to it.
  * - cudnn-padded: one launch, every head padded with zeros to the widest.
  * - cudnn-grouped: one launch per distinct (d_qk, d_v), in parallel on separate streams.
@@ -20,8 +20,8 @@ enum { STREAMS = 8 };
 
 /* One launch of cuDNN attention, which computes some of the KV heads. */
 typedef struct {
-    int n, head[KVD_HEADS_MAX]; /* number of KV heads, and their indices */
-    int d_qk, d_v;              /* widths of the launch; if padded, the widest ones or d_head */
+    int n, head[KVD_HEADS_MAX]; /* number of KV heads in the launch, and their indices */
+    int d_qk, d_v;              /* dimensions of the launch; if padded, the widest ones or d_head */
     kvd_cudnn_shape shape;
     kvd_cudnn_io io;
     kvd_cudnn_plan *plan;
@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     const kvd_problem *p;
-    kvd_attn_heads heads; /* widths of the input data */
+    kvd_attn_heads heads; /* numbers of dimensions of the input data */
     kvd_device_memory memory;
     launch_group *group;
     int n_groups;
@@ -66,7 +66,9 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    /* The name of the candidate is the part of the plan's name after the cuDNN version. */
+    /*
+     * The name of the engine configuration is the part of the plan's name after the cuDNN version.
+     */
     const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
                       *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {
@@ -173,8 +175,8 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
 }
 
 /*
- * Opens additional streams, on which small launches share the GPU. The capture of a graph follows
- * the events between the streams.
+ * Opens additional streams, on which small launches share the GPU. The capture of a CUDA graph
+ * follows the events between the streams.
  */
 static int open_streams(state *s, kvd_err *err)
 {
@@ -222,7 +224,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_w
     }
     collect_groups(s, by_width, padded);
     /*
-     * Needed device arrays: two of lengths, and five for each group of heads that is launched
+     * Required device arrays: two of lengths, and five for each group of heads that is launched
      * together.
      */
     if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {

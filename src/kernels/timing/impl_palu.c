@@ -1,10 +1,11 @@
 /*
- * Implementation `palu`: Palu's decode attention, which rebuilds K at every step. Its cache holds
- * as many elements per token as the widths of the case, spread evenly over groups of 4 KV heads:
- * rank_k + rank_v is the mean of 4 (d_qk + d_v), rounded to the nearest multiple of 16. It is
- * divided between rank_k and rank_v in the proportion of d_qk and d_v, and neither exceeds the
- * largest rank that the kernel supports. The implementation computes a different attention, on K
- * rebuilt from the latents and rotated, and is checked against a reference of that attention.
+ * Implementation `palu` of the attention benchmark: Palu's decode attention, which rebuilds K at
+ * every step. Its cache holds as many elements per token as the case keeps dimensions, spread
+ * evenly over groups of 4 KV heads: rank_k + rank_v is the mean of 4 (d_qk + d_v), rounded to the
+ * nearest multiple of 16. It is divided between rank_k and rank_v in the proportion of d_qk and
+ * d_v, and neither exceeds the largest rank that the kernel supports. The implementation computes a
+ * different attention, on K rebuilt from the latents and rotated by RoPE, and its output is
+ * compared with a reference of that attention.
  */
 #ifdef KVD_CUDA
 
@@ -85,8 +86,8 @@ static kvd_attn_heads answer(const kvd_problem *p)
 }
 
 /*
- * Counts the work: latents and Q are read and O is written, K is rebuilt once per KV head, and
- * scores and values are computed per query head.
+ * Counts the work of a case: latents and Q are read and O is written, K is rebuilt once per KV
+ * head, and scores and values are computed per query head.
  */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
@@ -103,8 +104,9 @@ static void count(const kvd_problem *p, kvd_floors *f)
 /* ---- input data: Q, latents and U ---- */
 
 /*
- * Fills `up` [rank][128] with the matrix U of one KV head, rounded to p->dtype. Values are scaled
- * by 1 / sqrt(rank), so that the rebuilt K is nearly standard normal.
+ * Fills `up` [rank][128] with the matrix U, which rebuilds K of one KV head from the latent,
+ * rounded to p->dtype. Values are scaled by 1 / sqrt(rank), so that the rebuilt K is nearly
+ * standard normal.
  */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
@@ -121,7 +123,7 @@ static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 }
 
 /*
- * Returns the RoPE angle of pair (i, i + 64) at position t, as in Hugging Face Llama with theta
+ * Returns the RoPE angle of dims i and i + 64 at position t, as in Hugging Face Llama with theta
  * 10000.
  */
 static double angle(size_t t, int i)

@@ -13,8 +13,8 @@ const char *const kvd_lengths_name[KVD_N_LENGTHS] = {"equal", "lognormal", "one-
 /* ---- lengths of the requests ---- */
 
 /*
- * Draws log-normal lengths and scales them to the requested mean. The longest are then cut to the
- * maximum, which lowers the mean slightly.
+ * Draws log-normal lengths and scales them to the requested mean. Lengths above the maximum are
+ * then cut to the maximum, which lowers the mean slightly.
  */
 static int lognormal_lengths(kvd_problem *p, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * One case of the benchmark: widths, lengths, element type, and data that are generated from a seed
- * (kernels/timing/values.h).
+ * One case of the attention benchmark: kept dimensions of each head, lengths of the requests,
+ * element type, and data that are generated from a seed (kernels/timing/values.h).
  */
 #ifndef KVD_KERNELS_TIMING_PROBLEM_H
 #define KVD_KERNELS_TIMING_PROBLEM_H
@@ -20,7 +20,7 @@ extern const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES]; /* "prefill", "
 typedef enum {
     KVD_LENGTHS_EQUAL,     /* every request has seq_len tokens */
     KVD_LENGTHS_LOGNORMAL, /* log-normal with sigma 0.8 and mean seq_len, at most 4 seq_len */
-    /* the first request has seq_len tokens, each of the others 1/16 of that */
+    /* The first request has seq_len tokens, each of the others 1/16 of that. */
     KVD_LENGTHS_ONE_LONG,
     KVD_LENGTHS_FILE, /* lengths are read from a file */
     KVD_N_LENGTHS
@@ -34,18 +34,19 @@ typedef struct {
     kvd_attn_phase phase;
     kvd_dtype dtype;
     uint64_t seed;
-    bool sharp;                   /* true if Q and K have outliers (kernels/timing/values.h) */
-    kvd_attn_heads heads;         /* widths d_qk and d_v of all heads */
-    char widths[KVD_WIDTHS_NAME]; /* name of the set of widths */
+    bool sharp;                   /* true: Q and K have outliers (kernels/timing/values.h) */
+    kvd_attn_heads heads;         /* numbers of heads, and kept dimensions d_qk and d_v of each */
+    char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    size_t seq_len; /* requested length; the longest one if the lengths are from a file */
+    size_t seq_len; /* requested length in tokens; the longest one if lengths are from a file */
     int batch;
-    int32_t *q_len, *kv_len; /* [batch]; q_len equals kv_len in prefill and 1 in decode */
+    /* [batch] queries and keys of each request; q_len is kv_len in prefill, 1 in decode. */
+    int32_t *q_len, *kv_len;
 } kvd_problem;
 
 /*
- * Sets p->batch and the lengths. `given` is [batch] if `lengths` is KVD_LENGTHS_FILE, else NULL.
- * The caller sets the other fields. Returns 0, or -1 and fills *err.
+ * Sets p->batch and the lengths of the requests. `given` is [batch] if `lengths` is
+ * KVD_LENGTHS_FILE, else NULL. The caller sets the other fields. Returns 0, or -1 and fills *err.
  */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
@@ -53,31 +54,31 @@ int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t s
 void kvd_problem_release(kvd_problem *p);
 
 kvd_attn_batch kvd_problem_batch(const kvd_problem *p);
-/* Returns the sum of q_len (`queries` true) or of kv_len (`queries` false). */
+/* Returns the number of query tokens (if `queries`) or of keys (if not) of all requests. */
 size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 
 /*
- * Returns p, the fraction of the K and V elements that the widths remove: 1 - sum(d_qk + d_v) / (2
+ * Returns p, the fraction of the elements of K and V that is removed: 1 - sum(d_qk + d_v) / (2
  * d_head n_kv_heads).
  */
 double kvd_heads_p(const kvd_attn_heads *heads);
-/* Returns the mean of the n widths in `width`. */
 double kvd_heads_mean(const int *width, int n);
 /* Returns the largest d_qk or d_v of all heads. */
 int kvd_heads_widest(const kvd_attn_heads *heads);
-/* Returns a copy of *heads with every width set to d_head. */
+/* Returns a copy of *heads with every d_qk and d_v set to d_head. */
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
 /*
- * Fills `rows` [n][d] with rows of one matrix, rounded to p->dtype, as float32. For Q, `head` is
- * the query head, and `first` counts from the request's first key, as positions do.
+ * Fills `rows` [n][d] with rows first .. first + n - 1 of Q, K or V of one head, rounded to
+ * p->dtype, as float32. For Q, `head` is the query head, and `first` counts from the request's
+ * first key, as positions do.
  */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);
 
 /*
- * Returns a whole tensor in layout PLAIN, which the caller frees. Returns NULL and fills *err if
- * memory runs out.
+ * Returns the whole Q, K or V in layout PLAIN, which the caller frees. Returns NULL and fills *err
+ * if memory runs out.
  */
 float *kvd_problem_plain(const kvd_problem *p, kvd_operand tensor, kvd_err *err);
 

@@ -43,8 +43,8 @@ static int add(choosing *c, int request, int head, size_t t, kvd_err *err)
 
 /*
  * Returns the i-th query position to check in a request of `len` queries: first positions near
- * multiples of 64, then positions spread over the request. A position past the end becomes the last
- * one.
+ * multiples of 64, then positions spread over the request. A position after the end becomes the
+ * last one.
  */
 static size_t position(int i, size_t len)
 {
@@ -78,8 +78,8 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
 }
 
 /*
- * Returns the i-th request of a sample of n: the shortest, the longest, and the others evenly
- * spaced.
+ * Returns the i-th request of a sample of n requests: the shortest, the longest, and the others
+ * evenly spaced.
  */
 static int sampled_request(const kvd_problem *p, int i, int n)
 {

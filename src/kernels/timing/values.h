@@ -8,7 +8,7 @@
  * produce the same bits. The mean is 0, the variance 1, the range +-4.9 and the distribution nearly
  * normal.
  *
- * Sharp data have outliers as trained models have: every 16th dim of Q and K is 4 times as large,
+ * `sharp` data have outliers as trained models have: every 16th dim of Q and K is 4 times as large,
  * and all dims of one K vector in 61 are 8 times as large. Scores then have a standard deviation of
  * about 4, and of about 33 for those keys, so few keys dominate the softmax.
  */
@@ -45,8 +45,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
 }
 
 /*
- * Returns one element. `token` counts from the first key of the request and is the position of a
- * query. `dim` is below 256.
+ * Returns one element of Q, K or V. `token` counts from the first key of the request and is the
+ * position of a query. `dim` is below 256.
  */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)

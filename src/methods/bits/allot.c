@@ -1,18 +1,21 @@
 /*
  * Method allot: chooses the number of bits of every dimension of a head by the cost of its error,
  * by reverse water-filling (Shannon 1949; Huang and Schultheiss 1963) over the dimensions that a
- * dims method has made independent. From none of the papers: the bits of a cut and of a code come
- * from one budget.
+ * dims method has made independent. This combination is not from any of the papers: one budget pays
+ * for the dimensions that are kept and for their bits.
  *
- * Calibration rows give the mean and standard deviation of every dimension per layer, KV head and
- * side, and, per layer and side, levels of 1 to 8 bits for the normalised numbers (levels.h) with
- * the squared error e_b that b bits leave for a standard deviation of 1. A dimension with b bits
- * costs c e_b; without bits it is read as its mean and costs c. c is the variance of the dimension,
- * times the cost of a unit of squared error if the bases give one: for projections with a left and
- * a right matrix the squared singular value divided by the mean square, since removing the
- * dimension costs that much. Bits go where they reduce the cost most, until their sum is `bits`
- * times the number of dimensions: over all heads, layers and sides if costs have one unit (fisher:
- * nats), else within each head and side.
+ * Calibration rows give the mean and standard deviation of every dimension of K and V of every KV
+ * head. For K and for V of every layer they give quantisation levels of 1 to 8 bits for the
+ * normalised numbers (levels.h), and the squared error e_b that b bits leave for a standard
+ * deviation of 1. A dimension with b bits costs c e_b. A dimension without bits is read as its mean
+ * and costs c.
+ *
+ * c is the variance of the dimension, times the cost of a unit of squared error if the projections
+ * give one. For projections with a left and a right matrix that is the squared singular value
+ * divided by the mean square, since removing the dimension costs that much. Bits go to the
+ * dimensions where they reduce the cost most, until their sum is `bits` times the number of
+ * dimensions. The sum is over all heads and layers, K and V, if costs have one unit (fisher: nats),
+ * else over K or V of one head.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -33,23 +36,30 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 5, 0.75, false, NULL, 0, 0};
 
 enum { BINS = 2048, MOST_BITS = 8 };
-/* Range of the histogram in standard deviations; numbers beyond it are read as the last level. */
+/*
+ * Range of the histogram in standard deviations; numbers beyond it are read as the last
+ * quantisation level.
+ */
 static const double RANGE = 8;
 
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers, n_kv_heads;
     size_t wide;    /* largest number of dimensions of a head */
-    float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2] mean, standard deviation */
+    float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, standard deviation */
     uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] bits of each dimension */
-    float *levels;  /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS], rising */
+    /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] quantisation levels, rising. */
+    float *levels;
 } allot;
 
-/* Values that are needed only while bits are allotted to dimensions. */
+/* Data that is needed only while bits are allotted to dimensions. */
 typedef struct {
-    double *cost;  /* cost of a dimension without bits, in the layout of allot.given */
+    double *cost;  /* cost of a dimension without bits, indexed as allot.given */
     size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of dimensions */
-    /* [n_layers][KVD_N_SIDES] squared error e_b of b bits, falling; e_0 is 1 */
+    /*
+     * [n_layers][KVD_N_SIDES] Squared error e_b that b bits leave, for a standard deviation of 1;
+     * e_0 is 1.
+     */
     double (*loss)[MOST_BITS + 1];
 } making;
 
@@ -68,8 +78,8 @@ static float *levels_of(const allot *a, int layer, int side, int bits)
 /* ---- calibration ----------------------------------------------------------------------------- */
 
 /*
- * Returns true if the singular values of the projection bases give the cost of a dimension of K or
- * V (`side`). They do not for a side that is not projected.
+ * Returns true if the singular values of the projections give the cost of a dimension of K or V
+ * (`side`). They do not if K or V is not projected.
  */
 static bool weighed(const kvd_method_setup *s, int side)
 {
@@ -78,7 +88,10 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the cost of one unit of squared error in dimension j, whose mean square is `square`. */
+/*
+ * Returns the cost of one unit of squared error in dimension j of K or V of a head, whose mean
+ * square is `square`.
+ */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -114,8 +127,8 @@ static void measure(allot *a, making *m, const kvd_method_setup *s, int layer, i
 }
 
 /*
- * Finds the quantisation levels of 1 to MOST_BITS bits for K or V of a layer, and the squared error
- * that each leaves for a standard deviation of 1.
+ * Computes the quantisation levels of 1 to MOST_BITS bits for K or V of a layer, and the squared
+ * error that each number of bits leaves for a standard deviation of 1.
  */
 static int set_levels(allot *a, making *m, int layer, int side, const double *histogram,
                       kvd_err *err)
@@ -170,11 +183,11 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* allotting bits to dimensions */
+/* ---- allotting bits to dimensions ---- */
 
 /*
- * Gives every dimension of head and side `at` as many bits as each reduce its cost by at least
- * `price`. Returns the sum of bits.
+ * Gives every dimension of K or V of a head (index `at`) as many bits as each reduce its cost by at
+ * least `price`. Returns the sum of bits.
  */
 static double give(allot *a, const making *m, size_t at, double price)
 {
@@ -194,8 +207,8 @@ static double give(allot *a, const making *m, size_t at, double price)
 }
 
 /*
- * Finds the lowest price per bit at which heads and sides first .. last - 1 take at most `bits` per
- * dimension, and gives bits at that price.
+ * For K or V of the heads with indices first .. last - 1, finds the lowest price per bit at which
+ * they take at most `bits` per dimension, and gives bits at that price.
  */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {

@@ -1,20 +1,21 @@
 /*
- * Method cachegen: stores differences to an anchor token, quantised more coarsely in later layers,
- * and codes them by an entropy coder with frequencies from calibration rows (Liu et al. 2024,
+ * Method cachegen: stores the differences of tokens to an anchor token, quantised more coarsely in
+ * later layers, by an entropy coder with frequencies from calibration rows (Liu et al. 2024,
  * "CacheGen: KV Cache Compression and Streaming for Fast Large Language Model Serving", arXiv
  * 2310.07240, section 5.1).
  *
  * Tokens form groups of `group`. The first token of a group, its anchor, is quantised at 8 bits
- * with a scale and a zero point of 16 bits per vector. Of the others the difference to the anchor,
- * as it is read, is rounded to a multiple of a step, and at most 127 steps. The step of a channel
- * is `bin`, times 0.5, 1 or 1.5 in the first, second and last third of the layers, times the root
- * mean square of the channel's differences. Codes are stored by rANS (rans.h). A block of groups is
- * one stream.
+ * with a scale and a zero point of 16 bits per vector. For every other token of the group, the
+ * difference to the decoded anchor is rounded to a multiple of a step, at most 127 steps. The step
+ * of a channel is `bin`, times 0.5, 1 or 1.5 in the first, second and last third of the layers,
+ * times the root mean square of the channel's differences. Codes are stored by rANS (rans.h). A
+ * block of groups is one stream.
  *
- * Root mean squares and frequencies are those of calibration rows, which belong to the model:
- * frequencies of each channel of each head for differences, of each head for anchors. With `own` 1
- * a block stores its own instead: a 16-bit step per channel and one table of frequencies for all
- * its differences, while anchors take 8 bits per number. The public code does so, too.
+ * Root mean squares and frequencies are those of calibration rows and belong to the model. Each
+ * channel of each head has frequencies for its differences, each head has frequencies for its
+ * anchors. If `own` is 1, a block stores its own instead: a 16-bit step per channel and one
+ * frequency table for all its differences; anchors then take 8 bits per number. The public code
+ * does so, too.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -47,9 +48,10 @@ typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
     size_t n_kv_heads, wide /* largest number of dimensions of a head */, group;
-    /* Tables from calibration rows; NULL with `own`. */
-    float *step;           /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] */
-    kvd_rans_table *table; /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide]: anchors, channels */
+    /* Tables from calibration rows; NULL if the parameter `own` is 1. */
+    float *step; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] step of each channel */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide]: of anchors, of channels. */
+    kvd_rans_table *table;
 } cachegen;
 
 /*
@@ -74,7 +76,7 @@ static void read_anchor(const uint8_t *code, size_t d, float step, float zero, f
         y[j] = step * (float)code[j] + zero;
 }
 
-/* Returns the code of x - anchor, as a multiple of the step. */
+/* Returns the code of the difference x - anchor as a multiple of the step. */
 static uint8_t code_difference(float x, float anchor, float step)
 {
     const float steps = step > 0 ? rintf((x - anchor) / step) : 0;
@@ -84,9 +86,10 @@ static uint8_t code_difference(float x, float anchor, float step)
 /* ---- calibration ----------------------------------------------------------------------------- */
 
 /*
- * Reads rows [n][d], sequences of `seq_len` tokens, group by group. Without `count` it adds the
- * squared differences from the anchors to square [d] and returns their number per channel. With
- * `count` it adds the codes to count [1 + d]. y and code [d] are scratch.
+ * Reads rows [n][d] of calibration tokens, sequences of `seq_len` tokens, group by group. If
+ * `count` is NULL, adds the squared differences from the anchors to square [d] and returns their
+ * number per channel. Otherwise adds the codes to the counts of symbols count [1 + d], of anchors
+ * and of each channel. y and code [d] are scratch.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -114,8 +117,8 @@ static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d
 }
 
 /*
- * Sets the steps and frequency tables of K or V of one head. `unit` is the step in root mean
- * squares.
+ * Sets the quantisation steps and frequency tables of K or V of one head from calibration rows.
+ * `unit` is the step in root mean squares of a channel's differences.
  */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
@@ -137,8 +140,8 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
         (void)read_rows(c, r->cut, r->n, d, seq_len, step, NULL, count, y, code);
         for (size_t k = 0; n && k <= d; k++) {
             /*
-             * Other texts may have codes that do not occur in the calibration rows, so these need a
-             * frequency.
+             * Other texts may have codes that do not occur in the calibration rows. So every code
+             * gets a frequency above 0.
              */
             const size_t codes = k ? CODES : KVD_RANS_SYMBOLS;
             for (size_t s = 0; s < codes; s++)
@@ -226,28 +229,28 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 /* ---- coding of blocks ------------------------------------------------------------------------ */
 
 /*
- * Scratch memory for a block of n rows of d numbers, and the steps and frequency tables of its
- * code.
+ * Scratch memory for coding a block of n rows of d numbers, and the quantisation steps and
+ * frequency tables of its code.
  */
 typedef struct {
-    const float *step; /* [d] */
-    /* Frequency table of the anchors, then tables of the differences for each context. */
+    const float *step; /* [d] quantisation step of each channel */
+    /* Frequency table of the anchors, then the tables of the differences, one for each context. */
     const kvd_rans_table *table;
-    float *scale;    /* [n][2] scales and zero points of anchors */
-    float *own_step; /* [d] steps from the block itself */
+    float *scale;    /* [n][2] scale and zero point of each anchor */
+    float *own_step; /* [d] quantisation steps computed from the block itself */
     kvd_rans_table own_table[2];
-    uint16_t *context; /* [n][d] index of the table of each code */
-    uint8_t *code;     /* [n][d] */
+    uint16_t *context; /* [n][d] for each code, the index of its frequency table */
+    uint8_t *code;     /* [n][d] codes */
     uint8_t *stream;
 } buffers;
 
-/* Returns the decoded anchor (first row of the group) to which row i belongs. */
+/* Returns the decoded anchor (first row) of the group to which row i belongs. */
 static float *anchor_of(const cachegen *c, float *decoded, size_t i, size_t d)
 {
     return decoded + (i - i % c->group) * d;
 }
 
-/* Codes the anchors, and writes their decoded values to their rows of decoded [n][d]. */
+/* Codes the anchors of a block, and writes their decoded values to their rows of decoded [n][d]. */
 static void code_anchors(const cachegen *c, const kvd_bits_block *b, buffers *w, float *decoded)
 {
     const size_t d = b->d;
@@ -259,7 +262,10 @@ static void code_anchors(const cachegen *c, const kvd_bits_block *b, buffers *w,
     }
 }
 
-/* Codes the differences of all rows that are not anchors. With `own` all codes have context 1. */
+/*
+ * Codes the differences of all rows that are not anchors. If the parameter `own` is 1, all codes
+ * use frequency table 1.
+ */
 static void code_differences(const cachegen *c, const kvd_bits_block *b, buffers *w, float *decoded)
 {
     const size_t d = b->d;
@@ -271,7 +277,6 @@ static void code_differences(const cachegen *c, const kvd_bits_block *b, buffers
         }
 }
 
-/* Sets the quantisation steps of a block from its own differences. */
 static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w, float *decoded)
 {
     const size_t d = b->d, anchors = (b->n + c->group - 1) / c->group;
@@ -287,8 +292,8 @@ static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w
 }
 
 /*
- * Sets the frequency tables of a block from its own codes, and reads them back from their stored
- * form, as a reader does. *bytes is their stored size.
+ * Sets the frequency tables of a block from its own codes. Writes them in stored form and reads
+ * them back, as a reader does. *bytes is their stored size.
  */
 static int set_own_tables(buffers *w, size_t size, size_t *bytes, kvd_err *err)
 {

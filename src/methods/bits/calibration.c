@@ -15,7 +15,10 @@ int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of KV heads that share a latent; their rows are side by side. */
+/*
+ * Returns the number of KV heads that share a latent (palu); their rows are stored next to each
+ * other.
+ */
 static size_t heads_of(const kvd_method_setup *s)
 {
     return s->dims && s->dims->rebuild ? (size_t)s->dims->heads : 1;
@@ -28,8 +31,8 @@ int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s
     *r = (kvd_calibration_rows){.setup = s, .pre = pre, .n = n};
     r->rows = malloc(numbers * sizeof *r->rows);
     /*
-     * Allocate twice the size: the second half holds a head before its projection, and scratch for
-     * reading it.
+     * The second half of `cut` holds the rows of a head before their projection, and scratch for
+     * reading them.
      */
     r->cut = malloc(2 * numbers * sizeof *r->cut);
     return r->rows && r->cut

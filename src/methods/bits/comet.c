@@ -1,11 +1,11 @@
 /*
- * Method comet: quantises keys and values per channel with few bits, as the KV4 cache of COMET (Liu
- * et al. 2024, "COMET: Towards Practical W4A4KV4 LLMs Serving", arXiv 2410.12168, section 3).
+ * Method comet: quantises keys and values per channel with few bits, as the KV4 cache of COMET does
+ * (Liu et al. 2024, "COMET: Towards Practical W4A4KV4 LLMs Serving", arXiv 2410.12168, section 3).
  *
  * Blocks of `group` tokens are coded as they fill up. In a block every channel of keys and of
  * values has a scale of 16 bits: s = max |x| / (2^(b - 1) - 1), x^ = s round(x / s), with 2^b - 1
- * codes around 0. With `symmetric` 0 it also has a zero point of 16 bits and 2^b codes between its
- * smallest and its largest number, as kivi's keys.
+ * codes around 0. If `symmetric` is 0, a channel also has a zero point of 16 bits, and its 2^b
+ * codes cover the range between its smallest and its largest number, as for kivi's keys.
  */
 #include <math.h>
 

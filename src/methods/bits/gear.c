@@ -1,14 +1,14 @@
 /*
- * Method gear: stores quantised numbers, a low-rank matrix for the error of quantisation, and
- * separate outliers (Kang et al. 2024, "GEAR: An Efficient KV Cache Compression Recipe for
- * Near-Lossless Generative Inference of LLM", section 3).
+ * Method gear: stores quantised numbers, a low-rank matrix for the quantisation error, and separate
+ * outliers (Kang et al. 2024, "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless
+ * Generative Inference of LLM", section 3).
  *
- * X = S + D + L + rest. S: the fraction `outliers` of the numbers, half of them the largest and
- * half the smallest of their vector (a channel of keys, a token of values), in 16 bits with a
- * 16-bit index. D: the other numbers, quantised as in kivi, keys per channel and values per token,
- * in groups of `group`. L = A B^T of rank `rank` for the prompt and `rank2` for later blocks, from
- * `iterations` iterations of the power method on X - S - D, in 16 bits. Tokens after the prompt
- * stay exact in a buffer until `buffer` of them are coded together.
+ * X = S + D + L + rest. S: outliers, the fraction `outliers` of the numbers; half of them are the
+ * largest and half the smallest of their vector (a channel of keys, a token of values). Each takes
+ * 16 bits and a 16-bit index. D: the other numbers, quantised as in kivi, keys per channel and
+ * values per token, in groups of `group`. L = A B^T, in 16 bits, of rank `rank` for the prompt and
+ * `rank2` for later blocks, from `iterations` iterations of the power method on X - S - D. Tokens
+ * after the prompt stay exact in a buffer until `buffer` of them are coded together.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -55,8 +55,8 @@ static int by_value(const void *a, const void *b)
 }
 
 /*
- * Replaces the k smallest and k largest numbers of a vector (outliers) by the mean of the others,
- * and writes them, rounded as stored, to `exact`.
+ * Replaces the k smallest and k largest numbers of a vector x [n] (outliers) by the mean of the
+ * others, and writes the outliers, rounded as stored, to `exact`.
  */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *order, float *exact)
 {
@@ -101,13 +101,13 @@ static void round_all(float *x, size_t n)
 }
 
 /*
- * Adds the rank-r approximation of the quantisation error e [n][d], found by the power method, to y
- * [n][d]. a [n][r] and b [d][r] are scratch.
+ * Finds the rank-r approximation of the quantisation error e [n][d] by the power method, and adds
+ * it to y [n][d]. a [n][r] and b [d][r] are scratch.
  */
 static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int iterations, float *a,
                          float *b, float *y)
 {
-    for (size_t i = 0; i < d * r; i++) /* any start not orthogonal to the result works */
+    for (size_t i = 0; i < d * r; i++) /* any start that is not orthogonal to the result works */
         b[i] = (float)cos((double)(i / r) * (double)(i % r + 1) + 0.5);
     orthonormalise(b, d, r);
     for (int it = 0; it < iterations; it++) {

@@ -3,10 +3,10 @@
  * the newest tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization
  * for KV Cache", section 3, and its public code).
  *
- * Keys are coded in groups of `group` tokens of one channel as soon as `residual` of them are
- * uncoded, so 0 to residual - 1 of the newest keys are exact (with residual 0, a group at a time).
- * Values leave a window of `residual` tokens one by one, in groups of `group` channels of one
- * token. Every group has a scale and a zero point of 16 bits.
+ * Keys are coded in groups of `group` tokens of one channel, as soon as `residual` keys are
+ * uncoded. So 0 to residual - 1 of the newest keys are exact (if residual is 0, a group is coded as
+ * it fills up). Values leave a window of `residual` tokens one by one, and are coded in groups of
+ * `group` channels of one token. Every group has a scale and a zero point of 16 bits.
  */
 #include "methods/bits/bits.h"
 

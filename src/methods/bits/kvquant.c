@@ -1,23 +1,24 @@
 /*
- * Method kvquant: keys per channel before RoPE, values per token, non-uniform levels from
- * calibration, outliers stored apart (Hooper et al. 2024, "KVQuant: Towards 10 Million Context
- * Length LLM Inference with KV Cache Quantization", sections 3.1 to 3.5).
+ * Method kvquant: quantises keys per channel before RoPE and values per token, with non-uniform
+ * levels from calibration; outliers are stored separately (Hooper et al. 2024, "KVQuant: Towards 10
+ * Million Context Length LLM Inference with KV Cache Quantization", sections 3.1 to 3.5).
  *
- * Offline, calibration rows give the range between the outlier quantiles of every channel of keys,
- * and for keys and values of every layer 2^bits levels in [-1, 1] by k-means over the normalised
- * numbers in 4096 bins. Online, a number of a key beyond its channel's range is an outlier. Of a
- * value vector the fraction `outliers` is, half of it the smallest and half the largest numbers (at
- * least one of each), and the other numbers give its range. A vector is that of one head; in the
- * paper it is that of all heads. Outliers take 16 bits and a 16-bit index. The first `sink` tokens
- * of a sequence are exact (attention sinks). `qnorm` shifts and scales the levels that are read, so
- * that coding keeps mean and standard deviation.
+ * Offline, calibration rows give the range between the outlier quantiles of every channel of keys.
+ * For keys and for values of every layer they give 2^bits quantisation levels in [-1, 1], by
+ * k-means over the normalised numbers in 4096 bins. Online, a number of a key beyond its channel's
+ * range is an outlier. Of a value vector the fraction `outliers` of the numbers are outliers, half
+ * of it the smallest and half the largest (at least one of each); the other numbers give its range.
+ * A vector is that of one head; in the paper it is that of all heads. Outliers take 16 bits and a
+ * 16-bit index. The first `sink` tokens of a sequence are exact (attention sinks). With `qnorm` the
+ * levels as which codes are read are shifted and scaled, so that coding keeps mean and standard
+ * deviation.
  *
- * With `weights` 1 a number counts in the k-means by its squared gradient of the loss (--fisher),
- * as in the paper and its public code. With 2 it counts by the squared gradient times the square of
- * half its range, which is the weight of the number's error in the loss after the normalisation is
- * undone. With 0 every number counts the same, which the paper calls the plain form. The moments
- * that `qnorm` keeps are never weighted. After a dims method, keys are coded after RoPE in the
- * rotated and cut space, and so are the calibration rows.
+ * The parameter `weights` sets the weight of a number in the k-means. With 1 it is the number's
+ * squared gradient of the loss (--fisher), as in the paper and its public code. With 2 it is the
+ * squared gradient times the square of half the number's range, which is the weight of its error in
+ * the loss after the normalisation is undone. With 0 every number has the same weight, which the
+ * paper calls the plain form. The moments that `qnorm` keeps are never weighted. After a dims
+ * method, keys are coded after RoPE in the rotated and cut space, and so are the calibration rows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -50,11 +51,14 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_dims *dims;
     int n_layers, n_kv_heads, d_head, range_width;
-    /* [n_layers][n_kv_heads][range_width][2] range of each key channel: middle, half width */
+    /*
+     * [n_layers][n_kv_heads][range_width][2] Range of each key channel: its middle and half its
+     * width.
+     */
     float *range;
     /*
-     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], rising: first those to which numbers
-     * are compared, then those that a code is read as.
+     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], rising. A number is compared with the
+     * first 2^bits to choose its code; the second 2^bits are the numbers as which codes are read.
      */
     float *levels;
 } kvquant;
@@ -91,16 +95,16 @@ static void keep_moments(const double *histogram, int n, double *level)
 }
 
 /*
- * Histograms of the normalised numbers of K or V of a layer, by count and by weight. Without
- * `weights` every weight is 1.
+ * Histograms of the normalised numbers of K or V of a layer: by count, and by the sum of their
+ * weights in the k-means. If the parameter `weights` is 0, every weight is 1.
  */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
 /*
- * Adds a normalised number to the histograms. *gradient2 is its squared gradient; if NULL, its
- * weight is 1.
+ * Adds a normalised number to the histograms. *gradient2 is the squared gradient of the number,
+ * `half` is half the width of its range. If gradient2 is NULL, the weight is 1.
  */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
@@ -128,8 +132,8 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
 }
 
 /*
- * Marks the k smallest and the k largest numbers of a vector as outliers, and writes the middle and
- * half width of the others. sorted [n] is scratch.
+ * Marks the k smallest and the k largest numbers of a value vector x [n] as outliers, and writes
+ * the middle and half the width of the range of the others. sorted [n] is scratch.
  */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
@@ -137,7 +141,7 @@ static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uin
     memcpy(sorted, x, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_size);
     const float lo = sorted[k], hi = sorted[n - 1 - k];
-    size_t low = 0, high = 0; /* of equal numbers, the first ones become outliers */
+    size_t low = 0, high = 0; /* among equal numbers, the first ones become outliers */
     for (size_t i = 0; i < n; i++)
         low += x[i]<lo, high += x[i]> hi;
     for (size_t i = 0; i < n; i++) {
@@ -153,7 +157,7 @@ static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uin
 
 /* ---- calibration ----------------------------------------------------------------------------- */
 
-/* Returns the quantile of sorted numbers, by linear interpolation. */
+/* Returns the quantile of n sorted numbers at the fraction `share`, by linear interpolation. */
 static float quantile(const float *sorted, size_t n, double share)
 {
     const double at = share * (double)(n - 1);
@@ -163,8 +167,8 @@ static float quantile(const float *sorted, size_t n, double share)
 }
 
 /*
- * Sets the ranges of the key channels of a head, and adds the numbers within them to the
- * histograms. gradient2 [n][width] are squared gradients, or NULL.
+ * Sets the ranges of the key channels of a head from n calibration rows, and adds the numbers
+ * within them to the histograms. gradient2 [n][width] are squared gradients, or NULL.
  */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
@@ -201,7 +205,6 @@ static void calibrate_values(const kvquant *q, const float *cut, const float *gr
     }
 }
 
-/* Sets the quantisation levels of K or V of a layer from its histograms. */
 static int set_levels(kvquant *q, int layer, int side, const histograms *h, kvd_err *err)
 {
     const int levels = 1 << (int)q->v->value[BITS];
@@ -274,8 +277,8 @@ static double normal_range(double share)
 }
 
 /*
- * Makes tables for normally distributed numbers, the same for all layers and heads. Their range
- * leaves the fraction `outliers` of the keys of random weights outside.
+ * Sets the tables for normally distributed numbers, the same for all layers and heads, without
+ * calibration. The range leaves the fraction `outliers` of the keys of random weights outside.
  */
 static int make_up(kvquant *q, kvd_err *err)
 {
@@ -383,8 +386,8 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
 /* ---- coding of blocks ------------------------------------------------------------------------ */
 
 /*
- * Returns the number that the code of x is read as. level [2][n]: the index of the nearest level of
- * the first half selects the level of the second half.
+ * Returns the number as which the code of x is read. level [2][n] are quantisation levels: the
+ * index of the nearest of the first n levels selects one of the second n.
  */
 static float decode(const float *level, int n, float x, float middle, float half)
 {

@@ -1,19 +1,19 @@
 /*
- * Method kvtc: codes the principal components of all heads, with bits that dynamic programming
- * allots to groups of them, and DEFLATE (Staniszewski and Lancucki 2025, "KV Cache Transform Coding
- * for Compact Storage in LLM Inference", arXiv 2511.01815).
+ * Method kvtc: codes the principal components of all KV heads with DEFLATE; dynamic programming
+ * chooses the bits of groups of components (Staniszewski and Lancucki 2025, "KV Cache Transform
+ * Coding for Compact Storage in LLM Inference", arXiv 2511.01815).
  *
- * Keys before RoPE, and values, of all heads of a token are one row x. With the mean m and the
- * eigenvectors R of the covariance of calibration rows, c = (x - m) R has its largest variances
- * first. Consecutive components form groups of 8 to 1024. A group of a token is stored with 2, 4 or
- * 8 bits per component, a shift and a scale of 16 bits, or not at all, and is then read as 0. Sizes
- * and bits of the groups minimise the squared error on calibration rows, summed over the layers of
- * a side, within `bits` per number. The codes of a block are packed and compressed by DEFLATE
- * (zlib).
+ * The keys before RoPE of all heads of a token are one row x, and so are the values. With the mean
+ * m and the eigenvectors R of the covariance of calibration rows, c = (x - m) R has its largest
+ * variances first. Consecutive components form groups of 8 to 1024. A group of a token is stored
+ * with 2, 4 or 8 bits per component, a shift and a scale of 16 bits; or it is not stored and is
+ * read as 0. Sizes and bits of the groups minimise the squared error on calibration rows, summed
+ * over the layers of K (or of V), within a budget of `bits` per number. The codes of a block are
+ * packed and compressed by DEFLATE (zlib).
  *
- * The budget is enforced by a price per bit: for a given price, dynamic programming over the first
- * component of a group finds the best groups of each layer, and bisection finds the price at which
- * all layers together keep the budget.
+ * The budget is enforced by a price per bit. For a given price, dynamic programming over the first
+ * component of a group finds the best groups of each layer. Bisection finds the price at which all
+ * layers together keep the budget.
  */
 #include <cblas.h>
 #include <math.h>
@@ -37,17 +37,17 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 
 /*
- * A group of components begins at a multiple of UNIT components and has UNIT << 0 .. N_SIZES - 1 of
- * them.
+ * A group of components begins at a multiple of UNIT components. Its size is UNIT << k, with k from
+ * 0 to N_SIZES - 1.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
-/* Transform of K or V of a layer to principal components, and their groups. */
+/* Transform of K or V of a layer to principal components, and the groups of these components. */
 typedef struct {
-    float *mean;            /* [wide] */
+    float *mean;            /* [wide] mean of the calibration rows */
     float *basis;           /* [wide][wide], column j is the j-th principal component */
-    kvd_kvtc_group *groups; /* [n] groups in rising order; they cover all components */
+    kvd_kvtc_group *groups; /* [n] groups in rising order; together they contain all components */
     /* Number of groups, and number of components up to the end of the last stored group. */
     size_t n, kept;
 } coder;
@@ -55,15 +55,20 @@ typedef struct {
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
-    size_t wide;  /* n_kv_heads * d_head */
-    coder *coder; /* [n_layers][KVD_N_SIDES] */
+    size_t wide;  /* numbers of K (or V) of a token: n_kv_heads * d_head */
+    coder *coder; /* [n_layers][KVD_N_SIDES] transforms of K and V */
 } kvtc;
 
 /* ---- groups of components -------------------------------------------------------------------- */
 
-/* Squared errors of all possible groups of K or V of one layer, as means over rows. */
+/*
+ * Squared errors of all possible groups of K or V of one layer, averaged over the calibration rows.
+ */
 typedef struct {
-    /* [units] errors of the groups that begin at each unit of UNIT components */
+    /*
+     * [units] Error of the group that begins at each unit (UNIT components), for each size and
+     * number of bits.
+     */
     double (*coded)[N_SIZES][N_KINDS];
     double *variance; /* [units] error of each unit if it is not stored */
 } costs;
@@ -74,8 +79,8 @@ static size_t units_of(size_t wide)
 }
 
 /*
- * Returns the number of components in a group of UNIT << k that begins at `unit`; the last group
- * may be shorter.
+ * Returns the number of components of the group of size UNIT << k that begins at `unit`; the last
+ * group may be shorter.
  */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
@@ -83,7 +88,10 @@ static size_t size_of(size_t wide, size_t unit, int k)
     return size < left ? size : left;
 }
 
-/* Measures the squared errors of all possible groups on components c [n][wide]. */
+/*
+ * Computes the squared errors of all possible groups from the components c [n][wide] of n
+ * calibration rows.
+ */
 static void measure(const float *c, size_t n, size_t wide, costs *to)
 {
     float decoded[UNIT << (N_SIZES - 1)];
@@ -109,9 +117,9 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
 }
 
 /*
- * Divides the components into the groups whose squared error plus `price` times their bits is
- * least. Writes them to *to, and returns their bits per token. least and choice [units + 1] are
- * scratch.
+ * Divides the components into the groups that minimise the squared error plus `price` times their
+ * bits. Writes the groups to *to, and returns their bits per token. least and choice [units + 1]
+ * are scratch.
  */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
@@ -120,7 +128,7 @@ static double divide(const costs *from, size_t wide, double price, double *least
     double bits = 0;
     least[units] = 0;
     for (size_t u = units; u-- > 0;) {
-        least[u] = from->variance[u] + least[u + 1]; /* a unit that is not stored */
+        least[u] = from->variance[u] + least[u + 1]; /* error if the unit is not stored */
         choice[u] = N_SIZES * N_KINDS;
         for (int k = 0; k < N_SIZES; k++)
             for (int kind = 0; kind < N_KINDS; kind++) {
@@ -146,7 +154,10 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/* Sets the groups of K or V of all layers, at the lowest price per bit that keeps the budget. */
+/*
+ * Sets the groups of K or V of all layers, at the lowest price per bit that keeps the budget of
+ * bits.
+ */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -169,21 +180,21 @@ static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8
 
 /* ---- calibration of transforms --------------------------------------------------------------- */
 
-/* Scratch memory for the calibration of K or V. */
+/* Scratch memory for the calibration of K or V of all layers. */
 typedef struct {
-    float *rows;             /* [n][wide] centred rows of all heads */
-    float *head;             /* [2][n][d_head] */
-    float *c;                /* [SAMPLES][wide] */
-    double *gram, *basis;    /* [wide][wide] */
-    double *sigma, *scratch; /* [wide]; scratch of kvd_gram_add */
-    double *least;           /* [units + 1] */
-    uint8_t *choice;         /* [units + 1] */
-    costs *cost;             /* [n_layers] */
+    float *rows;             /* [n][wide] rows of all heads, minus their mean */
+    float *head;             /* [2][n][d_head] rows of one head */
+    float *c;                /* [SAMPLES][wide] principal components of some rows */
+    double *gram, *basis;    /* [wide][wide] covariance and its eigenvectors */
+    double *sigma, *scratch; /* [wide] singular values; scratch of kvd_gram_add */
+    double *least;           /* [units + 1] scratch of `divide` */
+    uint8_t *choice;         /* [units + 1] scratch of `divide` */
+    costs *cost;             /* [n_layers] errors of possible groups */
 } making;
 
 /*
- * Computes the mean and the principal components of K or V of a layer, and measures the errors of
- * all possible groups.
+ * Computes the mean and the principal components of K or V of a layer from calibration rows, and
+ * the squared errors of all possible groups of components.
  */
 static int decorrelate(kvtc *t, const kvd_method_setup *s, kvd_x what, int layer, int side,
                        size_t most, making *m, kvd_err *err)
@@ -328,17 +339,17 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 
 /* ---- coding of blocks ------------------------------------------------------------------------ */
 
-/* Scratch memory for a block of n rows. */
+/* Scratch memory for coding a block of n rows. */
 typedef struct {
-    float *x;        /* [n][wide] rows without the mean, then the decoded rows */
-    float *c;        /* [n][wide] principal components */
-    float *scale;    /* [groups][n][2] scales and shifts */
+    float *x;        /* [n][wide] rows minus their mean, then the decoded rows */
+    float *c;        /* [n][wide] principal components of the rows */
+    float *scale;    /* [groups][n][2] scale and shift of each group in each row */
     uint8_t *codes;  /* [wide] codes of one group in one row */
-    uint8_t *packed; /* all codes, group by group, row by row */
-    uint8_t *small;  /* compressed form of `packed` */
+    uint8_t *packed; /* codes of all groups, group by group, row by row */
+    uint8_t *small;  /* `packed` after DEFLATE */
 } buffers;
 
-/* Returns the bytes of the packed codes of n rows. */
+/* Returns the bytes of the packed codes of n rows, before DEFLATE. */
 static size_t packed_bytes(const coder *c, size_t n)
 {
     size_t bits = 0;
@@ -348,12 +359,12 @@ static size_t packed_bytes(const coder *c, size_t n)
 }
 
 /*
- * Codes the components of n rows into packed codes and scales or, if `read`, decodes the components
- * from these. Codes of 2, 4 and 8 bits never cross a byte boundary.
+ * Codes the components of n rows into packed codes and scales. If `read`, decodes the components
+ * from these instead. Codes of 2, 4 and 8 bits never cross a byte boundary.
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
-    size_t at = 0; /* position in bits */
+    size_t at = 0; /* position in w->packed, in bits */
     for (size_t g = 0; g < c->n; g++) {
         const kvd_kvtc_group *const q = &c->groups[g];
         for (size_t i = 0; i < n; i++) {
@@ -375,7 +386,7 @@ static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool r
     }
 }
 
-/* Codes n rows of w->x and replaces them by their decoded values. */
+/* Codes the n rows in w->x and replaces them by their decoded values. Adds the bits to *count. */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      kvd_bits_count *count, kvd_err *err)
 {

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 /*
- * Prefix sums over the bins of a histogram: of weights, of weights times bin middles, and of
- * weights times squared middles.
+ * Prefix sums over the bins of a histogram: of the bins' weights, of weights times bin middles, and
+ * of weights times squared bin middles.
  */
 typedef struct {
-    double *weight, *first, *second; /* [bins + 1] */
+    double *weight, *first, *second; /* [bins + 1] prefix sums */
 } prefixes;
 
 double kvd_level_bin(int bin, int bins)
@@ -30,8 +30,9 @@ static double lost(const prefixes *s, int from, int to)
 
 /*
  * Adds one quantisation level by divide and conquer, for all ends e = lo .. hi. least[e] becomes
- * the squared error of bins 0 .. e - 1 with that level, begin[e] the first bin of the level, which
- * does not fall as e rises. `before` is `least` with one level less.
+ * the squared error of bins 0 .. e - 1 with that many levels. begin[e] becomes the first bin that
+ * belongs to the new level, which does not fall as e rises. `before` is `least` with one level
+ * fewer.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

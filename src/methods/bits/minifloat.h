@@ -6,18 +6,18 @@
 #define KVD_METHODS_BITS_MINIFLOAT_H
 
 typedef struct {
-    int bits;      /* number of bits, including the sign */
+    int bits;      /* number of bits of a code, including the sign */
     int mantissa;  /* number of stored bits of the mantissa */
     int least;     /* exponent of the smallest normal number */
-    float largest; /* largest finite number */
+    float largest; /* largest finite number of the format */
 } kvd_minifloat;
 
 extern const kvd_minifloat kvd_e4m3, kvd_e5m2, kvd_e2m1;
 
 /*
- * Returns x rounded to the nearest number of the format, ties to the even mantissa. Subnormal
- * numbers are kept, and numbers beyond the largest finite one become that one (saturation). NaN
- * stays NaN.
+ * Returns x rounded to the nearest number of format *f, ties to the even mantissa. Subnormal
+ * numbers are kept. Numbers beyond the largest finite one become that one (saturation). NaN stays
+ * NaN.
  */
 float kvd_minifloat_round(const kvd_minifloat *f, float x);
 

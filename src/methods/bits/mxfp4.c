@@ -25,7 +25,7 @@ static float scale_of(const float *x, size_t n)
         most = fmaxf(most, fabsf(x[i]));
     if (!(most > 0))
         return 1;
-    (void)frexpf(most, &exponent); /* most is in [2^(exponent - 1), 2^exponent) */
+    (void)frexpf(most, &exponent); /* `most` is in [2^(exponent - 1), 2^exponent) */
     exponent -= 1 + LARGEST_EXPONENT;
     exponent = exponent < -EXPONENTS ? -EXPONENTS : exponent > EXPONENTS ? EXPONENTS : exponent;
     return ldexpf(1, exponent);

@@ -6,7 +6,7 @@
  * With the scale t of the tensor, the scale of a block is s = E4M3(max |x| / 6 / t), and a number
  * is read as E2M1(x / (s t)) s t. All roundings are to the nearest, ties to even, and saturate. t
  * is 1, or the largest magnitude in calibration rows divided by 6 * 448, for all keys (or values)
- * of a layer or of each KV head; it belongs to the model. Blocks run along the dimensions of a
+ * of a layer or of each KV head; it belongs to the model. A block is 16 adjacent dimensions of a
  * token. The last block of a row is filled up with zeros, which are stored.
  */
 #include <math.h>
@@ -53,7 +53,10 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Codes a block x [n], and writes the decoded numbers to y. `t` is the scale of the tensor. */
+/*
+ * Codes a block of numbers x [n], and writes the decoded numbers to y. `t` is the scale of the
+ * tensor.
+ */
 static void code_block(const float *x, size_t n, float t, float *y)
 {
     float most = 0;

@@ -1,23 +1,25 @@
 /*
- * Layout of codes of 1 .. 8 bits in a page of 64 tokens of one KV head. Codes are in the order in
- * which the lanes of a warp hold the operands of mma.m16n8k16, so that a lane reads its own words
- * only. Plain C, shared by the kernels (cuda/packed_*.cu) and the tests.
+ * Layout of a page of 64 tokens of one KV head, whose numbers are codes of 1 .. 8 bits. Codes are
+ * in the order in which the lanes of a warp hold the operands of mma.m16n8k16, so that a lane reads
+ * its own words only. Plain C, shared by the kernels (cuda/packed_*.cu) and the tests.
  *
  * A unit is 16 dimensions of 64 tokens: 32 numbers for each of 32 lanes, `bits` words per lane,
- * [unit][lane][bits]. Numbers 2 p and 2 p + 1 are a pair of a fragment's register. Both sides are A
- * operands, with registers r = 0 .. 3 of 16 rows (lane / 4, and 8 further) and 16 columns (2 c and
- * 2 c + 1 with c = lane % 4, and 8 further). Token t and dimension i are at
+ * [unit][lane][bits]. Numbers 2 p and 2 p + 1 of a lane are the two halves of a fragment's
+ * register. K and V are both A operands, with registers r = 0 .. 3 of 16 rows (lane / 4, and 8
+ * further) and 16 columns (2 c and 2 c + 1 with c = lane % 4, and 8 further). Token t and dimension
+ * i are at
  *
  *   keys    rows are tokens, columns dims: lane 4 (t % 8) + i % 8 / 2,
  *           number 8 (t / 16) + 2 r + i % 2 with r = t % 16 / 8 + 2 (i % 16 / 8)
  *   values  rows are dims, columns tokens: lane 4 (i % 8) + t % 8 / 2,
  *           number 8 (t / 16) + 2 r + t % 2 with r = i % 16 / 8 + 2 (t % 16 / 8)
  *
- * Codes of equidistant steps are split into planes by the binary digits of `bits` (3 = 2 + 1, the
- * wider plane holds the lower bits). A plane of w bits takes w words; the numbers of a pair are 16
- * bits apart in the same word, so that a mask makes two float16 of them. Codes of levels (k_group
- * 0) follow one another: number n is in bits n bits .. of the lane's words, so that adjacent bits
- * look up a pair. The code of an outlier, and of a token that is stored whole, is 0.
+ * Codes of equal steps (kivi) are split into planes by the binary digits of `bits` (3 = 2 + 1, the
+ * wider plane holds the lower bits). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are
+ * 16 bits apart in the same word, so that a mask makes two float16 of them. Codes of quantisation
+ * levels from a table (kvquant, turboquant; k_group is 0) follow one another: number n is in bits n
+ * bits .. of the lane's words, so that adjacent bits look up two levels at once. The code of an
+ * outlier, and of a token that is stored whole, is 0.
  *
  * Scales and zero points are float16 in the order in which a lane needs them. 16 positions x (dims
  * of a unit for keys, 16 tokens for values) have 4 blocks of 16 bytes; block (x % 8) / 2 holds the
@@ -25,18 +27,19 @@
  *   keys    [64 / k_group][d / 16] such blocks
  *   values  [groups of channels][4] such blocks
  *
- * Floating-point codes (fp8, mxfp4, nvfp4) are numbers of 8 or 4 bits, sign, exponent, mantissa, in
- * one plane. Instead of scales and zero points in float16, a block of channels of a token has a
+ * Floating-point codes (fp8, mxfp4, nvfp4) are numbers of 8 or 4 bits (sign, exponent, mantissa) in
+ * one plane. They have no scales and zero points in float16. A block of channels of a token has a
  * scale of 8 bits, or there are none. The scales of a block are 64 adjacent bytes, one per token of
  * the page (kvd_packed_block_scale), block after block.
  *
- * Codes of rotated vectors (turboquant) are levels. Their scales are norms / KVD_PACKED_NORM: of
- * values in the place of scales, of keys in 64 float16 after those of values, one per token.
+ * Codes of rotated vectors (turboquant) are indices of quantisation levels. Their scales are norms
+ * divided by KVD_PACKED_NORM. Norms of values are in the place of scales; norms of keys are in 64
+ * float16, one per token, after the scales of values.
  *
- * The page of a head: codes of keys, codes of values, scales of keys, scales of values, outliers of
- * values [64][v_apart], then a count (16 bytes) and the outliers of keys [k_apart]. An outlier is
- * 32 bits: float16 in the lower half, its place in the upper half, which is the dim, for keys dim +
- * 128 (token % 64).
+ * The page of a head consists of: codes of keys, codes of values, scales of keys, scales of values,
+ * outliers of values [64][v_apart], then a count (16 bytes) and the outliers of keys [k_apart]. An
+ * outlier takes 32 bits: its value as float16 in the lower half, its place in the upper half. The
+ * place is the dim; for keys it is dim + 128 (token % 64).
  */
 #ifndef KVD_METHODS_BITS_PACKED_LAYOUT_H
 #define KVD_METHODS_BITS_PACKED_LAYOUT_H
@@ -55,35 +58,40 @@
 
 typedef struct {
     int32_t bits;
-    /* tokens of a key channel that share a scale: 16, 32, 64; 0: keys have no scales */
+    /*
+     * Number of tokens of a key channel that share a scale: 16, 32 or 64; 0: keys have no scales.
+     */
     int32_t k_group;
-    /* channels of a token's values that share a scale: 16, 32, 64, or KVD_WIDTH_MAX for all */
+    /*
+     * Number of channels of a token's values that share a scale: 16, 32, 64, or KVD_WIDTH_MAX for
+     * all channels.
+     */
     int32_t v_group;
-    int32_t v_apart; /* number of outliers of a value vector */
-    /* number of key outliers that a page has room for, a multiple of 4; 0: none */
+    int32_t v_apart; /* number of outliers that each value vector stores */
+    /* Number of key outliers for which a page has room, a multiple of 4; 0: none are stored. */
     int32_t k_apart;
     /*
-     * Bits of the exponent of floating-point codes; the sign takes one bit, the mantissa the
-     * others. 0: codes are integers.
+     * Number of exponent bits of floating-point codes. One bit is the sign, the others are the
+     * mantissa. 0: codes are integers.
      */
     int32_t exponent;
     /*
-     * Number of channels of a token that share a scale of floating-point codes: 32 (a power of two,
-     * E8M0) or 16 (E4M3). 0: the page has no scales.
+     * Number of channels of a token that share a scale of floating-point codes: 32 (the scale is a
+     * power of two, E8M0) or 16 (the scale is an E4M3 number). 0: the page has no scales.
      */
     int32_t block;
-    bool norms; /* vectors are rotated (turboquant), and keys have a norm per token */
+    bool norms; /* true: vectors are rotated (turboquant), and each key stores its norm */
 } kvd_packed_form;
 
 /*
- * Power of two by which stored norms are divided and levels multiplied, so that probabilities times
- * norms fit in float16.
+ * Power of two by which stored norms are divided and quantisation levels multiplied, so that
+ * attention probabilities times norms fit in float16.
  */
 #define KVD_PACKED_NORM 8.0f
 
 /*
- * Offsets in bytes of the parts of one head's page, multiples of 16. Codes of keys are at 0;
- * `bytes` is the size of the page.
+ * Offsets in bytes of the parts of one KV head's page, multiples of 16. Codes of keys are at offset
+ * 0; `bytes` is the size of the page.
  */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
@@ -117,7 +125,10 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* Returns the index of a lane's first word of codes, from the start of the codes of K or V. */
+/*
+ * Returns the index of a lane's first word of a unit (16 dims), counted from the start of the codes
+ * of K or V.
+ */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
@@ -144,8 +155,8 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 }
 
 /*
- * Returns the index of the scale of position x (% 16) within a block of 16 positions, in float16
- * numbers. The zero point is 4 numbers further.
+ * Returns the index of the scale of position x within the scales of 16 positions (64 bytes), in
+ * float16 numbers. The zero point is 4 numbers further.
  */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
@@ -162,8 +173,8 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 }
 
 /*
- * Location of a piece of the code of number n (0 .. 31): `width` bits of the code, from bit `below`
- * on, are in words[word] from bit `shift` on. The next piece begins at below + width.
+ * Location of a part of the code of number n (0 .. 31) of a lane. Bits `below` .. below + width - 1
+ * of the code are in words[word] from bit `shift` on. The next part begins at below + width.
  */
 typedef struct {
     int word, shift, width;

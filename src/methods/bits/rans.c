@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Smallest state of the coder between two symbols; the encoder starts with it. */
+/* Smallest state of the coder between two symbols; the encoder starts with this state. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -13,7 +13,7 @@ static uint32_t frequency(const kvd_rans_table *t, int symbol)
 
 /* ---- frequency tables ------------------------------------------------------------------------ */
 
-/* Sets `first`, the search index of a table, from `start`. */
+/* Sets t->first, the index in which the search for a symbol begins, from t->start. */
 static void index_parts(kvd_rans_table *t)
 {
     for (int part = 0, s = 0; part < KVD_RANS_PARTS; part++) {
@@ -35,7 +35,8 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         sum += of[s];
     }
     /*
-     * Rounding errors are given to the most frequent symbols, because that costs the fewest bits.
+     * The rounding error of the sum is added to the most frequent symbols, because that costs the
+     * fewest bits.
      */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
@@ -61,7 +62,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
-    size_t at, end; /* positions in bits */
+    size_t at, end; /* positions in bits: next bit, and end of the string */
 } bit_string;
 
 static void put(bit_string *b, uint32_t value, int bits)
@@ -73,7 +74,7 @@ static void put(bit_string *b, uint32_t value, int bits)
     }
 }
 
-/* Returns the next `bits` bits of the string, zeros beyond its end. */
+/* Returns the next `bits` bits of the string; bits beyond its end are 0. */
 static uint32_t get(bit_string *b, int bits)
 {
     uint32_t value = 0;
@@ -84,8 +85,9 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Writes a frequency table: the last symbol that has a frequency, 8 bits; then for each symbol up
- * to that one the number of bits of its frequency, 4 bits, and the bits below the highest one.
+ * Writes a frequency table: the last symbol with a frequency above 0, in 8 bits; then for each
+ * symbol up to that one the number of bits of its frequency, in 4 bits, and the bits below the
+ * highest one.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -140,7 +142,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
     uint32_t x = *state ? *state : LEAST;
-    /* Symbols are coded from the last to the first, so that a reader decodes them forwards. */
+    /* Symbols are coded from the last to the first, so that a reader decodes them in order. */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);

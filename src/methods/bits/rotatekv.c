@@ -1,17 +1,17 @@
 /*
- * Method rotatekv: keys rotated over several heads before RoPE and ordered by channel, values
- * rotated per head, attention sinks exact (Su et al. 2025, "RotateKV: Accurate and Robust 2-Bit KV
- * Cache Quantization for LLMs via Outlier-Aware Adaptive Rotations", section 4, and its public
- * code).
+ * Method rotatekv: rotates keys over several heads before RoPE and sorts their channels, rotates
+ * values per head, and keeps attention sinks exact (Su et al. 2025, "RotateKV: Accurate and Robust
+ * 2-Bit KV Cache Quantization for LLMs via Outlier-Aware Adaptive Rotations", section 4, and its
+ * public code).
  *
  * The keys of all heads of a token are one row. Parts of `heads` adjacent heads are multiplied by a
- * normalised Walsh-Hadamard matrix, and the channels of all heads are sorted by their sums over
+ * normalised Walsh-Hadamard matrix. The channels of all heads are then sorted by their sums over
  * calibration rows, so that channels with similar offsets share a scale. The values of each head
  * are multiplied by a matrix of the size of a head. Then groups of `group` numbers of a token are
  * quantised, asymmetric, with a range shrunk by `clip`: s = clip (max - min) / (2^b - 1), z =
  * round(-clip min / s), x^ = s (clamp(round(x / s) + z) - z); s and z take 16 bits each. A read
- * undoes order and rotation. The first `sink` tokens are exact; the paper selects the tokens with
- * the largest hidden activations.
+ * undoes the order and the rotation. The first `sink` tokens are exact; the paper selects the
+ * tokens with the largest hidden activations.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ typedef struct {
 } rotatekv;
 
 /*
- * Multiplies x [n] by the normalised Walsh-Hadamard matrix of n, a power of two, which is its own
+ * Multiplies x [n], n a power of two, by the normalised Walsh-Hadamard matrix, which is its own
  * inverse.
  */
 static void rotate(float *x, size_t n)
@@ -79,8 +79,9 @@ static int rising(const void *a, const void *b)
 }
 
 /*
- * Sorts the channels of a layer by their sums over calibration rows. The sum of rotated rows is the
- * rotated sum of rows. rows [2][n][d], sum and sorted [n_kv_heads * d] are scratch.
+ * Sorts the key channels of a layer by their sums over n calibration rows. The sum of rotated rows
+ * is computed as the rotated sum of rows. rows [2][n][d], sum and sorted [n_kv_heads * d] are
+ * scratch.
  */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, placed *sorted, kvd_err *err)
@@ -163,7 +164,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 /* ---- coding of blocks ------------------------------------------------------------------------ */
 
-/* Quantises a group x [n] and replaces it by the decoded numbers. */
+/* Quantises a group of numbers x [n] and replaces them by the decoded numbers. */
 static void quantise(float *x, size_t n, int bits, float clip)
 {
     float lo = x[0], hi = x[0];

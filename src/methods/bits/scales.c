@@ -11,7 +11,6 @@ static float *place(const kvd_scales *scales, int side, int layer, int kv_head)
            (size_t)side;
 }
 
-/* Sets the scales of K or V of one layer from calibration rows. */
 static int set_layer(const kvd_scales *scales, kvd_scale_of of, kvd_calibration_rows *rows,
                      int side, int layer, float largest, kvd_err *err)
 {

@@ -1,19 +1,22 @@
-/* Scales of number formats in which all numbers of a tensor are divided by one factor. */
+/*
+ * Scales of number formats in which all numbers of a tensor (K or V of a layer or KV head) are
+ * divided by one factor before they are coded.
+ */
 #ifndef KVD_METHODS_BITS_SCALES_H
 #define KVD_METHODS_BITS_SCALES_H
 
 #include "methods/axis.h"
 
 /*
- * Set of numbers that share a scale: all numbers (the scale is 1), those of a layer, or those of a
- * KV head of a layer.
+ * Set of numbers that share a scale: all numbers (the scale is then 1), those of a layer, or those
+ * of a KV head of a layer.
  */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
-/* Scales of an open fp8 or nvfp4 method. They are the first member of its `self`. */
+/* Scales of an open fp8 or nvfp4 method. They are the first member of the method's private data. */
 typedef struct {
     size_t n_kv_heads;
-    float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
+    float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES] scales; NULL: every scale is 1 */
 } kvd_scales;
 
 /*

@@ -1,26 +1,27 @@
 /*
- * Method turboquant: applies a random rotation, then codes each coordinate by the best scalar
- * quantiser (Zandieh, Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector Quantization
- * with Near-optimal Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
+ * Method turboquant: applies a random rotation to a vector, then codes each coordinate by the best
+ * scalar quantiser (Zandieh, Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector
+ * Quantization with Near-optimal Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
  *
- * A vector x of d numbers is stored as its norm and a code of u = x / |x|. A coordinate of y = P u,
- * for a random orthogonal matrix P, has the density c (1 - t^2)^((d - 3) / 2) whatever u is, so one
- * set of 2^bits levels that minimises the squared error under this density serves all coordinates
- * of all vectors. A read computes |x| P^T y^.
+ * A vector x of d numbers is stored as its norm and a code of u = x / |x|. A coordinate t of y = P
+ * u, for a random orthogonal matrix P, has the density c (1 - t^2)^((d - 3) / 2) for every u. So
+ * one set of 2^bits quantisation levels that minimises the squared error under this density serves
+ * all coordinates of all vectors. A read computes |x| P^T y^ from the decoded y^.
  *
- * Such a code shrinks inner products. With `qjl`, keys spend one of their bits on the residual
- * r = y - y^ of a code of bits - 1: they store |r| and the signs of S r, for a matrix S of standard
- * normal numbers, and read y^ + sqrt(pi / 2) / d |r| S^T sign(S r), whose inner product with any
- * query is unbiased (QJL: Zandieh et al. 2024, arXiv 2406.03482). The paper multiplies the residual
- * of x by S; S P^T has the same distribution as S.
+ * Such a code shrinks inner products. With `qjl`, keys spend one of their bits on the residual r =
+ * y - y^ of a code of bits - 1. They store |r| and the signs of S r, for a matrix S of standard
+ * normal numbers. They are read as y^ + sqrt(pi / 2) / d |r| S^T sign(S r), whose inner product
+ * with any query is unbiased (QJL: Zandieh et al. 2024, arXiv 2406.03482). The paper multiplies the
+ * residual of x by S; S P^T has the same distribution as S.
  *
- * With a fraction in `bits`, such as 2.5, the channels of a block of tokens are split: this
- * fraction of them, those with the largest sums of squares, are outliers. Outliers and other
- * channels are coded as two vectors, each with a norm and a rotation of its own, and outliers have
- * one bit more (section 4.3 of the paper). A block is the prompt, then every `group` tokens; it
- * stores one bit per channel that says which are outliers.
+ * If `bits` has a fraction, such as 2.5, the channels of a block of tokens are split. The fraction
+ * (0.5) of the channels with the largest sums of squares are outliers. Outliers and other channels
+ * are coded as two vectors, each with a norm and a rotation of its own, and outliers have one bit
+ * more (section 4.3 of the paper). The prompt is one block, then every `group` tokens are one; a
+ * block stores one bit per channel that marks outliers.
  *
- * Norms are float16. P, S and the levels depend on the seed and the width of a vector alone.
+ * Norms are float16. P, S and the quantisation levels depend on the seed and the width of a vector
+ * alone.
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -52,20 +53,23 @@ enum { BINS = 2048, STREAM = 0x7151 };
 /* Largest magnitude covered by the quantisation levels, in standard deviations of a coordinate. */
 static const double RANGE = 8;
 
-/* Random matrices and quantisation levels for vectors of one width. */
+/* Random matrices and quantisation levels for vectors with one number of dimensions. */
 typedef struct {
-    float *rotation, *sketch; /* [width][width] matrices P and S; S is NULL without qjl */
-    float level[3][256];      /* levels of bits - 1, bits and bits + 1, rising */
+    float *rotation, *sketch; /* [width][width] matrices P and S; S is NULL without `qjl` */
+    float level[3][256];      /* quantisation levels of bits - 1, bits and bits + 1 bits, rising */
 } tables;
 
 typedef struct {
-    int bits;        /* bits per coordinate, outlier channels excepted */
-    double outliers; /* fraction of the channels that have one bit more */
+    int bits;        /* bits per coordinate; outlier channels have one more */
+    double outliers; /* fraction of the channels that have one bit more (outliers) */
     bool qjl;
     uint64_t seed;
-    int d_head, n_heads, n_kv_heads; /* of the model */
+    int d_head, n_heads, n_kv_heads; /* shape of the model */
     size_t widest;
-    /* [widest + 1] tables by width; NULL until a vector of that width is coded */
+    /*
+     * [widest + 1] Tables for vectors of each number of dimensions; NULL until such a vector is
+     * coded.
+     */
     _Atomic(tables *) *of;
 } turboquant;
 
@@ -79,8 +83,8 @@ static void free_tables(tables *t)
 }
 
 /*
- * Replaces a [n][n], standard normal numbers, by a uniformly distributed orthogonal matrix: Q of
- * its QR factors, with the signs of the diagonal of R (Mezzadri 2007).
+ * Replaces a [n][n], standard normal numbers, by a uniformly distributed orthogonal matrix: the Q
+ * of a's QR factors, with the signs of the diagonal of R (Mezzadri 2007).
  */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
@@ -114,7 +118,7 @@ static int set_levels(size_t d, int bits, float *level, kvd_err *err)
         return kvd_no_memory(err, "a histogram", (BINS + 256) * sizeof *histogram);
     for (int b = 0; b < BINS; b++) {
         const double t = range * kvd_level_bin(b, BINS);
-        /* For d = 1 the coordinate is 1 or -1. */
+        /* If d is 1, the coordinate is 1 or -1. */
         histogram[b] = d > 1 ? pow(1 - t * t, ((double)d - 3) / 2) : b == 0 || b == BINS - 1;
     }
     const int status = kvd_levels_find(histogram, BINS, 1 << bits, found, err);
@@ -154,9 +158,9 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
 }
 
 /*
- * Returns the tables for vectors of d numbers, which the first call makes. Two threads may make
- * them at the same time; their tables are equal, and those of the second are freed. On failure
- * returns NULL.
+ * Returns the tables for vectors of d numbers. The first call for a value of d computes them. If
+ * two threads do so at the same time, their tables are equal, and those of the second thread are
+ * freed. On failure returns NULL.
  */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
@@ -231,7 +235,7 @@ static float norm_of(const float *x, size_t n)
     return (float)sqrt(sum);
 }
 
-/* Computes y [n][d] = x a^T, or x a if `back`, for x [n][d] and a [d][d]. */
+/* Computes y [n][d] = x a^T, or x a if `back`, for n vectors x [n][d] and a matrix a [d][d]. */
 static void multiply(const float *x, size_t n, size_t d, const float *a, bool back, float *y)
 {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, back ? CblasNoTrans : CblasTrans, (blasint)n,
@@ -239,8 +243,9 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to y [n][d] the estimate of the residual u - y that the signs of S (u - y) give, for rotated
- * unit vectors u [n][d]. work [2][n][d] is scratch; u is overwritten.
+ * Adds to y [n][d], decoded unit vectors, an estimate of their errors u - y from the signs of S (u
+ * - y). u [n][d] are the exact unit vectors, after rotation by P; u is overwritten. work [2][n][d]
+ * is scratch.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
@@ -261,7 +266,7 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
 
 /*
  * Codes n vectors x [n][d] with `bits` bits per number, and writes the decoded vectors to `decoded`
- * [n][d], which may be x.
+ * [n][d], which may be x. Adds the bits to *count.
  */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
@@ -305,8 +310,8 @@ typedef struct {
 } ranked;
 
 /*
- * Compares two channels by their sums of squares, largest first; of equal sums the first channel
- * comes first.
+ * Compares two channels by their sums of squares, the largest first; if the sums are equal, the
+ * lower channel number comes first.
  */
 static int by_square(const void *a, const void *b)
 {
@@ -324,7 +329,7 @@ static int by_channel(const void *a, const void *b)
 
 /*
  * Orders the channels of x [n][d]: first the `outliers` channels with the largest sums of squares,
- * then the others, each part in rising order of channels.
+ * then the others. Both parts are sorted by channel number.
  */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, ranked *order)
 {
@@ -338,7 +343,10 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, by_channel);
 }
 
-/* Copies the channels order [m] of x [n][d] to part [n][m] or, if `back`, from part to x. */
+/*
+ * Copies the m channels listed in `order` from x [n][d] to part [n][m] or, if `back`, from part to
+ * x.
+ */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)
 {

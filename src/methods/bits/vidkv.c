@@ -3,15 +3,16 @@
  * values in ternary (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache Quantization for Video Large
  * Language Models", arXiv 2503.16257, section 3, and its public code).
  *
- * In a block the fraction `k` - 1 of the channels of keys with the largest ranges is quantised at 2
- * bits, asymmetric, in groups of `group` tokens of a channel. The other channels of a token are
- * transformed by a discrete Fourier transform over these channels, in their order. Of a real or
- * imaginary part of a frequency, `group` tokens store their signs and the mean of their magnitudes,
- * which is what is read with the sign. The spectrum of real numbers is symmetric, so that as many
- * parts are stored as there are channels. Values are ternary: `group` tokens of a channel have the
- * scale s = mean |x|, a number beyond s / 2 is read as s or -s and any other as 0. Five ternary
- * numbers take 8 bits. Scales and zero points take 16 bits, the choice of channels one bit per
- * channel and block.
+ * In a block of tokens, the fraction `k` - 1 of the channels of keys with the largest ranges is
+ * quantised at 2 bits, asymmetric, in groups of `group` tokens of a channel. The other channels of
+ * a token are transformed by a discrete Fourier transform over these channels, in their order. Of
+ * each real or imaginary part of a frequency, `group` tokens store their signs and the mean of
+ * their magnitudes; a number is read as that mean with its sign. The transform of real numbers is
+ * symmetric, so that as many parts are stored as there are channels.
+ *
+ * Values are ternary: `group` tokens of a channel have the scale s = mean |x|. A number beyond s /
+ * 2 is read as s or -s and any other as 0. Five ternary numbers take 8 bits. Scales and zero points
+ * take 16 bits, the choice of channels one bit per channel and block.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -76,8 +77,8 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
 }
 
 /*
- * Applies the coding function `code` to every group of one column of x [n][d]. Returns the number
- * of groups.
+ * Applies the coding function `code` to every group of `group` tokens of one column of x [n][d].
+ * Returns the number of groups.
  */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
@@ -91,9 +92,9 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
 /* ---- Fourier transform ----------------------------------------------------------------------- */
 
 /*
- * Writes the spectrum of m real numbers as m real numbers: the sum, then the real and the imaginary
- * part of each frequency below m / 2, then, if m is even, the real part of frequency m / 2. wave
- * [2][m] holds the cosines and the sines of 2 pi i / m.
+ * Writes the discrete Fourier transform of m real numbers as m real numbers: the sum, then the real
+ * and the imaginary part of each frequency below m / 2, then, if m is even, the real part of
+ * frequency m / 2. wave [2][m] holds the cosines and the sines of 2 pi i / m.
  */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
@@ -149,7 +150,7 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Orders channels: the `two` channels of x [n][d] with the largest ranges come first, then the
+ * Orders the channels of x [n][d]: the `two` channels with the largest ranges come first, then the
  * others in their original order.
  */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged *order)

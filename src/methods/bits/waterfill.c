@@ -1,23 +1,24 @@
 /*
- * Method waterfill: transform coding of all KV heads of a layer at one step size for the whole
- * cache.
+ * Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
+ * whole cache.
  *
- * A row x of a side of a layer (keys before RoPE, or values, of all heads side by side) has mean m
- * and covariance C on calibration text. F is the second moment E[g^T g] of the gradient of the loss
- * with respect to x, so to second order an error e of one token costs (1/2) e F e^T nats. With
- * F = A^T A and the eigenvectors U of A C A^T,
+ * A row x is K (before RoPE) or V of all heads of a token in one layer, with mean m and covariance
+ * C on calibration text. F is the second moment E[g^T g] of the gradient of the loss with respect
+ * to x, so to second order an error e of one token costs (1/2) e F e^T nats. With F = A^T A and the
+ * eigenvectors U of A C A^T,
  *
  *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
  *
  * so the components y are uncorrelated and their squared errors add up to the loss, with one weight
- * for all components of all layers and both sides. Reverse water-filling (Cover and Thomas,
- * Elements of Information Theory, section 10.3.3) gives all components the same distortion, except
- * those with a smaller variance, which are not sent: y is rounded to multiples of one `step`,
- * numbers below 0.6 steps to 0 (a dead zone, which saves more rate than its error costs; Goyal,
- * "Theoretical foundations of transform coding", 2001), and an entropy coder (rans.h) with a table
- * per component from calibration rows stores the multiples. A multiple other than 0 is read away
- * from 0 by `offset` steps, the mean distance in calibration rows. All tokens of a side of a layer
- * form one stream.
+ * for all components of K and V of all layers. Reverse water-filling (Cover and Thomas, Elements of
+ * Information Theory, section 10.3.3) gives all components the same distortion, except those with a
+ * smaller variance, which are not sent.
+ *
+ * y is rounded to multiples of one `step`. Numbers below 0.6 steps become 0 (a dead zone, which
+ * saves more rate than its error costs; Goyal, "Theoretical foundations of transform coding",
+ * 2001). An entropy coder (rans.h) stores the multiples, with a frequency table per component from
+ * calibration rows. A multiple other than 0 is read away from 0 by `offset` steps, the mean
+ * distance in calibration rows. K of all tokens of a layer is one stream, and so is V.
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -40,28 +41,31 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
 /*
- * Symbol ZERO + q is the multiple q of the step. Symbol ESCAPE is followed by the multiple in 4
+ * Symbol ZERO + q codes the multiple q of the step. Symbol ESCAPE is followed by the multiple in 4
  * bytes, which are coded with a table of equal frequencies.
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Fraction of a step that is added to |y| before it is rounded towards 0. */
+/* Fraction of a step that is added to |y| before it is rounded towards 0; y is a component. */
 static const double ROUND = 0.4;
-/* Fraction of the mean diagonal of F that is added to the diagonal, so that A has an inverse. */
+/*
+ * Fraction of the mean diagonal element of F (second moment of gradients) that is added to the
+ * diagonal, so that A has an inverse.
+ */
 static const double RIDGE = 1e-3;
 
 /* Transform and frequency tables of K or V of one layer. */
 typedef struct {
-    float *mean;           /* [wide] */
+    float *mean;           /* [wide] mean of the calibration rows */
     float *to, *from;      /* [wide][wide]: y = (x - mean) to, x = mean + y from */
-    kvd_rans_table *table; /* [wide + 1] tables of components, then one of escaped bytes */
-    double offset;         /* mean of |y| / step - |q| over components that are not rounded to 0 */
+    kvd_rans_table *table; /* [wide + 1] one table per component, then the table of escaped bytes */
+    double offset;         /* mean of |y| / step - |q| over components not rounded to 0 */
 } coder;
 
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
-    size_t wide;  /* n_kv_heads * d_head */
-    coder *coder; /* [n_layers][KVD_N_SIDES] */
+    size_t wide;  /* numbers of K (or V) of a token: n_kv_heads * d_head */
+    coder *coder; /* [n_layers][KVD_N_SIDES] transforms of K and V */
 } waterfill;
 
 /* Returns q, the multiple of the step to which component y is rounded. */
@@ -74,9 +78,9 @@ static double multiple_of(double y, double step)
 
 /* Scratch memory of the calibration. */
 typedef struct {
-    float *x, *y, *head;         /* [n][wide]; [2][n][d_head] */
-    double *a, *c, *u, *product; /* [wide][wide] */
-    double *sigma, *scratch;     /* [wide]; scratch of kvd_gram_add */
+    float *x, *y, *head;         /* x, y [n][wide] rows and components; head [2][n][d_head] */
+    double *a, *c, *u, *product; /* [wide][wide] matrices A, C, U and a product */
+    double *sigma, *scratch;     /* [wide] singular values; scratch of kvd_gram_add */
 } making;
 
 static void multiply(bool left, bool right, size_t n, const double *a, const double *b, double *c)
@@ -87,8 +91,8 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
 }
 
 /*
- * Computes the transform from the centred rows m->x [n] and the second moment [wide][wide] of the
- * gradients.
+ * Computes the transform of K or V of a layer from n calibration rows m->x minus their mean, and
+ * the second moment [d][d] of the gradients.
  */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
@@ -127,8 +131,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
 }
 
 /*
- * Makes the frequency tables from the components y [n][d]. Multiples beyond those that occur are
- * escapes.
+ * Makes the frequency tables from the components y [n][d] of calibration rows. Multiples beyond
+ * those that occur there become escapes.
  */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
@@ -266,16 +270,18 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 /* ---- coding of blocks ------------------------------------------------------------------------ */
 
-/* Scratch memory for a block of n rows. */
+/* Scratch memory for coding a block of n rows. */
 typedef struct {
-    float *x, *y;      /* [n][wide] rows to be coded, without the mean, and their components */
+    float *x, *y;      /* [n][wide] rows minus their mean, and their components */
     uint16_t *context; /* [room] index of each symbol's frequency table */
-    uint8_t *symbol;   /* [room] */
+    uint8_t *symbol;   /* [room] symbols of all components */
     uint8_t *stream;
     size_t n; /* number of symbols */
 } buffers;
 
-/* Returns true if multiple q of component j can be coded without an escape. */
+/*
+ * Returns true if multiple q of component j has a symbol of its own, so that no escape is needed.
+ */
 static bool plain(const coder *c, size_t j, double q)
 {
     if (fabs(q) > ZERO)
@@ -284,7 +290,7 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Converts the components of n rows to symbols. */
+/* Converts the components of n rows to symbols of the entropy coder. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;
@@ -323,7 +329,7 @@ static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, doub
     }
 }
 
-/* Codes n rows of w->x, replaces them by their decoded values, and counts the bits. */
+/* Codes the n rows in w->x, replaces them by their decoded values, and adds the bits to *count. */
 static int code_rows(const coder *c, buffers *w, size_t n, size_t wide, double step,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

@@ -1,16 +1,16 @@
 /*
  * Method xquant: the cache holds the input X of a layer in few bits, and K and V are computed again
  * from it (Tomar et al. 2025, "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache
- * Rematerialization", arXiv 2508.10395, sections 3.1 and 3.3.1). X is what W_K and W_V multiply,
- * after the norm.
+ * Rematerialization", arXiv 2508.10395, sections 3.1 and 3.3.1). X is the input of W_K and W_V,
+ * after the norm. X^ means X after it is coded and decoded.
  *
  * With latent=0, for models with a KV head per query head, X [d_model] is quantised in groups of
  * `group` numbers of a token, and K and V are X^ W_K and X^ W_V.
  *
- * With latent=1, for grouped heads, where X has more numbers than K and V together, the cache holds
- * X U_K and X U_V, with W_K = U_K S_K B_K^T and W_V = U_V S_V B_V^T, and reads K = (X U_K)^ S_K
- * B_K^T. X U_K, whose outliers are in few channels, is quantised per channel over `group` tokens,
- * and fewer than `group` newest keys stay exact; X U_V is quantised per token.
+ * With latent=1, for grouped-query attention, X has more numbers than K and V together. The cache
+ * then holds X U_K and X U_V, with W_K = U_K S_K B_K^T and W_V = U_V S_V B_V^T, and reads K = (X
+ * U_K)^ S_K B_K^T. X U_K, whose outliers are in few channels, is quantised per channel over `group`
+ * tokens, and fewer than `group` newest keys stay exact; X U_V is quantised per token.
  *
  * Keys are rebuilt before RoPE. Biases and the norm of K are applied again when K is rebuilt.
  */
@@ -35,19 +35,19 @@ static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 /* Matrices that rebuild K or V of one layer from the stored inputs. */
 typedef struct {
-    float *down; /* [rank][d_model] U^T, which projects X; NULL: the cache stores X itself */
-    float *up;   /* [wide][rank] B S; without `down` the weights, [wide][d_model] */
-    float *bias; /* [wide], or NULL */
-    float *norm; /* gain of the norm of K, or NULL */
+    float *down; /* [rank][d_model] U^T, which projects X; NULL if the cache stores X itself */
+    float *up;   /* [wide][rank] B S; if `down` is NULL the weights W_K or W_V, [wide][d_model] */
+    float *bias; /* [wide] bias of K or V; NULL: none */
+    float *norm; /* weights of the norm of K; NULL: none */
 } matrices;
 
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* wide: n_kv_heads * d_head; rank: numbers per token stored for K or V */
+    /* wide: n_kv_heads * d_head. rank: numbers per token that the cache stores for K or for V. */
     size_t group, wide, rank;
     bool latent;
-    matrices *of; /* [n_layers][KVD_N_SIDES] */
+    matrices *of; /* [n_layers][KVD_N_SIDES] matrices of K and V */
 } xquant;
 
 static void close(void *self)
@@ -64,8 +64,8 @@ static void close(void *self)
 }
 
 /*
- * Reads the weights or the bias of a part of a layer into *to, which it allocates. Sets *to to NULL
- * if the model does not have this part.
+ * Reads the weights or, if `bias`, the bias of a part of a layer into *to, which it allocates. Sets
+ * *to to NULL if the model does not have this part.
  */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, float **to,
                      kvd_err *err)
@@ -82,8 +82,8 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
 }
 
 /*
- * Replaces `up`, the weights [wide][d_model], by the factors of its singular value decomposition:
- * `down` and `up`.
+ * Replaces m->up, the weights [wide][d_model], by the factors of its singular value decomposition,
+ * m->down and m->up.
  */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
@@ -100,8 +100,8 @@ static int decompose(const xquant *q, matrices *m, kvd_err *err)
     for (size_t i = 0; i < d * wide; i++)
         a[i] = (double)m->up[i];
     /*
-     * The weights are stored transposed: their rows are the columns of W_K, and the rows of U^T
-     * those of U.
+     * The checkpoint stores the weights transposed: their rows are the columns of W_K, and the rows
+     * of U^T those of U.
      */
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'S', (lapack_int)d, (lapack_int)wide, a, (lapack_int)d,
@@ -166,8 +166,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Quantises x [n][d] in place, in groups along a token or, if `by_channel`, along the tokens of a
- * channel. Adds the bits to *count.
+ * Quantises x [n][d] in place, in groups of numbers of one token or, if `by_channel`, of tokens of
+ * one channel. Adds the bits to *count.
  */
 static void quantise(const xquant *q, float *x, size_t n, size_t d, bool by_channel,
                      kvd_bits_count *count)
@@ -199,7 +199,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     else
         memcpy(x, b->input, n * d * sizeof *x);
     quantise(q, x, n, q->rank, q->latent && b->side == KVD_KEYS, count);
-    if (!q->latent) { /* X serves K and V; each counts half of its bits */
+    if (!q->latent) { /* K and V are both read from X; each counts half of its bits */
         count->payload /= 2;
         count->side /= 2;
     }

@@ -3,13 +3,14 @@
  * Accurate and Efficient KV Cache Quantization with Salient Token Identification", sections 4.1 to
  * 4.3).
  *
- * The saliency of a token is the mean probability that it received from the rows that saw it (its
- * normalised attention score). In every block the fraction `share` of most salient tokens is coded
- * at `high` bits, the other tokens at `low` bits. Keys are quantised per channel. Values are
- * quantised per token, after each channel is divided by the square root of its largest magnitude
- * (channel-separable token-wise quantisation), so a block has one 16-bit number per channel, and a
- * scale and a zero point per token. The prompt is one block; later tokens stay exact until `block`
- * of them are coded together. The paper finds salient tokens by probe rows; here all rows count.
+ * The saliency of a token is the mean attention probability that it received from the tokens that
+ * saw it (its normalised attention score). In every block of tokens, the fraction `share` with the
+ * largest saliency is coded at `high` bits, the other tokens at `low` bits. Keys are quantised per
+ * channel. Values are quantised per token, after each channel is divided by the square root of its
+ * largest magnitude (channel-separable token-wise quantisation). So a block has one 16-bit number
+ * per channel, and a scale and a zero point per token. The prompt is one block; later tokens stay
+ * exact until `block` of them are coded together. The paper finds salient tokens by the attention
+ * of a few probe tokens; here all tokens count.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -43,8 +44,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Writes KVD_LEVEL_HIGH for the most salient tokens of a block to salient [n], else
- * KVD_LEVEL_DROPPED, whatever levels a tokens method has assigned.
+ * Writes KVD_LEVEL_HIGH for the most salient tokens of a block to salient [n], and
+ * KVD_LEVEL_DROPPED for the others, whatever levels a method of the tokens axis has assigned.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)
@@ -62,8 +63,9 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
 }
 
 /*
- * Codes the keys of a block. The numbers of a channel that belong to tokens of one class (salient
- * or not) form a group; they are gathered because they are not equally spaced.
+ * Codes the keys of a block. In a channel, the numbers of salient tokens form one group and those
+ * of other tokens another. The numbers of a group are gathered first, because they are not equally
+ * spaced.
  */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
@@ -117,7 +119,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const size_t n = b->n > b->d ? b->n : b->d;
     uint8_t *const salient = malloc(b->n);
     float *const scratch = malloc(n * sizeof *scratch);
-    /* one bit per token for its class (salient or not) */
+    /* one bit per token marks if it is salient */
     *count = (kvd_bits_count){0, (double)b->n};
     int status = salient && scratch
                      ? 0

@@ -1,15 +1,16 @@
 /*
- * Method a2ats: every step reads the tokens whose quantised keys score highest (He et al. 2025,
- * "A2ATS: Retrieval-Based KV Cache Reduction via Windowed Rotary Position Embedding and Query-Aware
- * Vector Quantization", arXiv 2502.12665, section 4, and its public code).
+ * Method a2ats: every decode step reads only the tokens whose quantised keys have the largest
+ * products with the query (He et al. 2025, "A2ATS: Retrieval-Based KV Cache Reduction via Windowed
+ * Rotary Position Embedding and Query-Aware Vector Quantization", arXiv 2502.12665, section 4, and
+ * its public code).
  *
- * All tokens stay. Calibration rows of a KV head give its codebook: `size` centroids of keys k
- * before RoPE that minimise the sum of (k - c) H (k - c)^T, with H the second moment of its queries
- * turned to position `relative`. With H = L L^T this is k-means on the rows k L. Every key has the
- * index of its nearest centroid. At a step, every query head takes the products of its query,
- * turned to position `relative`, with the centroids for scores. The first `sink` tokens, the
- * `local` newest ones and, for every query head of the KV head, the `budget` other tokens with the
- * largest scores are read.
+ * All tokens stay in the cache. Calibration data of a KV head give its codebook: `size` centroids c
+ * of keys k before RoPE that minimise the sum of (k - c) H (k - c)^T, where H is the second moment
+ * of the head's queries, rotated by RoPE to position `relative`. With H = L L^T this is k-means on
+ * the rows k L. Every key stores the index of its nearest centroid. In a step, the score of a token
+ * is the product of its centroid with the query rotated to position `relative`. A step reads the
+ * first `sink` tokens, the `local` newest ones and, for every query head of the KV head, the
+ * `budget` other tokens with the largest scores.
  */
 #include <cblas.h>
 #include <math.h>
@@ -39,9 +40,9 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    float *factor;   /* [n_layers][n_kv_heads][d][d] Cholesky factor L */
+    float *factor;   /* [n_layers][n_kv_heads][d][d] Cholesky factor L of every KV head */
     float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
-    float *centroid; /* [n_layers][n_kv_heads][size][d] codebook */
+    float *centroid; /* [n_layers][n_kv_heads][size][d] centroids */
 } a2ats;
 
 static void close(void *self)
@@ -53,7 +54,10 @@ static void close(void *self)
     free(x);
 }
 
-/* Rotates x [d] by `positions` positions, which may be negative. table [d] is scratch. */
+/*
+ * Applies RoPE to x [d] for a shift of `positions` positions, which may be negative. table [d] is
+ * scratch.
+ */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
@@ -69,7 +73,7 @@ static void turn(const kvd_config *c, int layer, double positions, float *table,
     kvd_rope_apply(c, table, table + half, &zero, 1, 1, x);
 }
 
-/* Writes the Cholesky factor of h [d][d], the second moment of queries, to `factor`; changes h. */
+/* Writes the Cholesky factor L of the queries' second moment h [d][d] to `factor`. Overwrites h. */
 static void factorise(double *h, size_t d, float *factor)
 {
     double trace = 0;
@@ -114,8 +118,8 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
 }
 
 /*
- * Computes the centroids of head `at` by k-means, from keys k [n][d] and y = k L. sum [size][d + 1]
- * is scratch.
+ * Computes the centroids of KV head `at` by k-means, from keys k [n][d] and their products y = k L.
+ * sum [size][d + 1] is scratch.
  */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
@@ -144,7 +148,10 @@ static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t 
     }
 }
 
-/* Reads calibration rows of a KV head, and computes its factor L and its centroids. */
+/*
+ * Reads calibration queries and keys of a KV head, and computes its Cholesky factor L and its
+ * centroids.
+ */
 static int calibrate_head(a2ats *x, const kvd_method_setup *s, int layer, int g, size_t n,
                           float *rows, double *h, size_t *code, double *sum, kvd_err *err)
 {
@@ -223,9 +230,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* State of one KV head. */
+/* State of method a2ats for one KV head of one sequence. */
 typedef struct {
-    size_t n;        /* number of entries whose key has a code */
+    size_t n;        /* number of cached tokens whose key has a centroid */
     uint16_t code[]; /* [n] index of the key's centroid */
 } state_of_head;
 

@@ -1,17 +1,18 @@
 /*
- * Method cake: sets the token budgets of layers by how their attention spreads and shifts (Qin et
- * al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences", arXiv
- * 2503.12491, section 4, and its public code).
+ * Method cake: sets the token budgets of layers by how widely their attention is spread and how
+ * much it shifts from row to row (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction
+ * with Layer Preferences", arXiv 2503.12491, section 4, and its public code).
  *
- * Of the probabilities A [window][n] that the last `window` rows of a prompt give to the older
- * tokens, over all query heads of a layer,
+ * A [window][n] are the attention probabilities that the last `window` tokens of a prompt give to
+ * the older tokens, in all query heads of a layer:
  *
  *   H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
  *   preference of the layer = H^(1/tau1) V^(1/tau2).
  *
- * Layers share n_layers times `budget` older tokens in proportion to their preferences. In a layer
- * every KV head keeps the tokens with the largest mean + gamma variance of A, averaged over
- * `kernel` neighbours and over its query heads. The window stays. No token is dropped later.
+ * The layers share n_layers times `budget` older tokens in proportion to their preferences. In a
+ * layer every KV head keeps the tokens with the largest mean + gamma variance of A, averaged over
+ * `kernel` neighbouring tokens and over the head's query heads. The last `window` tokens stay. No
+ * token is dropped after the prompt.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -46,8 +47,8 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
 }
 
 /*
- * Returns the number of doubles that are recorded per layer: the preference of the layer, then
- * scores [n_kv_heads][old].
+ * Returns the number of doubles that `observe` writes per layer: the preference of the layer, then
+ * token scores [n_kv_heads][old].
  */
 static size_t observed(const void *self, size_t n)
 {
@@ -56,8 +57,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds one query head: its entropy to *h, its variance to *v, and the smoothed scores of its tokens
- * to score [old]. product [n], a [n], mean [old] and square [old] are scratch.
+ * Adds the attention of one query head: its entropy to *h, its variance to *v, and the smoothed
+ * scores of its tokens to score [old]. product [n], a [n], mean [old] and square [old] are scratch.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
@@ -103,9 +104,10 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 }
 
 /*
- * Distributes a change of `total` tokens over budget [n]. A positive total is added to layers below
- * `most`, a negative one is taken from layers above 1. Each gets an equal part, and the first of
- * them one more if the division leaves a rest.
+ * Adds `total` tokens, or removes them if `total` is negative, from the budgets budget [n] of n
+ * layers. A positive total goes to layers below `most`, a negative one is taken from layers above
+ * 1. Each of these layers gets an equal part; the first ones get one token more if the division
+ * leaves a remainder.
  */
 static void spread(long *budget, int n, long total, long most)
 {
@@ -118,7 +120,10 @@ static void spread(long *budget, int n, long total, long most)
             budget[l] += sign * (amount / valid + (at++ < amount % valid));
 }
 
-/* Divides the budget of tokens over the layers by their preferences, as the public code does. */
+/*
+ * Divides the token budget `total` over the layers in proportion to their preferences, as the
+ * public code does.
+ */
 static void divide(const kvd_prompt_layers *p, size_t stride, double total, long most, long *budget)
 {
     double sum = 0;

@@ -1,13 +1,13 @@
 /*
- * Method d2o: h2o's choice of tokens, with dropped tokens merged into the kept ones that are most
- * alike (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context
- * Inference of Large Language Models", arXiv 2406.13035, section 3.3).
+ * Method d2o: chooses tokens as h2o does, and merges dropped tokens into the most similar kept ones
+ * (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of
+ * Large Language Models", arXiv 2406.13035, section 3.3).
  *
- * The similarity u of a dropped token is the largest cosine of its key with a kept key. It is
- * merged into that token if u reaches the threshold of the KV head, which is the mean similarity of
- * the tokens that the prompt drops, and after a step moves to `beta` times the mean of this step
- * and 1 - `beta` times itself. A token that others are merged into has weight e, each of them
- * exp(u).
+ * The similarity u of a dropped token is the largest cosine of its key with a kept key. The token
+ * is merged into that kept token if u reaches the threshold of the KV head. At the end of the
+ * prompt the threshold is the mean similarity of the tokens dropped then. After a step that drops
+ * tokens it becomes `beta` times their mean similarity plus 1 - `beta` times its previous value. In
+ * a merge the kept token has weight e and each token merged into it has weight exp(u).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,10 +25,13 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
-/* State of one KV head; the state of h2o, the sums of attention probabilities, follows it. */
+/*
+ * State of method d2o for one KV head. The state of h2o (attention probability that each cached
+ * token received) follows it in memory.
+ */
 typedef struct {
     double threshold;
-    double begun; /* 1 after the first tokens were dropped */
+    double begun; /* 1 after tokens were dropped for the first time, else 0 */
     double sum[];
 } state_of_head;
 
@@ -63,8 +66,8 @@ static double product(const float *a, const float *b, size_t d)
 }
 
 /*
- * Finds the kept entry whose key has the largest cosine with the key of entry i. Writes its index
- * to *like and returns the cosine.
+ * Finds the kept cached token whose key has the largest cosine with the key of dropped token i.
+ * Writes the index of the kept token to *like and returns the cosine.
  */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {

@@ -1,15 +1,16 @@
 /*
- * Method ems: evicts the least important tokens and merges the next ones into the kept (Li et al.
- * 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
+ * Method ems: evicts the least important tokens and merges the next ones into the kept tokens (Li
+ * et al. 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
  * Global-Local Importance", arXiv 2412.08521).
  *
- * The local score of an older token of the prompt is the mean probability that the last `window`
- * rows give it, its global score the mean over all rows that see it. Its importance in a KV head
- * is the larger of the two, each divided by its mean over the older tokens, and averaged over
- * `kernel` neighbours. The `budget` most important tokens stay. Of the others, the next `merge`
- * times `budget` are merged into the kept token whose key has the largest cosine with theirs, if it
- * reaches `threshold`, with their importance as weight; the rest is evicted. The window stays as it
- * is. No token is dropped later.
+ * Only prompt tokens before the last `window` ones are evicted or merged. The local score of such a
+ * token is the mean attention probability that the last `window` tokens give it; its global score
+ * is the mean over all tokens that see it. Its importance in a KV head is the larger of the two
+ * scores, each divided by its mean over these older tokens, then averaged over `kernel`
+ * neighbouring tokens. The `budget` most important tokens stay. The next `merge` times `budget`
+ * tokens are merged into the kept token whose key has the largest cosine with theirs, with their
+ * importance as weight, if the cosine reaches `threshold`. The remaining tokens are evicted. No
+ * token is dropped after the prompt.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,10 +30,10 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-/* State of one KV head. */
+/* State of method ems for one KV head. */
 typedef struct {
-    size_t old;          /* number of tokens before the window */
-    double importance[]; /* [old] importance; 0: the token is not merged */
+    size_t old;          /* number of prompt tokens before the last `window` ones */
+    double importance[]; /* [old] importance of each of these tokens; 0: the token is not merged */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)
@@ -41,7 +42,10 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(state_of_head) + n * sizeof(double);
 }
 
-/* Computes the importance of the tokens before the window. raw [old] is scratch. */
+/*
+ * Computes the importance of the `old` prompt tokens before the last `window` ones. raw [old] is
+ * scratch.
+ */
 static void find_importance(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                             size_t old, double *raw, double *importance)
 {

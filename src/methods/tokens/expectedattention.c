@@ -3,15 +3,16 @@
  * attend to (Devoto et al. 2025, "Expected Attention: KV Cache Compression by Estimating Attention
  * from Future Queries Distribution", arXiv 2510.00636, section 3, and its code in NVIDIA kvpress).
  *
- * Queries before RoPE are taken as normal, with mean mu and covariance C over the prompt's rows
- * after the first `sink`. RoPE is averaged over the next `future` positions, R. The expected
- * attention to key k is then
+ * Queries before RoPE are modelled as normally distributed. Their mean mu and covariance C are
+ * measured over the prompt tokens after the first `sink` (the sinks). R is the RoPE rotation
+ * averaged over the next `future` positions. The expected attention to key k is then
  *
  *   z = k . R mu / sqrt(d) + k . R C R^T k / (2 d),   softmax of z over the tokens after the sinks,
  *
- * averaged over the query heads of a KV head and multiplied by the length of the value. If a model
- * has its own scale, it replaces 1 / sqrt(d); a cap on scores is left out. The sinks and the tokens
- * with the largest results stay, `budget` tokens in all. No token is dropped after the prompt.
+ * averaged over the query heads of a KV head and multiplied by the length of the value. If the
+ * model defines its own factor of attention scores, it replaces 1 / sqrt(d); a cap on scores is
+ * ignored. `budget` tokens stay: the sinks and the tokens with the largest results. No token is
+ * dropped after the prompt.
  */
 #include <cblas.h>
 #include <math.h>
@@ -33,14 +34,14 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Buffers for one KV head, for n rows of the prompt. */
+/* Buffers for one KV head and a prompt of n tokens. */
 typedef struct {
-    float *cosine, *sine; /* [n + future][d / 2] tables of RoPE, then [d / 2] means */
-    float *x;             /* [n][d] queries of one head */
-    float *k, *y;         /* [n][d] keys times the transposed mean rotation, and these times C */
-    float *cov, *mean;    /* [d][d], [d] */
-    double *z, *score;    /* [n] */
-    uint32_t *position;   /* [n] */
+    float *cosine, *sine; /* RoPE tables [n + future][d / 2], then their means [d / 2] */
+    float *x;             /* [n][d] queries of one query head */
+    float *k, *y;         /* [n][d] R^T k of every key k; C R^T k of every key k */
+    float *cov, *mean;    /* covariance C [d][d] and mean [d] of the queries */
+    double *z, *score;    /* [n] z of one query head, and the sum over query heads */
+    uint32_t *position;   /* [n] positions 0 .. n - 1 */
 } buffers;
 
 static void release(buffers *b)
@@ -70,8 +71,8 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
 }
 
 /*
- * Writes the keys times R^T to b->k, where R is the mean RoPE rotation of positions n ..
- * n+future-1. Negates the sines, so that the tables then undo the rotation of queries.
+ * Writes R^T k for every key k to b->k, where R is the mean RoPE rotation of positions n .. n +
+ * future - 1. Then negates the sine table, so that it undoes the rotation of queries.
  */
 static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
@@ -99,7 +100,8 @@ static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p,
 }
 
 /*
- * Computes the mean and the covariance of query head j before RoPE, over the rows from `sink` on.
+ * Computes the mean and the covariance of the queries of query head j before RoPE, over the prompt
+ * tokens from `sink` on.
  */
 static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j,
                             size_t sink, buffers *b)
@@ -113,7 +115,10 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /* The RoPE tables may include a factor, which rotating and rotating back applies twice. */
+        /*
+         * The RoPE tables may include a scale factor. Rotating and rotating back then multiplies by
+         * its square.
+         */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {
@@ -131,7 +136,7 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
 }
 
 /*
- * Adds the expected attention of query head j to the scores b->score of the tokens from `sink` on.
+ * Adds the expected attention of query head j to b->score, the scores of the tokens from `sink` on.
  */
 static void add_head(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j, size_t sink,
                      buffers *b)

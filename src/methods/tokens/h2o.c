@@ -3,9 +3,8 @@
  * Algorithm 1, and its public code).
  *
  * Every KV head keeps the `recent` newest tokens and, of the others, the `heavy` tokens with the
- * largest sum of attention probabilities received so far from all its query heads. Once the budget
- * is full, every step evicts one token. Budgets below 1 are fractions of the tokens of the
- * sequence.
+ * largest sum of attention probabilities received so far in all its query heads. Once the budget is
+ * full, every step evicts one token. A budget below 1 is a fraction of the tokens of the sequence.
  */
 #include <string.h>
 
@@ -51,7 +50,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     double *const sum = state;
     (void)err;
-    sum[a->n - 1] = 0; /* this element held the sum of a dropped entry */
+    sum[a->n - 1] = 0; /* the element held the sum of a cached token that was dropped */
     for (int j = 0; j < a->group; j++)
         for (size_t i = 0; i < a->n; i++)
             sum[i] += (double)a->prob[(size_t)j * a->n + i];

@@ -1,15 +1,16 @@
 /*
- * Method importance: ZDC's important and unimportant tokens (ZDC section 5). Important tokens are
- * those with the largest softmax denominators, summed over heads, of their layer; the others are
- * lowered to the narrower widths of dims_low.
+ * Method importance: ZDC's important and unimportant tokens (ZDC section 5). The important tokens
+ * of a layer are those whose softmax denominators, summed over query heads, are largest. The other
+ * tokens are stored at the smaller widths of dims_low (the plan's second set of projections).
  *
- * Decided at the end of the prompt, for all KV heads of a layer together. Denominators are summed
- * as logarithms (D-10); `mean` divides them by the number of keys of their row, which the paper
- * does not (D-11). The fraction of important tokens is `g` in the first layer and `g` + `rise` in
- * the last, linear between them (Eq. 6 requires it to rise, D-6). Adjacent layers whose important
- * and unimportant sets overlap by at least `overlap` use the sets of the first of them. The paper
- * finds such layers offline; here every prompt does, unless `layers` gives the number of layers
- * that share. Tokens after the prompt are at the high level, which the paper leaves open (D-12).
+ * The choice is made at the end of the prompt, for all KV heads of a layer together. Denominators
+ * are summed as logarithms (D-10); with `mean` they are divided by the number of keys that the
+ * token sees, which the paper does not do (D-11). The fraction of important tokens is `g` in the
+ * first layer and `g` + `rise` in the last, linear between them (Eq. 6 requires it to rise, D-6).
+ * Adjacent layers use the sets of the first of them if both their important and their unimportant
+ * sets overlap by at least `overlap`. The paper finds such layers offline; here this is decided for
+ * every prompt, unless `layers` gives the number of layers that share. Tokens after the prompt are
+ * at the high level, which the paper leaves open (D-12). D-6 to D-12: docs/readings.md.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -81,8 +82,8 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
 }
 
 /*
- * Returns the number of tokens that two layers both assign to `level`, divided by that of the layer
- * with more such tokens.
+ * Returns the overlap of the sets of tokens that two layers, a [n] and b [n], assign to `level`
+ * (high or low): the number of common tokens, divided by the size of the larger set.
  */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
@@ -107,9 +108,9 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     free(order);
     const int together = kvd_tokens_layers(v);
     /*
-     * The loop runs from the last layer to the first, so that both compared layers still have their
-     * own sets. If a layer does not share the sets of the layer before it, layers l .. end - 1 form
-     * a group and take the sets of layer l.
+     * Groups are formed from the last layer to the first, so that the two layers compared still
+     * have their own sets. If layer l does not share the sets of layer l - 1, layers l .. end - 1
+     * form a group and use the sets of layer l.
      */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
@@ -126,9 +127,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/*
- * Method importance. Field entry_bits counts one bit per entry, for its class (important or not).
- */
+/* Method importance. entry_bits is 1: a bit per entry stores if it is important. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {

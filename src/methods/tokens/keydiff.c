@@ -1,11 +1,11 @@
 /*
- * Method keydiff: keeps the tokens of the prompt whose keys differ from the others (Park et al.
- * 2025, "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
+ * Method keydiff: keeps the tokens of the prompt whose keys differ most from the others (Park et
+ * al. 2025, "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
  * 2504.15364, section 3).
  *
  * The anchor of a KV head is the mean of its keys, each divided by its length. Every KV head keeps
- * the `budget` tokens whose keys have the smallest cosine similarity with the anchor; no attention
- * is read. No token is dropped after the prompt.
+ * the `budget` tokens whose keys have the smallest cosine similarity with the anchor; attention is
+ * not used. No token is dropped after the prompt.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -45,8 +45,8 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
             anchor[c] += (double)k[c] / of_k;
     }
     /*
-     * The norm of the anchor is the same for all tokens, so dividing by it would not change their
-     * order.
+     * The score is not divided by the norm of the anchor, which is the same for all tokens and
+     * would not change their order.
      */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;

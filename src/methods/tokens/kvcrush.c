@@ -5,11 +5,12 @@
  *
  * All KV heads of a layer keep the same older tokens of the prompt: those with the largest scores
  * of snapkv, summed over heads, and representatives of the others. A token is described by one bit
- * per query head of the layer: 1 if the head would keep it, that is, if it is among the `budget`
- * tokens with the largest probabilities of that head. The other tokens are ordered by the Hamming
- * distance of their bits from an anchor, of equal distances the earlier first, and every k-th of
- * them stays. The anchor has bits 0, 1, 0, 1 ..., or with `anchor` the more frequent bit of every
- * head, which is 1 if the budget is more than half of the older tokens. No token is dropped later.
+ * per query head of the layer. The bit is 1 if the token is among the `budget` tokens with the
+ * largest probabilities of that head. The other tokens are ordered by the Hamming distance of their
+ * bits from an anchor, the earlier first among equal distances, and every k-th of them stays. The
+ * anchor has bits 0, 1, 0, 1 ...; with parameter `anchor` it has the more frequent bit of every
+ * head, which is 1 if the budget is more than half of the older tokens. No token is dropped after
+ * the prompt.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +30,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /*
- * Computes the Hamming distances of the tokens [old] from the anchor. bit is scratch of [old] per
- * query head.
+ * Computes the Hamming distance of each of the `old` tokens before the window from the anchor.
+ * `bit` is scratch of `old` bytes per query head.
  */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
@@ -52,8 +53,8 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
 }
 
 /*
- * Marks n of the dropped tokens as kept, spread evenly over their distances from the anchor. No
- * distance exceeds `most`.
+ * Keeps n of the dropped tokens, spread evenly over these tokens in order of their distance
+ * from the anchor. No distance exceeds `most`.
  */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {

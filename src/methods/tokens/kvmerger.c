@@ -1,12 +1,12 @@
 /*
- * Method kvmerger: merges runs of tokens whose keys are alike (Wang et al. 2024, "Model Tells You
- * Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv 2407.08454,
- * section 4).
+ * Method kvmerger: merges runs of consecutive prompt tokens with similar keys (Wang et al. 2024,
+ * "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv
+ * 2407.08454, section 4).
  *
- * Of the prompt, the `recent` newest tokens and the `heavy` tokens with the largest sums of
+ * The `recent` newest tokens and the `heavy` tokens with the largest sums of attention
  * probabilities are never merged. The other tokens form sets: runs of consecutive tokens in which
  * the cosine of every two neighbouring keys exceeds `threshold`. The token of a set with the
- * largest sum of probabilities is its pivot, p. The set becomes one entry at the pivot's position,
+ * largest sum of probabilities is its pivot, p. The set becomes one entry at the pivot's position:
  * the mean of its keys and of its values with weights
  *
  *   exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = mean of |k_p - k_i| over the set / sqrt(2).
@@ -36,7 +36,10 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Returns the bytes of the state: the index of the pivot for every token of the prompt. */
+/*
+ * Returns the size in bytes of the state: for each token of the prompt, the index of the pivot of
+ * its set.
+ */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

@@ -3,10 +3,11 @@
  * "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", arXiv 2505.23416,
  * section 3).
  *
- * A first pass runs the prompt followed by itself. The score of a token in a KV head is the largest
- * probability that it receives from any row of the second copy and any query head of the KV head.
- * The first `sink` tokens stay, and of all other entries of all layers and KV heads together the
- * ones with the largest scores, `budget` tokens per KV head on average. No token is dropped later.
+ * A first pass runs the prompt followed by a second copy of itself. The score of a token in a KV
+ * head is the largest attention probability that it receives from any token of the second copy in
+ * any query head of the KV head. The first `sink` tokens stay. Of all other entries of all layers
+ * and KV heads together, those with the largest scores stay, so that a KV head keeps `budget`
+ * tokens on average. No token is dropped after the prompt.
  */
 #include <cblas.h>
 #include <math.h>
@@ -24,7 +25,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Returns the number of doubles recorded per layer: scores [n_kv_heads][n]. */
+/* Returns the number of doubles that `observe` writes per layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
@@ -32,8 +33,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Raises the scores score [n] to at least the attention probabilities that row t gives to the
- * tokens of the prompt.
+ * Raises the scores score [n] of the prompt's tokens to at least the attention probabilities that
+ * query token t gives them.
  */
 static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, size_t t,
                     const float *product, double *score)
@@ -88,7 +89,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        score[i] = i % n < sink ? 2 : p->observed[i]; /* above every probability */
+        score[i] = i % n < sink ? 2 : p->observed[i]; /* 2 is above every probability */
         level[i] = KVD_LEVEL_HIGH;
     }
     const int status = kvd_tokens_keep_top(score, heads * n, heads * budget, level, err);

@@ -1,18 +1,21 @@
 /*
  * Method leankv: per-head dynamic sparsity with three levels (LeanKV sections 4.1 to 4.3 and
  * Algorithm 1). Every KV head of every request drops insignificant tokens, lowers less significant
- * ones, and keeps the others; a window of newest tokens is always at the high level.
+ * ones, and keeps the others. A window of newest tokens is always at the high level.
  *
- * The significance of a token is the mean probability that it received from the rows of later
- * tokens (L-4), over all query heads of the KV head (L-6: their mean), normalised to sum 1 over the
- * tokens outside the window (L-3). At the end of the prompt, in rising order of significance,
- * tokens are dropped while the cumulative significance is below `tl`, and lowered while it is below
- * `th` (L-2: both counted from the least significant token). In a step, the token that leaves the
- * window is compared by itself (Algorithm 1), with the significance, relative to the mean over
- * entries, at which the prompt reached its cumulative thresholds (L-1): thresholds on a cumulative
- * sum do not apply to a single token. A token that stays high may lower the least significant high
- * token; a token that is lowered may drop the least significant low one. Significances continue as
- * running means (L-5).
+ * The significance of a token is the mean attention probability that it received from later tokens
+ * (L-4), averaged over the query heads of the KV head (L-6), and normalised to sum 1 over the
+ * tokens outside the window (L-3). At the end of the prompt, tokens are taken in rising order of
+ * significance. They are dropped while the cumulative significance is below `tl`, and lowered while
+ * it is below `th` (L-2: both counted from the least significant token).
+ *
+ * In a decode step, the token that leaves the window is compared by itself (Algorithm 1).
+ * Thresholds on a cumulative sum do not apply to a single token, so they are replaced by the
+ * significance, relative to the mean, at which the prompt reached them (L-1). A token that stays
+ * high may lower the least significant high token; a token that is lowered may drop the least
+ * significant low one. Significances continue as running means (L-5).
+ *
+ * L-1 to L-6 are ambiguities of the paper, decided in docs/readings.md.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,12 +32,16 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
-/* State of one KV head of one sequence, followed by its arrays. */
+/* State of method leankv for one KV head of one sequence, followed in memory by its arrays. */
 typedef struct {
-    /* relative significance below which a token is dropped, or lowered */
+    /*
+     * Significance, relative to the mean, below which a token is dropped (cut_low) or lowered
+     * (cut_high).
+     */
     double cut_low, cut_high;
     size_t room;
-    double sum_rows[]; /* sums of probabilities [room], then numbers of later rows [room] */
+    /* [room] sums of received probabilities, then [room] numbers of later tokens. */
+    double sum_rows[];
 } significance;
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
@@ -108,8 +115,8 @@ static double significance_of(const significance *s, size_t i)
 }
 
 /*
- * Returns the index of the least significant entry at level `wanted` among the first n entries, or
- * n if there is none.
+ * Returns the index of the least significant cached token with level `wanted` (high or low) among
+ * the first n tokens, or n if there is none.
  */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
@@ -130,7 +137,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double mean = 0;
     s->room = a->n_expected;
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] =
-        0; /* this element held the significance of a dropped entry */
+        0; /* the element held the significance of a cached token that was dropped */
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
             s->sum_rows[i] += (double)a->prob[(size_t)j * a->n + i] / a->group;
@@ -168,8 +175,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
 }
 
 /*
- * Method leankv. Field entry_bits counts the score and the position of an entry (section 5 of the
- * paper).
+ * Method leankv. entry_bits counts the score and the position of an entry (section 5 of the paper).
  */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =

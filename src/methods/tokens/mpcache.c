@@ -1,16 +1,18 @@
 /*
- * Method mpcache: drops tokens of the prompt that no late row attends to, then reads clusters of
- * the rest in two levels (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache Eviction for Efficient
- * Private LLM Inference", arXiv 2501.06807, section 4, and its public code).
+ * Method mpcache: drops tokens of the prompt that none of its last tokens attends to, then reads
+ * only some clusters of the rest, chosen in two levels (Zeng et al. 2025, "MPCache: MPC-Friendly KV
+ * Cache Eviction for Efficient Private LLM Inference", arXiv 2501.06807, section 4, and its public
+ * code).
  *
- * After the prompt, all KV heads of a layer drop the tokens whose probability, averaged over the
- * query heads of the layer, is below `threshold` in each of the last rows, the fraction `rows` of
- * the prompt. A step divides what is stored into clusters of `large` entries and these into
- * clusters of `small`. The likeness of a query and a cluster is the sum over channels of
- * `alpha` q max + (1 - `alpha`) q min, with the largest and the smallest number of the channel in
- * the keys of the cluster, summed over the query heads of the KV head. The fraction `first` of the
- * large clusters with the most likeness are examined; of their small clusters the most alike are
- * read, `budget` entries in all. The first and the last cluster are always read.
+ * After the prompt, all KV heads of a layer drop the same tokens. The probability that a token
+ * receives is averaged over the query heads of the layer; the token is dropped if this is below
+ * `threshold` for each of the last tokens as a query (the fraction `rows` of the prompt). A step
+ * divides the stored entries into clusters of `large` entries, and these into clusters of `small`
+ * entries. The likeness of a query and a cluster is the sum over channels of `alpha` q max + (1 -
+ * `alpha`) q min, where max and min are the largest and the smallest number of the channel in the
+ * keys of the cluster. It is summed over the query heads of the KV head. The fraction `first` of
+ * the large clusters with the greatest likeness are examined. Of their small clusters the most
+ * alike are read, `budget` entries in all. The first and the last cluster are always read.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +53,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     if (!a)
         return kvd_no_memory(err, "probabilities of a row", 3 * n * sizeof *a);
     double *const mean = a + n;
-    memset(level[0], KVD_LEVEL_DROPPED, n - 1); /* the newest token stays */
+    memset(level[0], KVD_LEVEL_DROPPED, n - 1); /* the newest token always stays */
     for (size_t t = n - rows; t < n; t++) {
         memset(mean, 0, n * sizeof *mean);
         for (int h = 0; h < m->config->n_heads; h++) {
@@ -70,8 +72,8 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
 }
 
 /*
- * Returns the bits of the two numbers per channel (largest and smallest) of every small cluster;
- * those of large clusters follow from them.
+ * Returns the bits of the largest and the smallest number of every channel of every small cluster.
+ * Those of large clusters follow from them and are not stored.
  */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
@@ -84,8 +86,8 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 }
 
 /*
- * Computes the likeness between the queries and every cluster of `size` entries, and returns the
- * number of clusters.
+ * Computes the likeness between the step's queries and every cluster of `size` cached tokens.
+ * Returns the number of clusters.
  */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
                       double *likeness)

@@ -1,15 +1,15 @@
 /*
- * Method prefixkv: sets the token budgets of layers such that they keep the same share of attention
- * in every layer (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision
+ * Method prefixkv: sets the token budgets of layers such that every layer keeps the same fraction
+ * of its attention (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision
  * Instruction-Following Models Need for Efficient Generation", arXiv 2412.03409, section 3, and its
  * public code).
  *
- * The importance of a token in a layer is the sum of the probabilities that it receives from all
- * rows of the prompt and all query heads. A prefix of a layer is its most important tokens. All
- * layers keep the shortest prefix that holds the same share of the layer's importance; the share
- * is the largest with which the layers keep at most n_layers times `budget` tokens. The first
- * `sink` tokens and the last one stay. All KV heads of a layer keep the same tokens. No token is
- * dropped later.
+ * The importance of a token in a layer is the sum of the attention probabilities that it receives
+ * from all tokens of the prompt in all query heads. A prefix of a layer is its most important
+ * tokens. Each layer keeps the shortest prefix that holds a given fraction of the layer's
+ * importance. This fraction, equal in all layers, is the largest with which the layers keep at most
+ * n_layers times `budget` tokens. The first `sink` tokens and the last one stay. All KV heads of a
+ * layer keep the same tokens. No token is dropped after the prompt.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Returns the number of doubles recorded per layer: the importance of every token. */
+/* Returns the number of doubles that `observe` writes per layer: the importance of every token. */
 static size_t observed(const void *self, size_t n)
 {
     (void)self;
@@ -56,8 +56,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns the number of tokens in the shortest prefix whose cumulative importance, sum [n], reaches
- * `share`.
+ * Returns the number of tokens in the shortest prefix whose cumulative importance reaches the
+ * fraction `share`. sum [n] holds cumulative importances, the most important token first.
  */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
@@ -67,7 +67,9 @@ static size_t prefix_of(const double *sum, size_t n, double share)
     return k + 1;
 }
 
-/* Returns the number of tokens that a layer keeps: its prefix and `fixed` more, at most n. */
+/*
+ * Returns the number of tokens that a layer keeps: its prefix and `fixed` more tokens, at most n.
+ */
 static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
 {
     const size_t k = prefix_of(sum, n, share) + fixed;
@@ -75,12 +77,12 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
 }
 
 /*
- * Finds, by bisection, the share of importance that every layer's prefix must hold so that the
- * budget is met. sum [layers][n] holds cumulative importances.
+ * Finds by bisection the fraction of importance that every layer's prefix must hold so that the
+ * layers keep `budget` tokens in all. sum [layers][n] holds cumulative importances.
  */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    double low = 0, high = 2; /* no prefix reaches 2, so all tokens are kept */
+    double low = 0, high = 2; /* no prefix reaches 2, so all tokens are then kept */
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
         size_t total = 0;

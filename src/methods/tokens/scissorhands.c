@@ -2,10 +2,10 @@
  * Method scissorhands: keeps tokens that were pivotal recently (Liu et al. 2023, "Scissorhands",
  * section 4 and Algorithms 1 and 2).
  *
- * A row finds a token unimportant if its probability is below the mean of that row. Once a head
- * holds more than `budget` entries, `drop` of them are dropped at once: of all but the `recent`
- * newest, those that the last `history` rows found unimportant most often, and of equals the older.
- * The query heads of a KV head are counted together.
+ * A query finds a token unimportant if it gives the token a probability below the mean of its
+ * probabilities. Once a KV head holds more than `budget` entries, `drop` of them are dropped at
+ * once: except for the `recent` newest, those that the last `history` queries found unimportant
+ * most often; among equals the older. The query heads of a KV head are counted together.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,16 +24,20 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 /*
- * Number of rows that found an entry unimportant: a fraction for the rows of the prompt, and a bit
- * for each later row, 1 if most heads found it unimportant.
+ * Numbers of queries that found an entry unimportant: a fraction for the tokens of the prompt, and
+ * a bit for each later step, 1 if most query heads found the entry unimportant.
  */
 typedef struct {
     /*
-     * Number of the prompt's last rows that found the entry unimportant, averaged over query heads.
+     * Number of the prompt's last tokens that found the entry unimportant, averaged over query
+     * heads.
      */
     double prompt;
-    uint64_t rows;  /* one bit per step: 1 if unimportant; bit 0 is the newest step */
-    uint32_t steps; /* number of steps since the entry was appended */
+    /*
+     * One bit per step: 1 if the step found the cached token unimportant; bit 0 is the newest step.
+     */
+    uint64_t rows;
+    uint32_t steps; /* number of steps since the cached token was appended */
 } entry;
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
@@ -64,7 +68,7 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Returns how many of the last `history` rows found the entry unimportant. */
+/* Returns the number of the last `history` queries that found the cached token unimportant. */
 static double unimportant(const entry *e, size_t history)
 {
     const double left =
@@ -72,7 +76,7 @@ static double unimportant(const entry *e, size_t history)
     return count_bits(e->rows & (history < 64 ? (1ull << history) - 1 : ~0ull)) + e->prompt * left;
 }
 
-/* Drops `drop` of the first n entries, or `over` entries if that is more. */
+/* Drops `drop` of the first n cached tokens, or `over` of them if `over` is larger. */
 static int compress(const kvd_parameter_values *v, const entry *e, size_t n, size_t over,
                     uint8_t *level, kvd_err *err)
 {

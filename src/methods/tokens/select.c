@@ -136,8 +136,8 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
 }
 
 /*
- * Returns true if entry a is worse than entry b. Orders a heap of the k best entries so far, whose
- * top is the worst of them.
+ * Returns true if cached token a should be dropped before token b: its score is smaller, or equal
+ * with a before b. The heap below holds the k best tokens so far, the worst of them on top.
  */
 static bool worse(const double *score, size_t a, size_t b)
 {

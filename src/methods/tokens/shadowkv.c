@@ -1,17 +1,19 @@
 /*
- * Method shadowkv: stores keys of the prompt in low rank and values in a slower memory; steps read
- * chunks of tokens whose mean key scores highest (Sun et al. 2024, "ShadowKV: KV Cache in Shadows
- * for High-Throughput Long-Context LLM Inference", arXiv 2410.21465, section 4, and its public
- * code).
+ * Method shadowkv: stores keys of the prompt in low rank and values in a slower memory; decode
+ * steps read the chunks of tokens whose mean key has the largest attention score (Sun et al. 2024,
+ * "ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference", arXiv 2410.21465,
+ * section 4, and its public code).
  *
- * At the end of a prompt, the keys before RoPE of all KV heads side by side, X [n][n_kv_heads *
- * d_head], are stored as X V_r and V_r, the leading `rank` right singular vectors; a read rebuilds
- * them and applies RoPE. The prompt is divided into chunks of `chunk` tokens. The mean of the exact
- * keys of a chunk after RoPE is its landmark. Keys of the last `local` chunks and of the `outliers`
- * chunks that their landmark describes worst, by the smallest cosine with any of their keys, stay
- * exact, and every step reads them. A step also reads all tokens after the prompt, and the chunks
- * with the largest landmark scores, `budget` tokens: for every query head a softmax over landmarks,
- * then the largest over the query heads of the group.
+ * At the end of a prompt, the keys before RoPE of all KV heads are put next to each other as X
+ * [n][n_kv_heads * d_head]. They are stored as X V_r and V_r, where V_r are the leading `rank`
+ * right singular vectors of X. A read multiplies the two and applies RoPE. The prompt is divided
+ * into chunks of `chunk` tokens. The landmark of a chunk is the mean of its exact keys after RoPE.
+ * Outliers are the `outliers` chunks whose landmark has the smallest cosine with one of their keys.
+ * Keys of outliers and of the last `local` chunks stay exact, and every step reads them.
+ *
+ * A step also reads all tokens after the prompt, and `budget` tokens in the chunks with the largest
+ * landmark scores. A landmark score is a softmax over landmarks per query head, then the maximum
+ * over the query heads of the KV head.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -37,9 +39,12 @@ typedef struct {
     size_t d; /* d_head */
 } shadowkv;
 
-/* State of a KV head, followed by its landmarks [chunks][d] and outlier flags [chunks]. */
+/*
+ * State of a KV head, followed in memory by its landmarks [chunks][d] and one outlier flag per
+ * chunk.
+ */
 typedef struct {
-    size_t prompt, chunks; /* number of prompt tokens, and of chunks before the local ones */
+    size_t prompt, chunks; /* number of prompt tokens, and of chunks before the last `local` ones */
 } shadow;
 
 static float *landmarks_of(const shadow *s)
@@ -74,7 +79,10 @@ static size_t state_bytes(const void *self, size_t n)
 
 /* ---- processing at the end of the prompt ----------------------------------------------------- */
 
-/* Writes the mean of n keys to `mean`, and returns the smallest cosine of a key with it. */
+/*
+ * Writes the mean of n keys to `mean`, and returns the smallest cosine of one of the keys with the
+ * mean.
+ */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -98,8 +106,8 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
 }
 
 /*
- * Finds the landmarks and the outlier chunks of a prompt, and marks the tokens whose keys stay
- * exact.
+ * Computes the landmarks of a prompt's chunks, finds the outlier chunks, and sets exact [n] to 1
+ * for tokens whose keys stay exact.
  */
 static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
                           kvd_err *err)
@@ -135,8 +143,8 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
 }
 
 /*
- * Writes keys of one KV head, rebuilt from rank r, to k [n][d]: X V_r V_r^T, with X V_r and V_r in
- * the data type of the cache.
+ * Writes the keys of one KV head, rebuilt from rank r, to k [n][d]: X V_r V_r^T, with X V_r and V_r
+ * rounded to the data type of the cache.
  */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
@@ -190,7 +198,7 @@ static int rebuild(const void *self, void *state, const kvd_prompt_keys *p, floa
 
 /* ---- choice of chunks at a step -------------------------------------------------------------- */
 
-/* Returns the number of bits of the landmarks that are compared with queries. */
+/* Returns the number of bits of the landmarks, which every step compares with its queries. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -205,8 +213,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 }
 
 /*
- * Computes, for each landmark, the largest softmax probability that a query head of the group gives
- * to it.
+ * For each landmark, computes its largest softmax probability over the query heads of the KV head.
  */
 static void score_chunks(const shadow *s, const kvd_read_choice *c, double *score, double *one)
 {

@@ -2,8 +2,8 @@
  * Method streaming: keeps the first tokens and the newest ones (Xiao et al. 2024, "Efficient
  * Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2).
  *
- * The first `sink` tokens of a sequence collect attention whatever they say, so they stay; of the
- * others only the `recent` newest do. Tokens keep the positions that they have in the text.
+ * The first `sink` tokens of a sequence receive attention whatever their content, so they stay. Of
+ * the other tokens only the `recent` newest stay. Kept tokens keep their original positions.
  */
 #include "methods/tokens/tokens.h"
 
@@ -27,7 +27,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Drops all of the n entries except the first ones (sinks) and the newest ones. */
+/* Drops all of the n cached tokens except the first `sink` and the `recent` newest ones. */
 static void drop(const kvd_parameter_values *v, size_t n, size_t n_expected, uint8_t *level)
 {
     const size_t sink = (size_t)v->value[SINK],

@@ -1,14 +1,15 @@
 /*
- * Method windowkv: keeps whole windows of consecutive tokens, the same ones in a group of layers
+ * Method windowkv: keeps whole windows of consecutive tokens, the same windows in a group of layers
  * (Zuo et al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for Efficient LLM
  * Inference", arXiv 2503.17922, section 3, and its public code).
  *
- * The prompt before its last `window` rows is cut into windows of `review` tokens. The score of a
- * window is the mean over its tokens and over all query heads of the probabilities that the last
- * rows give to a token, or, with `largest`, the mean over the largest half of its tokens per head.
- * Groups of `layers` consecutive layers keep the windows that their first layer chooses. Budgets
- * fall linearly from the first group of layers to the last as in pyramidkv. A group drops as many
- * windows with the smallest scores as it takes to be within its budget. No token is dropped later.
+ * The prompt before its last `window` tokens is cut into windows of `review` tokens. The score of a
+ * window is the mean, over its tokens and over all query heads, of the attention probabilities that
+ * the last `window` tokens give to a token; with parameter `largest`, the mean is over the largest
+ * half of its tokens per head. Groups of `layers` consecutive layers keep the windows that their
+ * first layer chooses. Token budgets fall linearly from the first group of layers to the last as in
+ * pyramidkv. A group drops the windows with the smallest scores until it is within its budget. No
+ * token is dropped after the prompt.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ static size_t old_of(const kvd_tokens_shaped *w, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/* Returns the number of doubles recorded per layer: the scores of the windows. */
+/* Returns the number of doubles that `observe` writes per layer: the scores of the windows. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const w = self;
@@ -60,7 +61,10 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Returns the score of a window from the attention sums x [n] of its tokens. May sort x. */
+/*
+ * Returns the score of a window from the sums of attention x [n] that its n tokens received. May
+ * sort x.
+ */
 static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -81,7 +85,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        return 0; /* the first layer of the group chooses for all */
+        return 0; /* the windows are chosen in the first layer of the group, for all its layers */
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
         return kvd_no_memory(err, "scores of a prompt", 3 * r->n * sizeof *a);
@@ -100,7 +104,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Returns the number of older tokens that a group of layers may keep. */
+/* Returns the number of tokens before the last `window` ones that a group of layers may keep. */
 static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups, size_t budget)
 {
     const size_t last = (size_t)((double)budget * w->v->value[LAYERS] / w->v->value[BETA]),
@@ -111,8 +115,8 @@ static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups,
 }
 
 /*
- * Marks windows of level [old] as dropped, until the full windows that stay have at most `budget`
- * tokens.
+ * Sets the level [old] of tokens in the windows of `review` tokens with the smallest scores to
+ * dropped, until the full windows that stay have at most `budget` tokens.
  */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)

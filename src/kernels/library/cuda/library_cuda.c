@@ -1,6 +1,7 @@
 /*
- * CUDA backend of include/kvdim/attention.h: the kernels of kernels/cuda/ with the schedule `ours`.
- * The workspace holds the lengths of the batch, the plan, and partial results.
+ * CUDA backend of include/kvdim/attention.h: the kernels of kernels/cuda/ with the scheduler
+ * KVD_SCHEDULE_OURS. The workspace holds the lengths of the batch, the assignment of work to CTAs,
+ * and partial results.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +20,10 @@ typedef struct {
 } parts;
 
 typedef struct {
-    bool sm90; /* the prefill kernel of Hopper runs here */
+    bool sm90; /* true: the prefill kernel of Hopper runs on this device */
     int n_ctas;
     parts at;
-    int32_t *host; /* [N_LENGTHS][n_requests], after this struct */
+    int32_t *host; /* [N_LENGTHS][n_requests] host copy of the lengths, stored after this struct */
     const int32_t *device[N_LENGTHS];
     kvd_decode_args decode;
     kvd_prefill_args prefill;
@@ -72,7 +73,7 @@ static size_t reserve(size_t *total, size_t bytes)
     return at;
 }
 
-/* Reads the number of CTAs of a launch and places the parts of the workspace. */
+/* Reads the number of CTAs of a launch and computes the offsets of the parts of the workspace. */
 static kvdim_status place(const kvdim_plan *p, parts *at, int *n_ctas, kvd_err *err)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -107,7 +108,9 @@ static kvdim_status workspace(const kvdim_plan *p, size_t *bytes, kvd_err *err)
     return status;
 }
 
-/* Creates the state of a plan: where everything is, and the arguments of the kernels. */
+/*
+ * Creates the private data of a plan: addresses in the workspace, and the arguments of the kernels.
+ */
 static kvdim_status open_state(kvdim_plan *p, kvd_err *err)
 {
     const kvdim_layer *const l = p->layer;
@@ -230,7 +233,10 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /* A launch counts the tiles up to their number, so each launch starts from zero. */
+    /*
+     * A launch counts up from zero to the number of tiles, so the counter is reset before each
+     * launch.
+     */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)

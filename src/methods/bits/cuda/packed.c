@@ -10,12 +10,12 @@
 
 static const char what[] = "coded cache";
 
-/* State of a method whose cache holds codes (packed.h) in the CUDA engine. */
+/* State, in the CUDA engine, of a method whose cache holds codes (packed.h). */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     /*
-     * Kernel arguments of each layer that do not change between iterations, [n_layers]; `make` sets
-     * the pools.
+     * Kernel arguments of each layer that do not change between iterations, [n_layers]. `make` sets
+     * the addresses of pages and rings.
      */
     kvd_packed_args *layer;
     /*
@@ -25,7 +25,7 @@ typedef struct {
     int32_t *table;
     /*
      * Device [slots + 1]: number of key outliers in each slot; the last element is the largest
-     * excess over a page's room.
+     * excess of a page's outliers over its room.
      */
     uint32_t *counts;
     uint32_t *host_counts; /* pinned copy of `counts` */
@@ -34,10 +34,10 @@ typedef struct {
      * reads restored rows instead.
      */
     int32_t *pages_before;
-    float *partial; /* device, partial results of attention on codes */
+    float *partial; /* partial results of attention that reads codes, on the device */
     size_t slots;
-    uint32_t *tokens; /* [slots] number of tokens of the request; 0: no request */
-    double held;      /* bytes that slots hold at the end of the latest iteration */
+    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: no request */
+    double held;      /* bytes that all slots hold at the end of the latest iteration */
     kvd_device_memory memory;
 } packed;
 
@@ -46,7 +46,7 @@ static packed *of(const kvd_gpu_method *m)
     return (packed *)(void *)m;
 }
 
-/* ---- count of held bytes ---- */
+/* ---- count of cache bytes ---- */
 
 static double held(const kvd_gpu_method *m)
 {
@@ -104,7 +104,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Returns the number of CTAs that share the pages of a head, such that n requests fill the device
+ * Returns the number of CTAs that share the pages of a KV head such that n requests fill the device
  * `times` over.
  */
 static int32_t side_by_side(const kvd_paged_cache *c, const kvd_packed_args *a, size_t n,
@@ -128,8 +128,8 @@ static kvd_packed_args steps_of(const kvd_gpu_method *m, const kvd_paged_rows *r
     a.x = r->x;
     a.ld = r->ld;
     /*
-     * Two CTAs suffice: the keys that a step codes and the value that leaves the window are in few
-     * pages.
+     * Two CTAs suffice: the keys that a decode step codes, and the value that leaves the window,
+     * are in few pages.
      */
     a.pages_side_by_side = 2;
     return a;
@@ -176,7 +176,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Codes and rotates the newest rows of decode steps, and rotates their queries. */
+/* Codes and rotates the newest rows of decode steps, and rotates their queries (turboquant). */
 static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     if (!r->steps)
@@ -218,7 +218,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/* Resets the outlier counts of slots whose prompts start. */
+/* Resets the numbers of outliers of slots whose prompts start. */
 static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -231,8 +231,8 @@ static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Codes and rotates the rows of prompts, after their attention. Rows of decode steps are coded
- * before theirs.
+ * Codes and rotates the rows of prompts after their attention (turboquant). Rows of decode steps
+ * are coded before their attention.
  */
 static int turned(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -350,14 +350,19 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
                             (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
 }
 
-/* Returns true if the kernels support the parameters of a plan with rotated vectors. */
+/*
+ * Returns true if the kernels for rotated vectors (turboquant) support the parameters of the plan.
+ */
 static bool turns(const kvd_plan *plan)
 {
     const double bits = kvd_gpu_packed_value(plan, "bits");
     return (bits == 2 || bits == 3 || bits == 4) && !(kvd_gpu_packed_value(plan, "qjl") > 0);
 }
 
-/* Returns true if the kernels have the plan's groups; codes by levels and floats have none. */
+/*
+ * Returns true if the kernels support the plan's group sizes. Codes of quantisation levels and
+ * floating-point codes have no groups.
+ */
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");
@@ -401,9 +406,9 @@ static bool runs(const kvd_plan *plan)
 }
 
 /*
- * Returns true if text can be generated with the plan on the GPU. Prompts attend before they are
- * coded; `check` refuses projected rows. Plans with key outliers are excluded: a page has room for
- * four times the expected number, which a real prompt may exceed.
+ * Returns true if the plan can generate text on the GPU, not only be timed. Prompts attend before
+ * they are coded; `check` refuses projected rows. Plans with key outliers are excluded: a page has
+ * room for four times the expected number, which a real prompt may exceed.
  */
 static bool generates(const kvd_plan *plan)
 {
@@ -418,8 +423,8 @@ static bool generates(const kvd_plan *plan)
 }
 
 /*
- * Chooses attention on codes if its kernels support all layers. Otherwise decode steps restore
- * their rows first.
+ * Chooses attention that reads codes if its kernels support all layers. Otherwise decode steps
+ * restore their rows first.
  */
 static int choose_attention(packed *k, kvd_err *err)
 {

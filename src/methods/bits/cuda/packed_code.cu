@@ -2,19 +2,19 @@
  * Codes the rows that a request's length requires to be coded and that were not coded before
  * (kvd_bits_method.window).
  *
- * Even steps (kivi): s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code =
+ * Equal steps (kivi): s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code =
  * round((x - zero) / s), as in kvd_quantise_group.
+ *
+ * Quantisation levels of a table (kvquant): code = index of the level nearest to (x - middle) /
+ * half width of the range. Outliers are stored separately, the first tokens in float16.
  *
  * Floating-point codes have kernels of their own (packed_floats.cu).
  *
- * Levels (kvquant): code = the level nearest to (x - middle) / half width; outliers are stored
- * separately, the first tokens in float16.
- *
- * Grid (KV heads, requests, pages side by side). A warp handles a unit of 16 dims of keys in a
- * page, or the channels of values that share a scale. With levels all channels of a token share
- * one, so a warp handles 16 tokens of values. If a page already holds codes, words are read,
- * changed and written back. A word is only ever written by one lane; of values with levels, a byte
- * is. Steps read and write a few KiB per head and are bound by latency. A prompt reads its rows
+ * Grid: KV heads, requests, CTAs per head. A warp handles a unit of 16 dims of keys in a page, or
+ * the channels of values that share a scale. With tables all channels of a token share a scale, so
+ * a warp handles 16 tokens of values. If a page already holds codes, its words are read, changed
+ * and written back. A word is only ever written by one lane; of values with tables, a byte is.
+ * Decode steps read and write a few KiB per head and are bound by latency. A prompt reads its rows
  * once, 4 bytes per token and dim of K and V together.
  */
 #include "methods/bits/cuda/packed_code_token.cuh"
@@ -29,8 +29,8 @@ enum { WARPS = 8 };
 /* ---- coding of keys ---- */
 
 /*
- * Writes bits `below` .. below + W - 1 of the codes code[] to a plane of W bits of the lane's
- * words, which starts at `at`. Numbers not in the mask `put` keep their bits.
+ * Writes bits `below` .. below + W - 1 of the 32 codes code[] to a plane of W bits of the lane's
+ * words, which starts at `at`. Numbers that are not in the mask `put` keep their bits.
  */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
@@ -54,7 +54,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
 }
 
 /*
- * Writes codes of B bits that are stored one after another, without planes. Numbers not in the mask
+ * Writes 32 codes of B bits one after another, without planes. Numbers that are not in the mask
  * `put` keep their bits.
  */
 template <int B>
@@ -117,7 +117,7 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 
 /*
  * Returns the index, among the lane's numbers (kvd_packed_key_number), of token 8 j + lane / 4 and
- * of the dim that is e / 2 * 8 + e % 2 after the lane's first dim.
+ * of the dim e / 2 * 8 + e % 2 after the lane's first dim.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
@@ -269,8 +269,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
     __syncthreads();
     /*
-     * True if at most one value row is coded and no key row, or one key row that is coded alone
-     * (levels).
+     * True if at most one value row is coded, and no key row. With a table of quantisation levels,
+     * one key row may be coded as well.
      */
     const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
                            middle,
                            before};
-        if (a.form.k_apart) { /* coding the page's first tokens clears its outlier list */
+        if (a.form.k_apart) { /* coding the page's first tokens clears its list of outliers */
             if (threadIdx.x == 0 && k_from <= KVD_PAGE_TOKENS * p && k_to > KVD_PAGE_TOKENS * p)
                 *reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list) = 0;
             __syncthreads();
@@ -305,8 +305,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
         /*
-         * With levels, the values of 16 tokens fill whole bytes, so a warp handles 16 tokens. These
-         * tasks come first, because they take longest.
+         * With a table of quantisation levels, the codes of values of 16 tokens fill whole bytes,
+         * so a warp handles 16 tokens. These tasks come first, because they take longest.
          */
         const int pieces = a.level ? 4 : 1;
         for (int task = warp; task < units + pieces * groups; task += WARPS) {

@@ -1,6 +1,6 @@
 /*
- * Device functions shared by the code for a page (packed_code.cu) and for a token
- * (packed_code_token.cuh).
+ * Device functions shared by the code that codes a page (packed_code.cu) and the code that codes
+ * one token (packed_code_token.cuh).
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
@@ -10,16 +10,16 @@
 namespace
 {
 
-/* Page of a KV head whose rows are being coded. */
+/* A page of a KV head whose rows are being coded. */
 struct page_of {
     const kvd_packed_args &a;
     int b, g, p, page;
-    const uint16_t *rows; /* K, followed by V */
+    const uint16_t *rows; /* bf16 rows of the page: K, followed by V */
     char *codes;
     kvd_packed_parts parts;
-    /* Midpoints between neighbouring quantisation levels, [2][2^bits], of keys and of values. */
+    /* [2][2^bits] Midpoints between neighbouring quantisation levels, of keys and of values. */
     const float *middle;
-    int before; /* number of tokens before this iteration */
+    int before; /* number of tokens of the request before this iteration */
 };
 
 /*
@@ -49,8 +49,8 @@ __device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
 }
 
 /*
- * Returns dims 2 c and 2 c + 1 of half h (8 dims) of unit u (16 dims), from the key of token t of
- * the page.
+ * Returns dims 2 c and 2 c + 1 of half h (8 dims) of unit u (16 dims) of the key of token t of the
+ * page.
  */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {
@@ -64,8 +64,8 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
 }
 
 /*
- * Appends outlier x of token t and dim i to the page's list. If the list is full, only the count
- * rises, and o.a.beyond records the largest excess.
+ * Appends outlier x of token t and dim i to the page's list of outliers. If the list is full, only
+ * its count rises, and o.a.beyond records the largest excess.
  */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {

@@ -1,7 +1,8 @@
 /*
- * Codes one token per decode step: its value row and, if the codes are levels, a key row. Used if
- * no group of keys has become full. A lane handles dims 4 lane .. 4 lane + 3. The code is short,
- * because it runs once and waits for its instructions to load. Included by packed_code.cu only.
+ * Codes one token per decode step: its value row and, if codes are quantisation levels of a table,
+ * its key row. Used if no group of keys has become full. A lane handles dims 4 lane .. 4 lane + 3.
+ * The code is short, because it runs once and waits for its instructions to load. Included by
+ * packed_code.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
@@ -12,9 +13,9 @@ namespace
 {
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) of a token's numbers that is not taken yet, and
- * marks it as taken. Returns it with its dim in the upper half; among equal numbers, the one of the
- * smallest dim.
+ * Finds the smallest (sign 1) or largest (sign -1) of a token's numbers that is not in the mask
+ * `taken`, and adds it to the mask. Returns the number with its dim in the upper half; among equal
+ * numbers, that of the smallest dim.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {

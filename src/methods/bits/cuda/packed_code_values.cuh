@@ -1,4 +1,4 @@
-/* Codes the values of a page, 16 tokens at a time. Included by packed_code.cu only. */
+/* Codes the values (V) of a page, 16 tokens at a time. Included by packed_code.cu only. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_VALUES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_VALUES_CUH
 
@@ -8,8 +8,9 @@ namespace
 {
 
 /*
- * Values of 16 tokens as one lane holds them: v[i] has unit u0 + i, in the registers of mma's A
- * operand, for `units` units. The lane has tokens 2 c + e + 8 h, c = lane % 4.
+ * Values of 16 tokens as one lane holds them: v[i] has unit u0 + i (16 dims), in the registers of
+ * mma's A operand, for `units` units. The lane has tokens 2 c + e + 8 h, with c = lane % 4 and e, h
+ * = 0 or 1.
  */
 struct sixteen {
     uint32_t v[8][4];
@@ -27,7 +28,8 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
 }
 
 /*
- * Sets lo and hi to the smallest and largest number of a token, without those in the mask `taken`.
+ * Sets lo and hi to the smallest and largest number of a token, without the numbers in the mask
+ * `taken`.
  */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
@@ -47,9 +49,9 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 }
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) number of a token that is not taken yet, and
- * marks it as taken. Returns it with its dim in the upper half; among equal numbers, the one of the
- * smallest dim.
+ * Finds the smallest (sign 1) or largest (sign -1) number of a token that is not in the mask
+ * `taken`, and adds it to the mask. Returns the number with its dim in the upper half; among equal
+ * numbers, that of the smallest dim.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -82,8 +84,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Writes the codes of a lane's 8 numbers of 16 tokens to the plane of W bits. Code 4 h + 2 db + e
- * belongs to value_of(s, i, db, h, e).
+ * Writes bits `below` .. below + W - 1 of the codes of a lane's 8 numbers of 16 tokens to a plane
+ * of W bits. Code 4 h + 2 db + e belongs to value_of(s, i, db, h, e).
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -108,8 +110,9 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
 }
 
 /*
- * Writes the codes of a lane's 8 numbers of 16 tokens, stored without planes. They fill whole bytes
- * of the lane's words, so that other lanes may write the neighbouring bytes.
+ * Writes the codes of a lane's 8 numbers of 16 tokens that are stored one after another, without
+ * planes. They fill whole bytes of the lane's words, so that other lanes may write the neighbouring
+ * bytes.
  */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
@@ -131,7 +134,10 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
             to[i] = (uint8_t)((to[i] & ~mask) | word);
 }
 
-/* Codes the values of tokens 16 k .. 16 k + 15 of the page, in the channels of group `group`. */
+/*
+ * Codes the values of tokens 16 k .. 16 k + 15 of the page, in the channels of group `group`, which
+ * share a scale.
+ */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -150,14 +156,14 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
                 s.v[i][r] = exchanged(*reinterpret_cast<const uint32_t *>(
                     rows + (2 * k + r / 2) * 8 * d + (2 * i + r % 2) * 64));
     float zero[4], step[4];
-    /* outliers of token `he`, as a mask of the lane's numbers */
+    /* Outliers of each of the lane's four tokens, as a mask of the lane's numbers. */
     uint32_t mine = 0, apart[4] = {};
 #pragma unroll
     for (int he = 0; he < 4; he++) {
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;
         const bool here = t >= from && t < to;
         zero[he] = step[he] = 0;
-        if (!__any_sync(~0u, here)) /* a step has one token, and so one `he` */
+        if (!__any_sync(~0u, here)) /* a decode step codes one token, and so a single `he` */
             continue;
         mine |= here ? 0x5u << (4 * h + e) : 0;
         uint32_t taken = 0;

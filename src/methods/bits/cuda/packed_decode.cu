@@ -34,9 +34,10 @@ namespace
 /* ---- operands of the products ---- */
 
 /*
- * Log2 of the factor by which registers 1 and 3 (rows 8 .. 15) of an A operand of 16 tokens are too
- * large. The operand holds a lane's codes as integers in the lowest bits of float16, which are
- * exactly code * 2^-24; those registers keep their place in the word.
+ * Log2 of the factor by which registers 1 and 3 (rows 8 .. 15) of an mma A operand of 16 tokens are
+ * too large. The operand holds a lane's codes as integers in the lowest bits of float16, which are
+ * exactly code * 2^-24. Codes of registers 1 and 3 are not shifted, but keep their place in the
+ * word.
  */
 template <int B> __device__ constexpr int twos()
 {
@@ -67,8 +68,8 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
 /* ---- reading a page ---- */
 
 /*
- * Reader of a page of codes with equal steps. If FINE, scales of keys or values are shared by 16
- * numbers; otherwise by 32 or 64 numbers.
+ * Reader of a page of codes with equal steps (kivi). If FINE, 16 numbers share a scale of keys or
+ * of values; otherwise 32 or 64 numbers do.
  */
 template <int B, int N, bool FINE> struct even_page {
     /*
@@ -112,8 +113,8 @@ template <int B, int N, bool FINE> struct even_page {
     }
 
     /*
-     * Computes the scores S = (Q scale) codes + Q zero; a scale belongs to a dim and a group of
-     * tokens.
+     * Computes the page's scores S = (Q scale) codes + Q zero; a scale and its zero point belong to
+     * a dim and a group of tokens.
      */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
@@ -161,8 +162,8 @@ template <int B, int N, bool FINE> struct even_page {
     }
 
     /*
-     * Adds the page's part of the output, O^T = codes (scale P) + zero P; a scale belongs to a
-     * token and a group of channels.
+     * Adds the page's part of the output, O^T = codes (scale P) + zero P; a scale and its zero
+     * point belong to a token and a group of channels.
      */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
@@ -311,7 +312,7 @@ template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
                                                 : of_bits<N, false>(f->bits);
 }
 
-/* Returns the attention kernel for these heads and codes, or NULL if there is none. */
+/* Returns the attention kernel for the heads and codes of *a, or NULL if there is none. */
 kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];

@@ -1,6 +1,7 @@
 /*
  * Parts of attention on codes, for decode steps, that do not depend on the kind of codes: products,
- * the softmax, rows of the ring, and the kernel around a page. Included by packed_decode*.cu only.
+ * the softmax, rows of the ring, and the kernel that loops over pages. Included by
+ * packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
@@ -12,7 +13,7 @@ namespace
 
 /* ---- arithmetic ---- */
 
-/* Computes the same as mma of mma.cuh, but the compiler may move the instruction. */
+/* Computes the same product as mma of mma.cuh, but the compiler may move the instruction. */
 template <bool BF>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
@@ -60,8 +61,8 @@ __device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t 
 }
 
 /*
- * Returns a power of two such that a head's query divided by it fits in float16. `most` is the
- * largest magnitude in this lane.
+ * Returns a power of two such that a query head's query divided by it fits in float16. `most` is
+ * the largest magnitude in this lane.
  */
 __device__ __forceinline__ float unit_of(float most)
 {
@@ -85,8 +86,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Distributes a value per head: lanes 4 h .. 4 h + 3 have x of head h; y gets the values of heads 2
- * c and 2 c + 1, c = lane % 4.
+ * Distributes a value per query head over lanes: lanes 4 h .. 4 h + 3 have x of head h; y gets the
+ * values of heads 2 c and 2 c + 1, c = lane % 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -95,12 +96,14 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 }
 
 /*
- * Rows of Q as B operand, in float16, divided by the power of two `unit`. Rows of heads beyond the
- * group's size are 0.
+ * Queries of the query heads of a KV head as B operand of mma, in float16, divided by the power of
+ * two `unit`. Rows without a query head are 0.
  */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* Powers of two by which the queries of heads 2 c and 2 c + 1 were divided; c = lane % 4. */
+    /*
+     * Powers of two by which the queries of query heads 2 c and 2 c + 1 were divided; c = lane % 4.
+     */
     float unit[2];
 };
 
@@ -116,7 +119,7 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
         w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
-    const float unit = unit_of(most), over = 1 / unit; /* exact powers of two */
+    const float unit = unit_of(most), over = 1 / unit; /* exact, because these are powers of two */
     of_columns(unit, q.unit, lane);
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {
@@ -126,9 +129,9 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
 }
 
 /*
- * Running softmax state of a lane for heads 2 c and 2 c + 1, c = lane % 4: the largest score in
- * powers of two, and this lane's part of the sum. o is O^T at dims 16 u + lane / 4 (+ 8) without
- * zero points; `zero` is the contribution of zero points to the channels of group lane / 4.
+ * Running softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4: the largest score
+ * as a base-2 logarithm, and this lane's part of the sum. o is O^T at dims 16 u + lane / 4 (+ 8)
+ * without zero points; `zero` is the contribution of zero points to the channels of group lane / 4.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -149,7 +152,7 @@ template <int UNITS> struct state {
     }
 };
 
-/* Returns the token of the page to which score s[m][i] belongs. */
+/* Returns the token of the page to which score s[m][i] of a lane belongs. */
 __device__ __forceinline__ int token_of(int m, int i, int lane)
 {
     return 16 * m + i / 2 * 8 + lane / 4;
@@ -190,8 +193,8 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16
 }
 
 /*
- * Replaces scores by probabilities 2^(score - running maximum + TOP) and adds them to the sum. If
- * the maximum rises by more than LAZY, the state is rescaled.
+ * Replaces the scores of a page by probabilities 2^(score - running maximum + TOP) and adds them to
+ * the sum. If the maximum rises by more than LAZY, the state is rescaled.
  */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
@@ -230,7 +233,10 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Packs the probabilities of all tokens of the page as B operand, in bfloat16 (BF) or float16. */
+/*
+ * Packs the probabilities of all tokens of the page as B operand of mma, in bfloat16 (BF) or
+ * float16.
+ */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (&packed)[8])
 {
@@ -241,7 +247,10 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/* Packs the probabilities of tokens from .. to - 1 as B operand, with 0 for the other tokens. */
+/*
+ * Packs the probabilities of tokens from .. to - 1 of the page as B operand of mma, with 0 for the
+ * other tokens.
+ */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -349,16 +358,21 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
 /* ---- the attention kernel ---- */
 
 /*
- * Processes one page. PAGE is the class that reads it and has these members. UNITS and words:
- * number of units and their registers. factor(r): factor by which rows of register r of the values'
- * codes are too large. copy: copies the bytes after a page's codes to a stage with cp.async.
- * PAGE(p, shared, scratch): constructor; `shared` is memory of the CTA, filled by all its threads,
- * and `scratch` of the warp. begin: called at the first page of a head. scores and values: process
- * coded tokens; they use up words and reload them, at the end from `next`. BF: type of the
- * probabilities that values gets, bfloat16 or float16. outputs: factor by which sums of values are
- * too small; for_rows: divides probabilities by it for rows of the ring. STRAIGHT: if true, fully
- * coded pages have a separate code path, which is worth its length where scores and values are
- * short.
+ * Processes one page of a KV head. PAGE is the class that reads its codes; it has these members:
+ * - UNITS: number of units of 16 dims.
+ * - words: a unit's words of codes in registers.
+ * - factor(r): factor by which rows of register r of the values' codes are too large.
+ * - copy: copies the bytes after a page's codes to shared memory (a stage) with cp.async.
+ * - PAGE(p, shared, scratch): constructor; `shared` is memory of the CTA, filled by all its
+ * threads, and `scratch` of the warp.
+ * - begin: called at the first page of a head.
+ * - scores and values: process coded tokens; they use up words and reload them, at the end from
+ * `next`.
+ * - BF: type of the probabilities that `values` gets, bfloat16 or float16.
+ * - outputs: factor by which sums of values are too small.
+ * - for_rows: divides probabilities by that factor for rows of the ring.
+ * - STRAIGHT: if true, fully coded pages have a separate code path, which is worth its length if
+ * scores and values are short.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,

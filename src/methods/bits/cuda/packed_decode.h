@@ -1,8 +1,9 @@
 /*
- * Attention of decode steps that reads codes without restoring rows. Supported are equal steps
- * (kivi) of 2, 3, 4 or 8 bits, levels (kvquant) of 2, 3 or 4 bits, floating-point codes (fp8,
- * mxfp4, nvfp4), heads of 64 or 128 and at most 8 query heads per KV head. The newest rows are read
- * from the ring.
+ * Attention of decode steps that reads codes of few bits without restoring rows first. Supported
+ * are equal steps (kivi) of 2, 3, 4 or 8 bits, quantisation levels of a table (kvquant, turboquant)
+ * of 2, 3 or 4 bits, floating-point codes (fp8, mxfp4, nvfp4), heads of 64 or 128 dimensions and at
+ * most 8 query heads per KV head. The newest rows are read in bf16 from the ring of the request's
+ * slot.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_H
@@ -15,7 +16,7 @@ extern "C" {
 
 /* Arguments of attention on codes, in addition to kvd_packed_args. */
 typedef struct {
-    const void *q; /* device [n][q_pitch] bf16 */
+    const void *q; /* queries, device [n][q_pitch] bf16 */
     void *o;       /* output, device [n][o_pitch] bf16 */
     /*
      * Prefix sums of page counts, device [n + 2], filled by kvd_packed_decode_plan: number of pages
@@ -26,7 +27,7 @@ typedef struct {
     int32_t n_ctas; /* number of CTAs; fastest is the number of multiprocessors */
 } kvd_packed_decode_args;
 
-/* Returns true if kvd_packed_decode supports these heads and codes on the current device. */
+/* Returns true if kvd_packed_decode supports the heads and codes of *a on the current device. */
 bool kvd_packed_decodes(const kvd_packed_args *a);
 /* Returns the bytes of kvd_packed_decode_args.partial for n_ctas CTAs. */
 size_t kvd_packed_decode_bytes(int n_ctas);
@@ -37,15 +38,15 @@ size_t kvd_packed_decode_bytes(int n_ctas);
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
 /*
- * Computes the attention of decode steps on codes. The newest token must be in the ring, and not
- * yet coded.
+ * Computes the attention of decode steps on codes. The newest token of every request must be in the
+ * ring and not yet coded.
  */
 cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
 
 /*
  * Table of RoPE rotations for keys that were coded before RoPE. kvd_packed_rope_table_bytes returns
- * its size; kvd_packed_rope_table fills it from tables [positions][d / 2] of at least two
+ * its size. kvd_packed_rope_table fills it from RoPE tables [positions][d / 2] of at least two
  * positions. d must be a multiple of 32.
  */
 size_t kvd_packed_rope_table_bytes(int d);

@@ -1,13 +1,13 @@
 /*
- * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4): computes what
- * packed_decode.cu does, for K = s code and V = s code, where s is the scale of a block of a token
- * times that of the tensor.
+ * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4). Computes the same as
+ * packed_decode.cu, for K = s code and V = s code, where the scale s is that of a block of channels
+ * of a token, times that of the tensor.
  *
  * Shifts and masks put a code into the place of the exponent and mantissa of float16, which is the
  * number times 2^(bias - 15), exactly, subnormal numbers too. Scores of a block of channels are
- * summed in float32 and multiplied by its scale. In products with V a scale belongs to a token and
- * a block of channels, and is applied to P. Scales of blocks have a wide range, so P, and codes of
- * values, are bfloat16 then, and float16 without blocks.
+ * summed in float32 and multiplied by the block's scale. In products with V a scale belongs to a
+ * token and a block of channels, and is applied to P. Scales of blocks have a wide range, so P, and
+ * codes of values, are then bfloat16. Formats without blocks use float16.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -31,13 +31,13 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 }
 
 /*
- * Converts a lane's codes of 16 tokens to an A operand. With BF the operand is bfloat16, exactly
- * the numbers; otherwise float16, the numbers times 2^(F::BIAS - 15).
+ * Converts a lane's codes of 16 tokens to an A operand of mma. If BF, the operand is bfloat16 and
+ * holds exactly the numbers; otherwise it is float16 and holds the numbers times 2^(F::BIAS - 15).
  */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {
-    constexpr int low = (BF ? 7 : 10) - F::MANTISSA; /* place of the code's lowest bit */
+    constexpr int low = (BF ? 7 : 10) - F::MANTISSA; /* position of the code's lowest bit */
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         const uint32_t word = w[F::BITS == 8 ? 2 * m % F::BITS + r / 2 : m % F::BITS];
@@ -49,7 +49,7 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uin
     }
 }
 
-/* Returns the scales of two tokens as bfloat16, from the e-th pair of adjacent bytes of `bytes`. */
+/* Returns the scales of two tokens as bfloat16, from bytes 2 e and 2 e + 1 of `bytes`. */
 template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes, int e)
 {
     const uint32_t two = __byte_perm(bytes, 0, e ? 0x4342 : 0x4140);
@@ -63,7 +63,7 @@ template <class F, int N> struct floats_page {
     /* UNITS_OF is the number of units of 16 dims that share a scale. */
     static constexpr int UNITS = N, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool STRAIGHT = true, BF = F::BLOCK > 0;
-    /* Factor by which float16 operands are too small. */
+    /* Factor by which float16 operands are smaller than the numbers that they represent. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -128,7 +128,7 @@ template <class F, int N> struct floats_page {
         }
     }
 
-    /* Computes the page's scores S = sum over blocks of scale (Q codes). */
+    /* Computes the page's scores S = sum over blocks of channels of scale (Q codes). */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)

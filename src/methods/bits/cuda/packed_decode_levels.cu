@@ -1,20 +1,22 @@
 /*
- * Attention of decode steps on codes of levels (kvquant, turboquant): computes what
- * packed_decode.cu does, for
+ * Attention of decode steps on codes that are indices of quantisation levels (kvquant, turboquant).
+ * Computes the same as packed_decode.cu, for
  *
  * K = R(t) (middle + half width * level[code]) per channel, V = middle + half width * level[code]
- * per token, with outliers and first tokens stored separately. Rotated vectors (turboquant) have a
- * norm per token of K in addition, and neither R nor ranges of channels.
+ * per token, with outliers and first tokens stored separately. Middle and half width are those of
+ * the range of a channel or token. Rotated vectors (turboquant) have a norm per token of K in
+ * addition, and neither R nor ranges of channels.
  *
  * R(t), RoPE of the key's position, is R(first position of the page) R(t % 64). The first factor is
  * applied to the queries, once per page. The second factor is read from a table of 64 positions in
  * shared memory, in the order of the operands.
  *
- * Codes are looked up in pairs (2-bit codes in two pairs). Their bits and the lane form the address
- * of float16 levels in a table in shared memory, which has a column for every lane, so that no two
- * lanes access the same bank. Widths and middles of values are applied to P, those of keys to the
- * levels. Outliers and first tokens have code 0; their differences from level 0 are written to a
- * tile of zeros in the order of the operands, 64 tokens of 32 dims at a time, and are added.
+ * Codes are looked up two at a time (four 2-bit codes in one look-up). Their bits and the lane form
+ * the address of float16 levels in a table in shared memory. The table has a column for every lane,
+ * so that no two lanes access the same bank. Half widths and middles of values are applied to P,
+ * those of keys to the levels. Outliers and first tokens have code 0. Their differences from level
+ * 0 are written to a tile of zeros in the order of the operands, 64 tokens of 32 dims at a time,
+ * and are added.
  *
  * The kernel would be bound by bytes as packed_decode.cu is, but a page of heads of 128 takes about
  * 2500 instructions of a warp and 890 cycles of shared memory. An H200 reads 4-bit codes at 0.34 of
@@ -35,25 +37,25 @@ template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
     static constexpr bool STRAIGHT = false, BF = false;
     typedef words_ahead<B, N, true> words;
-    const char *table; /* table of levels, in shared memory */
+    const char *table; /* table of quantisation levels, in shared memory */
     /*
      * RoPE rotations in shared memory, [8][N / 2][32]: cosines and sines of dims 2 c and 2 c + 1,
      * then of the dims 8 further.
      */
     const uint4 *turn;
     const uint4 *tile; /* this warp's tile in shared memory; zeros between passes */
-    uint32_t places;   /* address of the tile */
+    uint32_t places;   /* shared-memory address of the tile */
     uint32_t *query;   /* queries in shared memory, [2 N][32] bf16 */
     /*
-     * Ranges of keys in shared memory, [2 N][4]: half widths of dims 2 c and 2 c + 1 of 8 dims,
-     * then their middles.
+     * Ranges of key channels in shared memory, [2 N][4]: half widths of dims 2 c and 2 c + 1 of 8
+     * dims, then their middles.
      */
     uint2 *range;
     float lowest[2]; /* level 0 of keys and of values, rounded to float16 */
     uint32_t column; /* offset of the lane's column of keys in the rows of the table */
     /*
-     * Scaling factors of queries: `over` is 1 / unit of head lane / 4; `unit` is that of heads 2 c
-     * and 2 c + 1.
+     * Factors of queries: `over` is 1 / unit of query head lane / 4; `unit` is that of query heads
+     * 2 c and 2 c + 1.
      */
     float over, unit[2];
 
@@ -175,8 +177,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Returns the address in the tile to which an entry (an outlier or a number of a first token)
-     * belongs.
+     * Returns the address in the tile to which a list entry (an outlier or a number of a first
+     * token) belongs.
      */
     __device__ __forceinline__ uint32_t address_of(uint32_t entry) const
     {
@@ -193,8 +195,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Entries (outliers) of K or V that a lane keeps in registers. put_all writes those of a pass
-     * to the tile or, with `away`, sets their places back to 0.
+     * List entries (outliers) of K or V that a lane keeps in registers. put_all writes those of a
+     * pass over the dims to the tile or, with `away`, sets their places back to 0.
      */
     struct few {
         uint32_t entry[QUICK], address[QUICK];
@@ -208,8 +210,8 @@ template <int B, int N> struct levels_page {
     };
 
     /*
-     * Returns the lane's entries among the first 32 QUICK entries of a list of n; number(k) returns
-     * entry k.
+     * Returns the lane's entries among the first 32 QUICK entries of a list of n outliers;
+     * number(k) returns entry k.
      */
     template <class AT> __device__ __forceinline__ few few_of(int n, int lane, AT number) const
     {
@@ -224,8 +226,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Writes (or with `away` clears) the remaining outliers of the list, and the numbers of the
-     * page's `sinks` first tokens, which are stored in float16.
+     * Writes the remaining outliers of the list, and the numbers of the page's `sinks` first
+     * tokens, which are stored in float16, to the tile. With `away`, sets their places back to 0.
      */
     template <class AT>
     __device__ __forceinline__ void put_many(const packed_params &p, const cursor &at,
@@ -254,7 +256,10 @@ template <int B, int N> struct levels_page {
 
     /* ---- products with keys and values ---- */
 
-    /* Multiplies units u and u + N / 2 of keys, which RoPE rotates together, with the queries. */
+    /*
+     * Multiplies units u and u + N / 2 (16 dims each) of keys, which RoPE rotates together, with
+     * the queries.
+     */
     __device__ __forceinline__ void multiply_keys(const packed_params &p, const char *stage, int u,
                                                   const uint32_t (&w_low)[B],
                                                   const uint32_t (&w_high)[B], float (&sum)[4][4],
@@ -371,7 +376,7 @@ template <int B, int N> struct levels_page {
             s[i / 4][i % 4] *= half_of(norm[token_of(i / 4, i % 4, lane)], 0);
     }
 
-    /* Multiplies units 2 pass and 2 pass + 1 of values with the probabilities. */
+    /* Multiplies units 2 pass and 2 pass + 1 (16 dims each) of values with the probabilities. */
     __device__ __forceinline__ void
     multiply_values(const uint32_t (&w_0)[B], const uint32_t (&w_1)[B], const uint32_t (&scaled)[8],
                     const uint32_t (&prob)[8], float (&o_0)[4], float (&o_1)[4])

@@ -1,6 +1,7 @@
 /*
- * Distribution of pages to warps in attention on codes: the list of all pages, the copies of a
- * page's bytes, and the words that a lane loads ahead. Included by packed_decode*.cu only.
+ * Distribution of pages to warps in attention on codes: the list of the pages of all requests and
+ * KV heads, the copies of a page's bytes, and the words that a lane loads ahead. Included by
+ * packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
@@ -36,7 +37,7 @@ typedef kvd_packed_decode_params packed_params;
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
-    const char *head; /* codes of the KV head in page 0 of the pool */
+    const char *head; /* address of the codes of the KV head in page 0 of the pool */
 };
 
 __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at, int lane)
@@ -99,8 +100,8 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
 /* ---- copies of a page's bytes ---- */
 
 /*
- * Starts the copy of `bytes` bytes, which follow the codes of a page, to a stage, 16 bytes per lane
- * at a time. The first 2 KiB are copied without a branch.
+ * Starts the copy to shared memory at `to` of `bytes` bytes that follow the codes of a page, 16
+ * bytes per lane at a time. The first 2 KiB are copied without a branch.
  */
 __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
 {
@@ -142,12 +143,12 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 }
 
 /*
- * Words of codes that a lane has loaded ahead, as many as 32 registers hold. The units of a side
- * are taken in the order of the products. As soon as a unit is done, its registers are loaded with
- * the unit AHEAD later: of the same side, or of the next side, which is the values of the page or
- * the keys of the next page. Words are loaded whether they hold codes or not, so that no load is
- * inside a branch. PAIRS: keys are taken in pairs of units that RoPE rotates together, u and N / 2
- * + u.
+ * Words of codes that a lane has loaded ahead, as many as fit in 32 registers. The units (16 dims
+ * each) of K or of V are taken in the order of the products. As soon as a unit is done, its
+ * registers are loaded with the unit AHEAD later: of the same operand, or of the next one, which is
+ * the values of the page or the keys of the next page. Words are loaded whether they hold codes or
+ * not, so that no load is inside a branch. If PAIRS, keys are taken two units at a time that RoPE
+ * rotates together, u and N / 2 + u.
  */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
@@ -175,7 +176,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     }
     /*
      * Loads the unit that follows AHEAD units after unit i, whose product is done: from the codes
-     * `same` of the same side or from `next`, those of the following side.
+     * `same` of the same operand (K or V) or from `next`, the codes of the following operand.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
     {

@@ -1,11 +1,11 @@
 /*
- * Floating-point codes (fp8, mxfp4, nvfp4): codes the rows of prompts and steps, and restores bf16
- * rows in the working pages. Codes, scales and rows read equal those of the methods on the CPU,
- * which code bf16 rows in float32, bit for bit.
+ * Floating-point codes (fp8, mxfp4, nvfp4): codes the rows of prompts and decode steps, and
+ * restores bf16 rows in the working pages. Codes, scales and restored rows equal, bit for bit,
+ * those of the methods on the CPU, which code bf16 rows in float32.
  *
- * Grid (KV heads, requests, pages side by side). A warp handles a block of 16 or 32 dims of keys or
- * of values in a page, in fragments with tokens as rows; those of values are transposed as codes.
- * If tokens of the page are coded already, as in most steps, a warp handles one row.
+ * Grid: KV heads, requests, CTAs per head. A warp handles a block of 16 or 32 dims of keys or of
+ * values in a page, in fragments with tokens as rows; codes of values are then transposed. If some
+ * tokens of the page are coded already, as in most decode steps, a warp handles one row.
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -14,13 +14,13 @@ namespace
 
 enum { WARPS = 8 };
 
-/* K or V of one page of a KV head. */
+/* K (side 0) or V (side 1) of one page of a KV head. */
 struct page_side {
     int side, d, left; /* left: number of the page's tokens that the request has */
-    float tensor;      /* scale of the whole tensor */
+    float tensor;      /* scale of all keys or all values of the head or layer */
     const uint16_t *from;
     uint16_t *to;
-    char *codes, *scales; /* codes of K or V; scales of its blocks */
+    char *codes, *scales; /* codes of K or V; scales of its blocks of channels */
 };
 
 __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side, int b, int g,
@@ -57,7 +57,10 @@ __device__ __forceinline__ uint32_t *words_of(const page_side &o, int bits, int 
 
 /* ---- coding of rows ---- */
 
-/* Returns the factor that decodes a block of channels whose largest magnitude is given. */
+/*
+ * Returns the factor that decodes a block of channels whose largest magnitude is `most`, and sets
+ * the scale's byte.
+ */
 template <class F>
 __device__ __forceinline__ float choose_scale(float most, float tensor, uint32_t &byte)
 {
@@ -70,10 +73,13 @@ template <class F> __device__ __forceinline__ uint32_t coded(float x, float scal
     return scale > 0 ? float_code<F>(x / scale) : 0;
 }
 
-/* Writes a lane's 16 pairs of codes of one unit (16 dims) to its words at `at`. */
+/*
+ * Writes a lane's 32 codes of one unit (16 dims), two in each element of `pair`, to its words at
+ * `at`.
+ */
 template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const uint32_t (&pair)[16])
 {
-    constexpr int EACH = 16 / B; /* number of pairs in a word */
+    constexpr int EACH = 16 / B; /* number of elements of `pair` in a word */
     uint32_t word[B];
 #pragma unroll
     for (int i = 0; i < B; i++) {
@@ -89,15 +95,15 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
 }
 
 /*
- * Codes block i of K or V for all tokens of the page: the channels that share a scale, or 16 dims
- * if there are no scales. Tokens that the request does not have get codes of 0.
+ * Codes block i of channels of K or V for all tokens of the page: the channels that share a scale,
+ * or 16 dims if there are no scales. Tokens beyond the request's last get codes of 0.
  */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
     uint32_t pair[UNITS]
-                 [16]; /* dims 2 c and 2 c + 1 of half h of token 8 j + lane / 4 at 2 j + h */
+                 [16]; /* at 2 j + h: codes of dims 2 c, 2 c + 1 of half h, token 8 j + lane / 4 */
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
 #pragma unroll
@@ -133,7 +139,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
         if (u >= units)
             break;
 #pragma unroll
-        for (int n = 0; n < 16; n++) { /* register r of 16 tokens: r = n % 4 */
+        for (int n = 0; n < 16; n++) { /* n % 4: register of the mma operand for 16 tokens */
             const int j = n / 4 * 2;
             ordered[n] = o.side ? exchanged(pair[u][2 * (j + n / 2 % 2) + n % 2])
                                 : pair[u][2 * (j + n % 2) + n / 2 % 2];
@@ -205,7 +211,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
 /* ---- restoring rows ---- */
 
 /*
- * Restores the rows of unit u (16 dims) of K or V. The first `done` tokens of the page are coded.
+ * Restores the rows of unit u (16 dims) of K or V. The first `done` tokens of the page are coded;
+ * later ones are in the ring.
  */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
@@ -245,7 +252,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int m = a.kv_len[b], k_units = a.map.d_qk[g] / 16, v_units = a.map.d_v[g] / 16;
     for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
-                  /* The newest row is in the ring, and not yet coded. */
+                  /* the newest row is in the ring and not yet coded */
             done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
         for (int u = warp; u < k_units + v_units; u += WARPS) {
             const page_side o = side_of(a, u >= k_units, b, g, p, left, true);

@@ -1,7 +1,7 @@
 /*
- * Floating-point codes on the device: the table of formats, and conversions to and from float32.
- * Included by packed_*.cu only. Conversions are integer operations on all GPUs: the instructions of
- * sm_89 for 8 bits take two codes of adjacent bytes, which are not adjacent in packed_layout.h.
+ * Floating-point codes on the device: the formats, and conversions to and from float32. Included by
+ * packed_*.cu only. Conversions use integer operations on all GPUs: the instructions of sm_89 for 8
+ * bits take two codes of adjacent bytes, which are not adjacent in packed_layout.h.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
@@ -10,8 +10,8 @@
 
 /*
  * Format of floating-point codes: a sign, E bits of exponent and M of mantissa (kvd_minifloat).
- * Blocks of BLOCK channels of a token share a scale: with 32 a power of two (E8M0), with 16 an E4M3
- * number; 0: no scales.
+ * Blocks of BLOCK channels of a token share a scale: a power of two (E8M0) if BLOCK is 32, an E4M3
+ * number if it is 16. BLOCK 0: no scales.
  */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,
@@ -25,7 +25,10 @@ typedef packed_floats<5, 2, 0> packed_e5m2;
 typedef packed_floats<2, 1, 32> packed_mxfp4;
 typedef packed_floats<2, 1, 16> packed_nvfp4;
 
-/* Calls `call` with an object of the type that describes the format, and returns the result. */
+/*
+ * Calls `call` with an object of the packed_floats type that describes the format *f, and returns
+ * its result.
+ */
 template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL call)
 {
     return f->exponent == 4   ? call(packed_e4m3())
@@ -35,8 +38,8 @@ template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL cal
 }
 
 /*
- * Kernels for floating-point codes (packed_floats.cu) that kvd_packed_code and kvd_packed_restore
- * launch.
+ * Kernels for floating-point codes (packed_floats.cu), launched by kvd_packed_code and
+ * kvd_packed_restore.
  */
 cudaError_t kvd_packed_code_floats(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_floats(const kvd_packed_args *a, cudaStream_t stream);
@@ -47,7 +50,7 @@ static __device__ __forceinline__ constexpr uint32_t power_bits(int n)
     return (uint32_t)(n + 127) << 23;
 }
 
-/* Returns the code of x in the format, rounded to the nearest, ties to even, and saturated. */
+/* Returns the code of x in the format F, rounded to the nearest, ties to even, and saturated. */
 template <class F> static __device__ __forceinline__ uint32_t float_code(float x)
 {
     const float y = fminf(fabsf(x), F::LARGEST);
@@ -65,17 +68,17 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
     return code >> (F::BITS - 1) & 1 ? -y : y;
 }
 
-/* Returns the scale that scale byte `byte` of a block encodes, without the tensor's scale. */
+/* Returns the scale that the byte of a block of channels encodes, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
-    if (F::BLOCK == 32) /* byte 0 is 2^-127, a subnormal number */
+    if (F::BLOCK == 32) /* byte 0 means 2^-127, a subnormal number */
         return __uint_as_float(max(byte << 23, 0x00400000u));
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
 /*
- * Returns the byte that stores the scale of a block with the largest magnitude `most`, given the
- * tensor's scale.
+ * Returns the byte that stores the scale of a block of channels with the largest magnitude `most`,
+ * given the tensor's scale.
  */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
@@ -86,7 +89,7 @@ template <class F> static __device__ __forceinline__ uint32_t block_byte(float m
     return float_code<packed_e4m3>(most / packed_nvfp4::LARGEST / tensor);
 }
 
-/* Returns the factor by which the codes of a block are multiplied when read. */
+/* Returns the factor by which the codes of a block of channels are multiplied when read. */
 template <class F> static __device__ __forceinline__ float read_scale(uint32_t byte, float tensor)
 {
     return F::BLOCK == 32 ? block_scale<F>(byte) : block_scale<F>(byte) * tensor;

@@ -43,8 +43,9 @@ static size_t coded(size_t m, size_t window, size_t block)
 }
 
 /*
- * Returns the bits of the block scales of a token with d channels. The last block is filled up with
- * codes, which count too.
+ * Returns the number of bits that the scales of K or V of one token with d channels take: 16 for
+ * the norm of a rotated vector, else 8 per block of channels. If d fills the last block only in
+ * part, the codes that fill it up are counted too.
  */
 static double block_bits(const kvd_packed_form *f, int d)
 {

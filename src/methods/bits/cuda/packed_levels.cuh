@@ -1,6 +1,7 @@
 /*
- * Tables in shared memory for codes of levels: the table in which pairs of codes are looked up, and
- * the places of outliers and first tokens in a tile. Included by packed_decode_levels.cu only.
+ * Tables in shared memory for codes that are indices of quantisation levels: the table in which two
+ * codes at a time are looked up, and the places in a tile of outliers and first tokens. Included by
+ * packed_decode_levels.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
@@ -9,8 +10,6 @@
 
 namespace
 {
-
-/* ---- table of levels ---- */
 
 enum { ROW = 256 /* bytes of a table entry for all lanes: keys, then values */ };
 
@@ -37,8 +36,8 @@ template <int B> __device__ void fill_table(const float *level, char *table)
 }
 
 /*
- * Looks up the levels of a lane's codes of 16 tokens, as an A operand. `column` is the offset of
- * the lane in the rows of the table.
+ * Looks up the quantisation levels of a lane's codes of 16 tokens, as an A operand of mma. `column`
+ * is the offset of the lane in the rows of the table.
  */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
@@ -59,7 +58,7 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
         }
     } else {
 #pragma unroll
-        for (int r = 0; r < 4; r++) { /* moves six bits to bits 8 .. 13 */
+        for (int r = 0; r < 4; r++) { /* moves six bits of codes to bits 8 .. 13 */
             const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
             const uint32_t bits = from < 0 ? w[i % B] << -from
                                   : at % 32 > 26
@@ -76,7 +75,8 @@ enum { QUICK = 4, TILE = 2048 /* TILE is in float16 numbers */ };
 
 /*
  * Returns the index of token t of the page and dim i in the tile [2 units][4 times 16 tokens][32
- * lanes][8 halves]. A bit above the index tells which of four passes uses it.
+ * lanes][8 halves] of keys. One bit above the index tells which of four passes over the dims uses
+ * it.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
 {
@@ -94,8 +94,8 @@ __device__ __forceinline__ uint32_t value_place(int t, int i)
 }
 
 /*
- * Returns an entry for x, an outlier or a number of a first token: its place in the tile in the
- * upper half, and in the lower half the difference of x from level 0 as float16.
+ * Returns a list entry for x, an outlier or a number of a first token. The upper half is its place
+ * in the tile, the lower half the difference of x from quantisation level 0, as float16.
  */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
                                              float lowest)

@@ -1,6 +1,6 @@
 /*
- * Kernels that prepare pools of codes: tables of the ring pages for decode steps, and pages for
- * timing that were never computed.
+ * Kernels that prepare pages of codes: tables of the ring pages for decode steps, and pages for
+ * timing whose contents were never computed.
  */
 #include "methods/bits/cuda/packed_words.cuh"
 

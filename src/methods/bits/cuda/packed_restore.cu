@@ -1,16 +1,16 @@
 /*
- * Restores bf16 rows in the working pages: all tokens of a request, the newest of them from the
- * ring of its slot. Products and sums are float32 and are rounded once.
+ * Restores the bf16 rows of all tokens of a request in the working pages, from codes and, for the
+ * newest rows, from the ring of its slot. Products and sums are float32 and are rounded once.
  *
- * Even steps: x = s code + zero.
+ * Equal steps (kivi): x = s code + zero.
  *
- * Levels: x = middle + half width * level[code]; outliers and first tokens are stored as numbers;
- * keys that were coded before RoPE are rotated.
+ * Quantisation levels of a table (kvquant): x = middle + half width * level[code]. Outliers and
+ * first tokens are stored as numbers. Keys that were coded before RoPE are rotated by RoPE.
  *
- * Grid (KV heads, requests, pages side by side). Reads the codes once and writes 4 bytes per token
- * and dim of K and V together, so the kernel is bound by its writes. Even steps: a warp handles a
+ * Grid: KV heads, requests, CTAs per head. The kernel reads the codes once and writes 4 bytes per
+ * token and dim of K and V together, so it is bound by its writes. Equal steps: a warp handles a
  * unit of 16 dims, whose fragments are rows of the page's blocks (for values after a transpose).
- * Levels: a CTA restores a page in shared memory, because RoPE needs two dims that are in different
+ * Tables: a CTA restores a page in shared memory, because RoPE needs two dims that are in different
  * lanes.
  */
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -27,7 +27,7 @@ struct page_of {
     const uint16_t *ring;
     uint16_t *rows;
     kvd_packed_parts parts;
-    int left, keys, values; /* tokens of the page; coded keys; coded values */
+    int left, keys, values; /* number of tokens of the page, of coded keys and of coded values */
 };
 
 __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block, int c)
@@ -36,8 +36,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
 }
 
 /*
- * Writes 2 dims of token t to the working page: `restored` if the token is coded, the ring's row if
- * it is one of the newest, 0 beyond the last token.
+ * Writes 2 dims of token t to the working page: `restored` if t is below `coded`, the ring's row if
+ * the token is one of the newest, 0 beyond the last token.
  */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
@@ -107,7 +107,7 @@ __device__ void even_values(const page_of &o, int u, int lane)
 
 /*
  * Decodes a unit (16 dims) of keys or values to tile [64][TILE_PITCH]. level is an array
- * [2][2^bits], whose second half has the numbers that codes are read as.
+ * [2][2^bits]; its second half has the numbers as which codes are read.
  */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
@@ -184,7 +184,8 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
 }
 
 /*
- * Returns a number of the tile, rotated by RoPE if it belongs to a key that was coded before RoPE.
+ * Returns number i of token t from the tile's row, rotated by RoPE if it belongs to a key that was
+ * coded before RoPE.
  */
 __device__ __forceinline__ float number_of(const page_of &o, int side, const float *row, int t,
                                            int i)
@@ -211,7 +212,8 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
         put_exceptions(o, side, tile);
     __syncthreads();
     /*
-     * Loop in the order of memory: 4 pairs of dims, 8 tokens, blocks of 8 dims, groups of 8 tokens.
+     * Loop in the order of memory: 4 times two dims, 8 tokens, blocks of 8 dims, groups of 8
+     * tokens.
      */
     for (int i = (int)threadIdx.x; i < (o.left + 7) / 8 * 4 * d; i += 32 * WARPS) {
         const int t = i / (4 * d) * 8 + i / 4 % 8, dim = i / 32 % (d / 8) * 8 + i % 4 * 2;
@@ -234,7 +236,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     __shared__ float level[4 << 8];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
-    /* The newest row is in the ring, and not yet coded. */
+    /* the newest row is in the ring and not yet coded */
     const int m = a.kv_len[b], keys = keys_coded(a, m - 1), values = values_coded(a, m - 1);
     if (LEVELS)
         for (int i = (int)threadIdx.x; i < 4 << a.form.bits; i += 32 * WARPS)

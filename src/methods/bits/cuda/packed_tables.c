@@ -6,7 +6,7 @@
 
 static const char what[] = "coded cache";
 
-/* Copies the quantisation levels and key ranges of all layers to the device. */
+/* Copies the quantisation levels and key ranges of all layers (kvquant) to the device. */
 static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -31,7 +31,10 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/* Copies the scales of all tensors to the device, if the method has scales from a calibration. */
+/*
+ * Copies the scales of keys and values of all layers and heads (fp8, nvfp4) to the device, if the
+ * method has scales from a calibration.
+ */
 static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -72,7 +75,7 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return copied ? 0 : -1;
 }
 
-/* Makes the table of RoPE rotations for keys coded before RoPE, which all layers share. */
+/* Makes the table of RoPE rotations for keys that were coded before RoPE. All layers share it. */
 static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
                            kvd_device_memory *memory, kvd_err *err)
 {

@@ -1,15 +1,16 @@
 /*
  * Codes of rotated vectors (turboquant): a row x of d numbers is stored as its norm in float16 and
- * the levels nearest to u = P x / |x|. Attention of steps runs on rotated numbers: scores
- * (P q) . (P k) = q . k, and outputs are turned back by P^T.
+ * the codes of the quantisation levels nearest to u = P x / |x|, with a random orthogonal matrix P.
+ * Attention of decode steps runs on rotated numbers: scores (P q) . (P k) = q . k, and outputs are
+ * rotated back by P^T.
  *
- * Steps: grid (KV heads, requests), one thread per dim. A CTA turns the rows of a group of query
- * heads, and the newest key and value, in place, and codes the latter two. The product with P is
- * bound by reading P (4 d^2 bytes, in L2) once per CTA. Prompts: grid (KV heads, requests, pages
- * side by side). A CTA turns 16 tokens of a side at a time, and collects the codes of a page in
+ * Decode steps: grid (KV heads, requests), one thread per dim. A CTA rotates the rows of a group of
+ * query heads, and the newest key and value, in place, and codes the latter two. The product with P
+ * is bound by reading P (4 d^2 bytes, in L2) once per CTA. Prompts: grid (KV heads, requests, CTAs
+ * per head). A CTA rotates 16 tokens of K or of V at a time, and collects the codes of a page in
  * shared memory.
  *
- * u is computed in float32 from bf16 rows, as on the CPU, in another order of additions: a number
+ * u is computed in float32 from bf16 rows, as on the CPU, in another order of additions. A number
  * that is within rounding of the middle between two levels may get the other level.
  */
 #include "methods/bits/cuda/packed_words.cuh"
@@ -19,14 +20,16 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_MAX };
 
-/* Rows of a CTA in shared memory, transposed: number j of row r at [j][r]. */
+/* Rows of a CTA in shared memory, transposed: number j of row r is at [j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
     float norm[ROWS];
 };
 
-/* Sets norm [ROWS] to the lengths of the rows; this thread has number i of each row in x [ROWS]. */
+/*
+ * Sets norm [ROWS] to the lengths of the rows. This thread has number i of each row, in x [ROWS].
+ */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -49,8 +52,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Computes number i of the product matrix^T row for all rows; the matrix [d][d] is read in order of
- * memory. Begins and ends with a barrier.
+ * Computes number i of the product matrix^T row for all rows. The matrix [d][d] is read in the
+ * order of memory. Begins and ends with a barrier of the CTA.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -89,8 +92,8 @@ __device__ __forceinline__ uint16_t to_bits(float x)
 }
 
 /*
- * Returns the index of the level nearest to x among 2^bits rising levels; of two equally near, the
- * lower.
+ * Returns the index of the level nearest to x among 2^bits rising quantisation levels; if two are
+ * equally near, the lower.
  */
 __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
@@ -123,8 +126,8 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
 }
 
 /*
- * Stores the norm of token t: for keys (side 0) next to each other, for values in the place of half
- * widths.
+ * Stores the norm of token t. Norms of keys (side 0) are next to each other; norms of values are in
+ * the place of scales.
  */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
@@ -211,7 +214,7 @@ __global__ void __launch_bounds__(D_MAX)
     turn_prompts_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ __align__(16) shared_rows s;
-    extern __shared__ uint32_t words[]; /* codes of one side of a page */
+    extern __shared__ uint32_t words[]; /* codes of K or of V of a page */
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
     const int m = a.kv_len[b], bits = a.form.bits, n_words = 2 * d * bits;
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
@@ -236,7 +239,7 @@ __global__ void __launch_bounds__(D_MAX)
                     put_norm(codes, parts, side, t0 + i, s.norm[i]);
                 turn(s, a.turn_rows, x, y, i);
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) /* registers cannot be indexed below */
+                for (int r = 0; r < ROWS; r++) /* registers cannot be indexed by a variable below */
                     s.x[i][r] = y[r];
 #pragma unroll 1
                 for (int r = 0; r < min((int)ROWS, left - t0); r++) {
@@ -257,7 +260,7 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* Returns true if the kernels support the heads and codes. */
+/* Returns true if the kernels support the head sizes and codes of the layer. */
 bool supported(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];

@@ -1,6 +1,6 @@
 /*
- * Methods of the tokens axis that drop entries, in the CUDA engine: computes the budgets of
- * requests, owns the memory and launches the kernels of evict.h.
+ * Methods of the tokens axis that drop entries (cached tokens), in the CUDA engine: computes the
+ * budgets of requests, owns the memory and launches the kernels of evict.h.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,8 @@ static const char what[] = "eviction";
 typedef struct {
     size_t tokens, entries;
     /*
-     * Number of entries at the end of the latest iteration, also for a request that finished in it.
+     * Number of cached tokens at the end of the latest iteration, even if the request finished in
+     * it.
      */
     double held;
 } evict_slot;
@@ -26,16 +27,20 @@ typedef struct {
     kvd_evict_rule rule;
     kvd_evict_state state;
     const char *name;
-    bool steps; /* true: entries are dropped after steps too, not only after the prompt */
-    /* true: scores and positions of entries are stored, because steps choose by scores */
+    /* true: cached tokens are dropped after decode steps too, not only after the prompt. */
+    bool steps;
+    /*
+     * True if scores and positions of cached tokens are stored, because steps choose the dropped
+     * token by score.
+     */
     bool notes;
     size_t n_slots, max_len, n_q8;
-    evict_slot *slot;         /* [n_slots] */
-    kvd_evict_budget *budget; /* pinned [n_slots] */
+    evict_slot *slot;         /* [n_slots] state of every slot */
+    kvd_evict_budget *budget; /* budget of every slot, pinned [n_slots] */
     kvd_evict_budget *there;  /* device copy of `budget` */
     float *mass, *score, *lse, *lse_steps, *work;
     int32_t *kept;
-    double entry_bytes; /* bytes of one token's entries in all heads and layers */
+    double entry_bytes; /* bytes of one token's K, V, score and position in all heads and layers */
     cudaStream_t stream;
     kvd_device_memory memory;
 } evict;
@@ -53,13 +58,13 @@ static const evict *of_const(const kvd_gpu_method *m)
 /* ---- budgets of requests ---- */
 
 /*
- * Returns the budget of a request with n prompt tokens and `whole` tokens in all, which is the same
- * in every layer.
+ * Returns the budget of a request with n prompt tokens and `whole` tokens in all. It is the same in
+ * every layer.
  */
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* The budget holds numbers alone: cppcheck takes the call for a constructor that keeps &r. */
+    /* `budget` returns numbers alone; cppcheck assumes that the result keeps the address of r. */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
@@ -69,7 +74,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns the number of tokens of an n-token prompt that stay. */
+/* Returns the number of tokens of an n-token prompt that stay in each KV head. */
 static size_t kept_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = smaller(n, (size_t)b->keep_new);
@@ -98,8 +103,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (i < it->n_steps && slot->tokens == s->before)
             continue;
         /*
-         * If a step follows tokens that were never computed (as in timing runs), it finds as many
-         * entries as if those tokens had been a prompt.
+         * A decode step may follow tokens that were never computed, as in timing runs. It then
+         * finds as many entries as if those tokens had been a prompt.
          */
         if (i >= it->n_steps && s->before)
             return kvd_fail(err,
@@ -134,7 +139,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* one entry more than kept: room for the next step */
+        else /* room for one more cached token, that of the next step */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -207,7 +212,9 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     if (!c->whole)
         return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
-    /* As on the CPU, scores come from full-width rows, but the projected rows are moved. */
+    /*
+     * Scores are computed from rows of full width, as on the CPU, but the projected rows are moved.
+     */
     kvd_evict_prompts_args whole = a;
     whole.map = c->whole[r->layer].map;
     whole.pool = c->whole_pool;
@@ -238,8 +245,8 @@ static void release(kvd_gpu_method *m)
 }
 
 /*
- * Allocates the per-slot arrays. Scores and positions are 0 until a prompt sets them, and stay 0
- * after tokens that were never computed.
+ * Allocates the arrays with an element per slot. Scores and positions are 0 until a prompt sets
+ * them, and stay 0 for tokens that were never computed.
  */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -265,7 +272,6 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                           err);
 }
 
-/* Allocates the scratch arrays of an iteration. */
 static int make_work(evict *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -352,8 +358,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     if (make_work(e, err))
         return -1;
     /*
-     * The attention kernel writes softmax denominators only if they are read. With a temperature
-     * the kernels of eviction compute their own.
+     * The attention kernel writes softmax denominators only if they are read here. With a
+     * temperature the kernels of eviction compute their own.
      */
     const bool reads = e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0);
     e->method.lse = reads ? e->lse : NULL;
@@ -381,15 +387,19 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
 }
 
 /*
- * Returns true if text can be generated with the plan: prompts attend to full-width rows before
- * entries are dropped, and rows that a dims method projects are scored at full width too.
+ * Returns true if the plan can generate text, not only be timed: its prompts attend to full-width
+ * rows before cached tokens are dropped. If a method of the dims axis projects rows, scores are
+ * computed at full width too.
  */
 static bool generates(const kvd_plan *plan)
 {
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);
 }
 
-/* Returns true for methods that choose per KV head, and whose choice has no number of the head. */
+/*
+ * Returns true if the method chooses tokens per KV head and its choice does not depend on the index
+ * of the head.
+ */
 static bool by_head(const kvd_plan *plan)
 {
     return !other_member(plan) &&

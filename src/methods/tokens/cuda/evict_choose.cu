@@ -2,14 +2,14 @@
  * Chooses the tokens of a prompt that stay and moves their rows of K and V to the front of the
  * pages.
  *
- * choose_kernel: a CTA per KV head and prompt. Probabilities are summed over the query heads of the
- * group, or of the layer, and over neighbouring tokens; other scores are used as they are. The k
- * best of the older tokens are those whose key is at least the k-th largest key, which a radix
- * select finds; a key has the score in its upper half and the position in its lower half. The
+ * choose_kernel: a CTA per KV head and prompt. Attention probabilities are summed over the query
+ * heads of the KV head, or of the layer, and over neighbouring tokens; other scores are used as
+ * they are. A sort key has the score in its upper half and the position in its lower half. A radix
+ * select finds the k-th largest key of the older tokens; those with at least this key stay. The
  * tokens that stay keep their order.
  *
- * move_kernel: token kept[i] >= i moves to place i, in rising order of i, a run of places at a
- * time. Every row that a run overwrites was read by this run or by an earlier one. A CTA handles 32
+ * move_kernel: token kept[i] >= i moves to index i, in rising order of i, RUN tokens at a time.
+ * Every row that is overwritten was read in the same run or in an earlier one. A CTA handles 32
  * dims of K or of V of a head, so CTAs work independently. Bound by latency: a few runs of 256
  * rows.
  */
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(CHOOSE)
                           a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
     const float *rank = score;
     /*
-     * The smoothed scores overwrite the attention sums (`mass`) of the group's first head, which
-     * are no longer needed.
+     * The smoothed scores overwrite the attention sums (`mass`) of the KV head's first query head,
+     * which are no longer needed.
      */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
@@ -76,8 +76,9 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of the element at which 8 dims of token t start in the pages of a slot,
- * relative to the first element of a KV head's K or V in page 0. d is the width of K or V.
+ * Returns the index of the element at which dims 8 block .. 8 block + 7 of token t start in the
+ * pages of a slot, relative to the first element of a KV head's K or V in page 0. d is the width of
+ * K or V.
  */
 __device__ __forceinline__ size_t piece(const kvd_evict_prompts_args &a, const int32_t *page, int t,
                                         int block, int d)
@@ -103,7 +104,8 @@ __global__ void __launch_bounds__(MOVE)
     const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
     uint16_t *const x = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
                         (side ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0);
-    const int end = (m + 7) / 8 * 8; /* zeros after the last entry, to the end of its group of 8 */
+    /* Number of rows written: the last group of 8 rows is filled up with zeros. */
+    const int end = (m + 7) / 8 * 8;
     for (int first = 0; first < end; first += RUN) {
         uint4 held[EACH];
 #pragma unroll

@@ -1,7 +1,7 @@
 /*
- * Device functions that compute ranks of a prompt's tokens: attention sums (`mass`) of query heads,
- * smoothed over neighbouring tokens, as keys of a radix select. All THREADS threads of a CTA call
- * the functions.
+ * Device functions that rank a prompt's tokens for eviction: sums of received attention (`mass`)
+ * over query heads, smoothed over neighbouring tokens, become the keys of a radix select. All
+ * THREADS threads of a CTA must call them.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
@@ -9,8 +9,8 @@
 #include "methods/tokens/cuda/evict.h"
 
 /*
- * Returns a sort key that rises with the score and, among equal scores, with the position. The bits
- * of a negative score are inverted, so that keys rise with it as well.
+ * Returns a 64-bit sort key of token t that rises with the score and, among equal scores, with the
+ * position. The bits of a negative score are inverted, so that the key rises with it as well.
  */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
@@ -18,7 +18,9 @@ static __device__ __forceinline__ unsigned long long key_of(float score, int t)
     return (unsigned long long)rising << 32 | (unsigned)t;
 }
 
-/* Sums the mass (received attention probability) of every token over query heads from .. to - 1. */
+/*
+ * For every token, sums the mass (received attention probability) over query heads from .. to - 1.
+ */
 template <int THREADS>
 static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int to, size_t at,
                                  int n, float *sum)
@@ -32,7 +34,7 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/* Sums scores over `width` neighbouring tokens among the first n. */
+/* Sums the scores of the `width` tokens centred on each of the first n tokens. */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {

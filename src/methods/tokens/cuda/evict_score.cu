@@ -3,17 +3,18 @@
  *
  *   mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
- * With a temperature, (s + noise_k) / tau takes the place of s, and lse is the one of these scores.
+ * where lse_t is the logarithm of row t's softmax denominator. With a temperature tau, (s +
+ * noise_k) / tau takes the place of s, and lse is that of these scores.
  *
  * The attention kernels keep no probabilities, so Q K^T is computed again. With a temperature it is
- * computed twice, because lse differs. One pass takes 2 d_qk FLOP per (row, visible key, head),
- * half of an attention with d_qk = d_v, and one exponential.
+ * computed twice, because lse differs. One pass takes 2 d_qk FLOP and one exponential per (row,
+ * visible key, head), half the FLOP of an attention with d_qk = d_v.
  *
- * A CTA holds 128 tokens of one side as fragments in registers, 32 per warp. Tiles of 64 tokens of
- * the other side pass through shared memory in two stages: rows pass held keys for the sums, keys
- * pass held rows for lse. The layout's blocks of 8 x 8 are mma.sync fragments in memory order. The
- * sums of a tile are added up before they are added to the total, so that a total of thousands
- * loses no precision.
+ * A CTA holds 128 tokens of one operand (queries or keys) as fragments in registers, 32 per warp.
+ * Tiles of 64 tokens of the other operand pass through shared memory in two stages. For `mass` keys
+ * are held and queries pass; for lse queries are held and keys pass. The layout's blocks of 8 x 8
+ * are mma.sync fragments in memory order. The sums of a tile are added up before they are added to
+ * the total, so that a total of thousands loses no precision.
  *
  * Grid: query heads x blocks of 128 tokens (those with most work first) x prompts.
  */
@@ -55,16 +56,17 @@ __device__ __forceinline__ void copies_done()
 }
 
 /*
- * Rows (Q) or keys of one head of one prompt; group(t8) returns the address of tokens 8 t8 .. 8 t8
- * + 7.
+ * Queries or keys of one head of one prompt. group(t8) returns the address of tokens 8 t8 .. 8 t8 +
+ * 7.
  */
 struct side {
     /*
-     * First element: for rows the prompt's first row of the head, for keys the head's first key in
-     * page 0.
+     * Address of the first element. For queries: the prompt's first row of the query head. For
+     * keys: the KV head's first key in page 0.
      */
     const uint16_t *first;
-    const int32_t *page; /* page table; NULL if the tokens are contiguous */
+    /* Page numbers of the prompt's keys; NULL for queries, which are contiguous. */
+    const int32_t *page;
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
     {
@@ -75,7 +77,7 @@ struct side {
 
 /*
  * Loads the 32 tokens that a warp holds, as two fragments of 16 tokens for each step of 16 dims.
- * Groups beyond the prompt are set to 0.
+ * Groups of 8 tokens beyond the prompt are set to 0.
  */
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -97,13 +99,13 @@ __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
 }
 
 /*
- * Starts the copy to shared memory of a tile of 64 tokens, which is contiguous there and in global
- * memory.
+ * Starts the copy of a tile of 64 tokens to shared memory. A tile is contiguous in global and in
+ * shared memory.
  */
 __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t to)
 {
     const uint16_t *const from = s.group(tile * (TILE / 8));
-    const int there = min(TILE / 8, (n - tile * TILE + 7) / 8) * s.d; /* pieces of 16 bytes */
+    const int there = min(TILE / 8, (n - tile * TILE + 7) / 8) * s.d; /* number of 16-byte copies */
     for (int i = (int)threadIdx.x; i < TILE / 8 * s.d; i += THREADS)
         copy16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there);
 }
@@ -142,14 +144,14 @@ __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint3
 
 struct params {
     kvd_evict_prompts_args a;
-    float factor;     /* factor of products: scale * log2(e) / tau */
+    float factor;     /* factor of the products q k: scale * log2(e) / tau */
     float noise;      /* factor of noise: log2(e) / tau; 0: no noise */
-    float lse_factor; /* factor of lse: log2(e), or 1 if lse is already in powers of 2 */
+    float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
 /*
  * Adds two products of each of the lane's four held tokens, with tokens `other` and other + 1 of
- * the other side.
+ * the passing operand (queries or keys).
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
@@ -186,8 +188,8 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
 }
 
 /*
- * Computes `mass` if SUMS: keys are held in registers and rows pass through shared memory.
- * Otherwise computes lse: rows are held and keys pass.
+ * If SUMS, computes `mass`: keys are held in registers and queries pass through shared memory.
+ * Otherwise computes the logarithms of softmax denominators: queries are held and keys pass.
  */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)

@@ -1,11 +1,12 @@
 /*
- * The sums of evict_score.cu with instructions of sm_90: products by wgmma, tiles by bulk copies.
+ * Computes the sums of evict_score.cu with instructions of sm_90: products by wgmma, tiles by bulk
+ * copies.
  *
- * A CTA holds 128 tokens of one side in shared memory, 64 per warpgroup. Tiles of 128 tokens of the
- * other side arrive in two stages; a tile of keys is two pages. A row of the product is a held
- * token, so its sum stays in a thread and is reduced over four neighbouring threads at the end.
- * Tensor cores and the exponential unit take about equal time for a tile; two CTAs per SM, which
- * are four warpgroups, keep both busy.
+ * A CTA holds 128 tokens of one operand (queries or keys) in shared memory, 64 per warpgroup. Tiles
+ * of 128 tokens of the other operand arrive in two stages; a tile of keys is two pages. A row of
+ * the product is a held token, so its sum stays in a thread and is reduced over four neighbouring
+ * threads at the end. Tensor cores and the exponential unit take about equal time for a tile. Two
+ * CTAs per SM, which are four warpgroups, keep both busy.
  *
  * Grid: query heads x blocks of 128 tokens (those with most work first) x prompts.
  */
@@ -28,32 +29,33 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 struct params {
     kvd_evict_prompts_args a;
-    float factor;     /* factor of products: scale * log2(e) / tau */
+    float factor;     /* factor of the products q k: scale * log2(e) / tau */
     float noise;      /* factor of noise: log2(e) / tau; 0: no noise */
-    float lse_factor; /* factor of lse: log2(e), or 1 if lse is already in powers of 2 */
+    float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
 struct shared {
     uint16_t held[HELD * KVD_WIDTH_MAX];
     uint16_t tile[2][TILE * KVD_WIDTH_MAX];
-    float column[SLOTS][TILE]; /* lse of the rows in a tile */
-    float noise[2][2][TILE];   /* [warpgroup][tile % 2]: noise of keys */
+    float column[SLOTS][TILE]; /* logarithms of softmax denominators of the queries in a tile */
+    float noise[2][2][TILE];   /* noise of keys, [warpgroup][tile % 2] */
     unsigned long long full[2], empty[2], held_full;
 };
 
-/* Rows (Q) or keys of one head of one prompt. */
+/* Queries or keys of one head of one prompt. */
 struct side {
     /*
-     * First element: for rows the prompt's first row of the head, for keys the head's first key in
-     * page 0.
+     * Address of the first element. For queries: the prompt's first row of the query head. For
+     * keys: the KV head's first key in page 0.
      */
     const uint16_t *first;
-    const int32_t *page; /* page table; NULL if the tokens are contiguous */
+    /* Page numbers of the prompt's keys; NULL for queries, which are contiguous. */
+    const int32_t *page;
     int page_elements, d, n;
 
     /*
-     * Returns the size in bytes of the existing tokens among the 64 from t on, rounded up to groups
-     * of 8 tokens.
+     * Returns the size in bytes of those of the 64 tokens from t on that exist, rounded up to
+     * groups of 8 tokens.
      */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
@@ -70,8 +72,8 @@ struct side {
 };
 
 /*
- * Starts the copy of 128 tokens, and of their lse if they are rows, into shared memory. Called by
- * one thread.
+ * Starts the copy into shared memory of 128 tokens and, if they are queries, of the logarithms of
+ * their softmax denominators. Called by one thread.
  */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
@@ -84,14 +86,14 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Running results of a thread for the two held tokens of its rows, 8 tokens apart. */
+/* Running results of a thread for its two held tokens, which are 8 rows apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
 /*
- * Adds the products x [token][pair of the tile's tokens] of a tile to the totals. `other` is the
- * tile's token to which the thread's first product belongs.
+ * Adds the products x of the thread's two held tokens with the tokens of a tile to the totals.
+ * `other` is the token of the tile to which the thread's first product belongs.
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
@@ -138,7 +140,7 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
     t.sum[1] += part[1];
 }
 
-/* Processes all tiles of one held block. STEPS is d_qk / 16. */
+/* Processes all tiles of one block of 128 held tokens. STEPS is d_qk / 16. */
 template <bool SUMS, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,
@@ -200,8 +202,8 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
 }
 
 /*
- * Computes `mass` if SUMS: keys are held in shared memory and rows pass by. Otherwise computes lse:
- * rows are held and keys pass.
+ * If SUMS, computes `mass`: keys are held in shared memory and queries pass. Otherwise computes the
+ * logarithms of softmax denominators: queries are held and keys pass.
  */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)

@@ -1,6 +1,6 @@
 /*
- * Device functions shared by the kernels on LeanKV's pages: addresses of entries, and the quantiser
- * of methods/bits/hetero.c.
+ * Device functions shared by the kernels on LeanKV's pages: addresses of entries (cached tokens),
+ * and the quantiser of methods/bits/hetero.c.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
@@ -13,13 +13,16 @@
 namespace leankv
 {
 
-/* Returns the index of a KV head in the pool's arrays, or -1 if the slot has no request. */
+/*
+ * Returns the index of KV head g of a slot and layer in the pool's arrays, or -1 if the slot has no
+ * request.
+ */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
 }
 
-/* Returns the address of the k-th page of a KV head at precision `level`. */
+/* Returns the address of the k-th page of a KV head at precision `level` (high or low). */
 __device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int level, int k)
 {
     const int at = level == KVD_LEANKV_HIGH ? k : p.table_length - 1 - k;
@@ -27,10 +30,10 @@ __device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int
     return p.page + (size_t)id * (size_t)p.layout.page_bytes;
 }
 
-/* Location of an entry (token) of a KV head. */
+/* Location of an entry (cached token) of a KV head. */
 struct entry {
     char *page;
-    int at; /* index of the entry within the page */
+    int at; /* index of the cached token within the page */
 };
 
 __device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, int head, int level, int i)
@@ -49,7 +52,10 @@ __device__ __forceinline__ int32_t *position_of(const kvd_leankv_precision &l, c
     return reinterpret_cast<int32_t *>(e.page + l.position) + e.at;
 }
 
-/* Return the address of the words of the tile that contains an entry, for keys and for values. */
+/*
+ * Return the address of the code words of the tile that contains a cached token, of keys and of
+ * values.
+ */
 __device__ __forceinline__ uint32_t *keys_of(const kvd_leankv_layout &y,
                                              const kvd_leankv_precision &l, const entry &e)
 {
@@ -75,8 +81,9 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Returns the quantisation scale and zero point of a vector; every lane of the warp has N of its
- * numbers. The divisions are IEEE divisions, so the codes equal those of kvd_quantise_group.
+ * Returns the quantisation scale and zero point of a vector; every lane of the warp passes N of its
+ * numbers. The divisions are IEEE divisions, so that codes equal those of kvd_quantise_group on the
+ * CPU.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -96,8 +103,8 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
 }
 
 /*
- * Returns the quantised code of x. It is clamped, because the rounded scale may put the largest
- * number one code too high.
+ * Returns the quantised code of x. The code is clamped, because the rounded scale may put the
+ * largest number one code too high.
  */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
@@ -108,8 +115,8 @@ __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 }
 
 /*
- * Loads features lane, lane + 32, ... of row r of K or V in a BLOCKED page; `from` is the first
- * element of that K or V.
+ * Loads features (dimensions) lane, lane + 32, ... of token row r of K or V in a BLOCKED page.
+ * `from` is the first element of that K or V.
  */
 template <int N>
 __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int lane, float (&x)[N])
@@ -135,7 +142,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
         const int below = __shfl_up_sync(~0u, upto, step);
         upto += lane >= step ? below : 0;
     }
-    __syncthreads(); /* all threads have read the sums of the preceding call */
+    __syncthreads(); /* all threads have read the partial sums of the preceding call */
     if (lane == 31)
         sum[warp] = upto;
     __syncthreads();
@@ -149,7 +156,10 @@ template <int WARPS> __device__ int scan(int x, int *all)
     return before + upto - x;
 }
 
-/* Replaces x[i] by its sum over the CTA, in every thread. The order of summation is fixed. */
+/*
+ * Replaces x[i] by its sum over the threads of the CTA, in every thread. The order of summation is
+ * fixed.
+ */
 template <int WARPS, int N> __device__ void sums(double (&x)[N])
 {
     __shared__ double part[WARPS][N];
@@ -171,8 +181,8 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
 }
 
 /*
- * Returns word `at` of the key codes that a lane of class c has in a tile, from the codes code
- * [tokens][F] of token `row`.
+ * Returns word number `at` of the key codes that a lane of class c (lane % 4) has in a tile. `code`
+ * [tokens][F] has the codes, of which those of token `row` are used.
  */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
@@ -189,8 +199,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
 }
 
 /*
- * Returns the number of features in word w of a lane's values, and sets *first to the first one;
- * the features are 8 apart.
+ * Returns the number of features (dimensions) coded in word w of a lane's values, and sets *first
+ * to the first of them. The features are 8 apart.
  */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
@@ -198,7 +208,10 @@ __device__ __forceinline__ int value_features(int bits, int lane, int w, int *fi
     return 8 / bits;
 }
 
-/* put_key and put_value write the codes of one token to row r of a tile. One warp calls them. */
+/*
+ * put_key and put_value write the codes of one token's key or value to row r of a tile. One warp
+ * calls them.
+ */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {

@@ -1,25 +1,26 @@
 /*
- * Computes the attention of a step over LeanKV's pages. Every head of every request has its own
- * numbers of entries at the high and at the low precision.
+ * Attention of decode steps over LeanKV's pages. Every KV head of every request has its own numbers
+ * of entries (cached tokens) at the high and at the low precision.
  *
  *   O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
  *
- * with codes c, c' of value and key, and scale s and zero point z of each. Codes are operands of
- * the products: integers up to 255 are exact in float16 and bf16. Scales and zero points are
- * applied to results, q . k = s' (q . c') + z' sum(q), or to probabilities, p_j s_j. A code is
- * converted by writing it into the last bits of 1024 (float16) or 128 (bf16); the contribution of
- * this offset is subtracted together with the zero points. So two codes cost a shift and a mask.
- * The float32 sums of offsets add an error of about 1e-4 to a score with 4-bit keys.
+ * c and c' are the codes of value and key, s and s' their scales, z and z' their zero points. Codes
+ * are operands of the products: integers up to 255 are exact in float16 and bf16. Scales and zero
+ * points are applied to results, q . k = s' (q . c') + z' sum(q), or to probabilities, p_j s_j. A
+ * code is converted by writing it into the last bits of 1024 (float16) or 128 (bf16), so two codes
+ * cost a shift and a mask. The contribution of this offset is subtracted together with the zero
+ * points. The float32 sums of offsets add an error of about 1e-4 to a score with 4-bit keys.
  *
- * Bound by the bytes of codes and scales. Grid: `splits` CTAs per (row, KV head), 8 warps each.
- * Tiles of 16 tokens are dealt to the warps of all splits in turn, first all high tiles and then
- * the low ones (section 6 of the paper). So no tile mixes precisions, and at each precision no warp
- * has more than one tile more than another, whatever the head's sparsity. A tile computes
+ * The kernel is bound by reading the codes and scales. Grid: `splits` CTAs per (request, KV head),
+ * 8 warps each. Tiles of 16 tokens are dealt to the warps of all splits in turn, first all high
+ * tiles and then the low ones (section 6 of the paper). So no tile mixes precisions, and at each
+ * precision no warp has more than one tile more than another, whatever the numbers of entries. A
+ * tile computes
  *
  *   S^T = K Q^T, tokens as rows and the up to 8 query heads as columns; its accumulator, packed and
  *   transposed by movmatrix, is the B operand of O^T += V^T (p s)^T, features as rows.
  *
- * Warps merge their results through shared memory, and the last split to arrive merges the splits;
+ * Warps merge their results through shared memory, and the last split to finish merges the splits;
  * both merge in a fixed order.
  */
 #include "kernels/cuda/mma.cuh"
@@ -32,8 +33,8 @@ enum {
     WARPS = 8,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    STAGES = 3, /* tiles of a warp in shared memory */
-    LAZY = 8    /* log2 of the factor by which p may exceed 1 before rescaling */
+    STAGES = 3, /* ring slots per warp in shared memory, one tile each */
+    LAZY = 8    /* rescale only if p would exceed 2^LAZY */
 };
 
 __device__ __forceinline__ float exp2_fast(float x)
@@ -53,12 +54,15 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
 /* ---- codes to numbers ---- */
 
 /*
- * Offset added to codes as they are converted: keys become 1024 + c in float16, values of fewer
- * than 8 bits 128 + c in bf16.
+ * Offset that the conversion adds to codes of values: codes of fewer than 8 bits become 128 + c in
+ * bf16. Codes of keys become 1024 + c in float16.
  */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns the b-th pair (0 or 1) of codes of step s as float16, from a row's words of keys. */
+/*
+ * Returns two of the key codes that a lane needs for step s (16 features) as float16, from the
+ * words of one token's row. b = 0 or 1 selects which two.
+ */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -66,7 +70,10 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/* Returns two byte codes of word w as bf16, taken from the upper halves of floats. */
+/*
+ * Returns two of the four 8-bit codes of word w as bf16, taken from the upper halves of floats.
+ * b = 0 or 1 selects which two.
+ */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -75,8 +82,8 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 }
 
 /*
- * Returns the codes of the b-th pair of tokens, for the features of half u of tile m, as bf16, from
- * a lane's words of values.
+ * Returns the value codes of two of a lane's four tokens as bf16, from the lane's words. The codes
+ * are those of the feature in half u of tile m of 16 features; b = 0 or 1 selects which two tokens.
  */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
@@ -90,7 +97,7 @@ __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int 
 
 /* ---- computing a tile of 16 tokens ---- */
 
-/* Loads the words of codes that a lane owns from a tile in shared memory. */
+/* Loads the N words of codes that a lane owns from a tile in shared memory. */
 template <int N>
 __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t (&w)[N])
 {
@@ -111,15 +118,18 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running softmax state of a lane; index [2] is for query heads 2 c and 2 c + 1, c = lane % 4. */
+/*
+ * Running softmax of a lane. Index [2] is for query heads 2 c and 2 c + 1 of the KV head, c = lane
+ * % 4.
+ */
 template <int F> struct state {
-    uint32_t q[F / 16][2]; /* B fragments of Q^T */
+    uint32_t q[F / 16][2]; /* queries as B fragments of Q^T */
     float factor[2], q_sum[2];
     float most[2], sum[2], zeros[2];
     float o[F / 16][4];
 };
 
-/* Returns the largest value of a column (query head) over the rows (tokens) of a tile. */
+/* Returns the maximum of x over the 8 tokens (rows) of a column, which is a query head. */
 __device__ __forceinline__ float most_of_column(float x)
 {
 #pragma unroll
@@ -129,8 +139,8 @@ __device__ __forceinline__ float most_of_column(float x)
 }
 
 /*
- * Turns the scores s of a tile into probabilities relative to the running maximum. Scores of rows
- * beyond the last entry must be -INFINITY.
+ * Turns the attention scores s of a tile into probabilities relative to the running maximum. Scores
+ * of rows beyond the last cached token must be -INFINITY.
  */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
@@ -158,9 +168,9 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 
 /*
  * Processes a tile in shared memory: keys, values, scales and zero points of keys, scales and zero
- * points of values. `rows` is the number of rows of the tile that are entries. `score` receives the
- * score of the first row, and of later rows at multiples of `step` floats; it is NULL for columns
- * that have no query head.
+ * points of values. The first `rows` rows of the tile are cached tokens. `score` receives the
+ * attention score of the first row; those of later rows follow at multiples of `step` floats.
+ * `score` is NULL for columns that have no query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -218,31 +228,33 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* ---- the tiles of a warp ---- */
-
 /*
  * Tiles of 16 tokens that a warp processes: first, first + stride, ... of the high entries, then of
- * the low entries. They pass through a ring in shared memory that only this warp uses.
+ * the low entries. They pass through a ring buffer in shared memory that only this warp uses.
  */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
     /*
-     * Page numbers of the head: high-precision pages, then from index low_pages on the
+     * Page numbers of the KV head: first its high-precision pages, then from index low_pages on its
      * low-precision pages.
      */
     const int32_t *table;
     int first, stride, high, low, low_pages; /* high, low: numbers of tiles */
-    /* 2^32 / tiles per page, to divide by multiplication */
+    /*
+     * Reciprocals of the number of tiles in a page, times 2^32; a multiplication then divides by
+     * that number.
+     */
     uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
-    uint32_t full; /* address of the barriers of the ring's stages */
+    uint32_t full; /* address of the mbarriers of the ring's slots */
 };
 
 /*
- * Returns the offset in bytes within a page of part k of tile `in`, and sets *bytes to its size.
- * Parts 0 to 3 are keys, values, scales and zero points of keys, scales and zero points of values.
+ * Returns the offset in bytes, within a page, of part k of the page's tile number `in`, and sets
+ * *bytes to the size of the part. Parts 0 to 3 are keys, values, scales and zero points of keys,
+ * scales and zero points of values.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -253,7 +265,8 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
 }
 
 /*
- * Starts the copies of a tile to `to`; they are complete after wait_tile. All lanes must call it.
+ * Starts the copies of a tile of a page to shared memory at `to`. They are complete after
+ * wait_tile. All lanes must call it.
  */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
@@ -323,7 +336,10 @@ __device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
 }
 #endif
 
-/* Starts the copy of the warp's tile number `at`; does nothing beyond the last tile. */
+/*
+ * Starts the copy of the warp's tile number `at` to shared memory; does nothing beyond the last
+ * tile.
+ */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
     if (at < x.high + x.low) {
@@ -344,8 +360,9 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes the n tiles of one precision, beginning with the warp's tile number `at`. `score` is
- * the address of the score of the section's first entry; scores are `step` floats apart.
+ * Processes the n tiles of one precision (high or low), beginning with the warp's tile number `at`.
+ * `score` is the address of the score of that precision's first cached token; consecutive scores
+ * are `step` floats apart.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
@@ -381,17 +398,15 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* ---- work of a CTA ---- */
-
-/* Partial softmax (maximum and sum) of a warp or a split for one query head. */
+/* Softmax over the tokens of one warp or one split, for one query head: maximum and sum. */
 struct part {
     float most, sum, zeros;
 };
 
 /*
- * Writes the query of head j to q [F] as float16, scaled by a power of 2 so that no significant bit
- * is lost, and in float32 to x. Sets *factor to `scale` times the power of 2 that undoes the
- * scaling, and *q_sum to the sum of q.
+ * Writes the query of head j as float16 to q [F], scaled by a power of 2 so that no significant bit
+ * is lost, and as float32 to x. Sets *factor to `scale` times the inverse of that power of 2, and
+ * *q_sum to the sum of q.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -423,8 +438,8 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
 }
 
 /*
- * Merges the attention outputs of n parts for one head. The outputs are `pitch` floats apart.
- * Returns the common maximum and sum.
+ * Merges the attention outputs of n warps or splits for one query head. Consecutive outputs are
+ * `pitch` floats apart. Returns the common softmax maximum and sum.
  */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
@@ -449,7 +464,7 @@ __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch
     return all;
 }
 
-/* Adds the new token, whose K and V are bf16, to the merged attention output. */
+/* Adds the new token of the step, whose K and V are bf16, to the merged attention output. */
 template <int F>
 __device__ __forceinline__ void add_fresh(const __nv_bfloat16 *k, const __nv_bfloat16 *v,
                                           float scale, const float (&q)[F / 32], int lane,
@@ -490,8 +505,8 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
 }
 
 /*
- * Writes the partial output of this split to global memory. Returns true in the last split to
- * arrive.
+ * Writes the partial attention output of this split to global memory. Returns true in the last
+ * split to arrive.
  */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
@@ -551,8 +566,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
     /*
-     * Dynamic shared memory: rings of tiles, replaced by O [WARPS][HEADS][F] after the loop; page
-     * numbers at table_at.
+     * Dynamic shared memory holds the rings of tiles, and after the loop the outputs O
+     * [WARPS][HEADS][F]. At table_at it holds the page numbers of the head.
      */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
@@ -574,7 +589,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                                         ? i
                                         : p.table_length - 1 - (i - h.pages[KVD_LEANKV_HIGH]))];
     make_barriers(full[warp], lane);
-    float mine[F / 32]; /* query of head `warp` */
+    float mine[F / 32]; /* F / 32 numbers of the query of head number `warp` */
     const __nv_bfloat16 *const query =
         static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + (size_t)warp) * F;
     const float scale_log2 = s.scale * 1.44269504088896340736f;
@@ -630,7 +645,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                     !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
                     high ? columns : -columns, lane, a);
     }
-    __syncthreads(); /* the rings are overwritten by O */
+    __syncthreads(); /* the outputs O overwrite the rings of tiles */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -697,7 +712,7 @@ template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stre
 } // namespace
 
 /*
- * Returns the number of CTAs per head (splits): as many as two rounds of two CTAs per SM take, at
+ * Returns the number of CTAs per KV head (splits): enough for two rounds of two CTAs per SM, at
  * least 1 and at most 32.
  */
 extern "C" int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms)

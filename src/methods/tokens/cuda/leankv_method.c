@@ -1,7 +1,7 @@
 /*
- * Method leankv (sparsity+hetero over unified pages, leankv.h) in the engine (gpu_method.h). The
- * bf16 pages hold one layer at a time. For prompts they hold all rows. For decode steps they hold
- * the new row, which attention reads in bf16 and which the update codes afterwards.
+ * Method leankv (sparsity+hetero over unified pages, leankv.h) in the CUDA engine (gpu_method.h).
+ * The bf16 pages hold one layer at a time. For prompts they hold all rows. For decode steps they
+ * hold the new row, which attention reads in bf16 and which kvd_leankv_update quantises afterwards.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +17,18 @@ typedef struct {
     kvd_device_memory memory;
     cudaStream_t stream;
     double th, tl;
-    size_t rows; /* rows of blocked Q */
-    size_t room; /* largest number of entries of a head */
+    size_t rows; /* number of rows of blocked Q */
+    size_t room; /* largest number of cached tokens of a KV head */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /* Slots whose requests finished, then slots that start a new request; pinned [2 n_slots]. */
+    /*
+     * Slots whose requests finished [n_slots], then slots that start a new request [n_slots];
+     * pinned.
+     */
     int32_t *host_leaving;
     uint32_t *known;        /* [n_slots] number of tokens that each slot has processed */
-    kvd_leankv_state *seen; /* pinned; state at the end of the iteration */
+    kvd_leankv_state *seen; /* pool state at the end of the iteration, pinned */
 } leankv;
 
 static leankv *self_of(kvd_gpu_method *m)
@@ -64,7 +67,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
     /*
-     * The copy of the slots that were freed last may still be running, so the second half is used.
+     * The device may still be reading the first half of the array, the slots freed last. So the
+     * second half is used.
      */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
@@ -264,7 +268,8 @@ static int make_scratch(leankv *k, kvd_err *err)
     const size_t slices = c->batch->max_slices, kv = (size_t)k->pool.n_kv_heads,
                  group = (size_t)c->layer[0].map.group, columns = (group + 1) / 2 * 2;
     size_t splits = 0;
-    for (size_t n = 1; n <= slices; n++) { /* find the most CTAs that write partial results */
+    /* Find the largest number of CTAs that write partial results. */
+    for (size_t n = 1; n <= slices; n++) {
         const size_t parts = n * (size_t)kvd_leankv_splits((int)n, (int)kv, c->n_sms);
         splits = parts > splits ? parts : splits;
     }
@@ -323,7 +328,10 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* Returns true if the plan has hetero too, whose codes store the levels of sparsity on a GPU. */
+/*
+ * Returns true if the plan also has method hetero. On a GPU its codes store the tokens of high and
+ * of low level.
+ */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;
@@ -349,7 +357,7 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
                                  .attend_steps = attend_steps,
                                  .attended = attended,
                                  .free = release};
-    *m = &k->method; /* the cache releases it, even after a failure */
+    *m = &k->method; /* the cache releases *m, even after a failure */
     return set_up(k, err);
 }
 

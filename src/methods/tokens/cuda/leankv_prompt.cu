@@ -1,11 +1,12 @@
 /*
- * LeanKV at the end of a prompt (section 4.2 of the paper): computes the probability that every
- * token received, decides which tokens are dropped, lowered or kept, and writes their codes to
- * pages.
+ * LeanKV at the end of a prompt (section 4.2 of the paper): computes the attention probability that
+ * every token received (its mass), decides which tokens are dropped, lowered or kept, and writes
+ * their codes to pages.
  *
- * Masses are a second pass over Q K^T with the denominators of the first pass: n^2 / 2 * 2 d FLOP
- * per head, and n^2 / 2 exponentials, which are the bottleneck. The ranking that follows is bound
- * by latency, with one CTA per KV head. Coding reads K and V once.
+ * Masses are computed in a second pass over Q K^T with the softmax denominators of the attention:
+ * n^2 / 2 * 2 d FLOP per head for n tokens, and n^2 / 2 exponentials, which are the bottleneck. The
+ * ranking that follows is bound by latency, with one CTA per KV head. Quantisation reads K and V
+ * once.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -28,7 +29,10 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/* Returns the address of K in page number `page` of a prompt; V starts PAGE * F elements later. */
+/*
+ * Returns the address of K of KV head g in page number `page` of a prompt; V starts PAGE * F
+ * elements later.
+ */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
@@ -38,9 +42,9 @@ __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prom
                (size_t)(PAGE * 2 * p.pool.layout.d);
 }
 
-/* ---- attention probabilities that tokens receive (masses) ---- */
+/* ---- masses: attention probabilities that tokens receive ---- */
 
-/* Loads the F / 8 fragments of 8 rows of a BLOCKED matrix. */
+/* Loads the F / 8 mma fragments of 8 token rows of a BLOCKED matrix. */
 template <int F>
 __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint32_t (&r)[F / 8])
 {
@@ -50,8 +54,8 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
 }
 
 /*
- * Computes the masses of the prompt's tokens. A warp handles 32 keys and reads all queries that see
- * any of them. CTAs with early keys have the most work and come first.
+ * Computes the masses of the prompt's tokens in one query head. A warp handles 32 keys and reads
+ * all queries that see any of them. CTAs with early keys have the most work and come first.
  */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
@@ -110,17 +114,17 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 /* ---- choice of levels ---- */
 
 /*
- * Point at which the sum of values, taken in rising order, first reaches a target. All values below
- * `value` come before this point, and so do the first `ties` tokens, in token order, whose value
- * equals `value`.
+ * Point at which the sum of significances, taken in rising order, first reaches a target. The
+ * tokens before this point are all tokens below `value`, and the first `ties` tokens, in token
+ * order, whose significance equals `value`.
  */
 struct border {
-    uint32_t value; /* bits of a non-negative float */
+    uint32_t value; /* bits of a significance, a non-negative float */
     int ties;
 };
 
 /*
- * Finds the borders of both targets by bisection over the bits of non-negative floats, which are
+ * Finds the borders of two targets by bisection over the bits of non-negative floats, which are
  * ordered as the floats are. All threads get the same result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
@@ -156,7 +160,7 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* Largest dropped value, and largest value that is not high. */
+    /* For each level, largest significance of a dropped token and of a token that is not high. */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -227,7 +231,7 @@ template <int F> struct staged {
     uint8_t key[KVD_LEANKV_TILE][F], value[KVD_LEANKV_TILE][F];
 };
 
-/* Codes one token of a tile and writes its scales, zero points, position and score. */
+/* Quantises one token of a tile and writes its scales, zero points, position and score. */
 template <int F>
 __device__ void code_token(const kvd_leankv_prompts &p, const kvd_leankv_precision &l, int prompt,
                            int g, int t, int r, const leankv::entry &e, int lane, staged<F> *to)
@@ -255,8 +259,8 @@ __device__ void code_token(const kvd_leankv_prompts &p, const kvd_leankv_precisi
 }
 
 /*
- * Codes the tokens that stay. A warp codes a tile of 16 entries; tiles of the high precision come
- * first.
+ * Quantises the tokens that stay and writes them to pages. A warp handles a tile of 16 entries;
+ * tiles of the high precision come first.
  */
 template <int F>
 __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_prompts p)

@@ -1,11 +1,13 @@
 /*
- * LeanKV after the attention of a step (Algorithm 1), one CTA per KV head of every row. One pass
- * over all entries adds the probabilities they received, averages the significance outside the
- * window, and finds the least significant entry of each level and the token that leaves the window.
- * Then at most one entry moves from the high to the low section, at most one is dropped, and the
- * new token takes the freed place or the next one.
+ * LeanKV after the attention of a decode step (Algorithm 1), one CTA per KV head of every request.
+ * One pass over all entries (cached tokens) adds the attention probabilities they received,
+ * averages the significance outside the window of newest tokens, and finds the least significant
+ * entry of each level and the token that leaves the window. Then at most one entry moves from the
+ * high to the low section, at most one is dropped, and the new token takes the freed index or the
+ * next one.
  *
- * Bound by latency in small batches, by 12 + 4 group bytes per entry in large ones.
+ * The kernel is bound by latency in small batches and by memory in large ones: it reads and writes
+ * 12 + 4 group bytes per entry, with `group` query heads per KV head.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -16,12 +18,16 @@ enum {
     WARPS = 32,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    AT_ONCE = 2 /* number of entries that a thread loads at a time */
+    AT_ONCE = 2 /* number of cached tokens that a thread loads at a time */
 };
 
-/* Least significant entry of a level outside the window; among equal ones the oldest. */
+/*
+ * Least significant cached token of a level (high or low) outside the window; among equally
+ * significant ones the oldest.
+ */
 struct least {
-    unsigned long long key; /* significance bits in the upper half, position in the lower half */
+    /* Sort key: significance bits in the upper half, position in the lower half. */
+    unsigned long long key;
     int at;
 };
 
@@ -32,11 +38,13 @@ struct found {
 };
 
 /*
- * Decision of a decode step. Members are indices into the sections of entries; -1 means no entry.
+ * Decision of a decode step for one KV head. Members are indices into the sections of high and low
+ * cached tokens; -1 means no token.
  */
 struct decision {
-    int lowered, low_to; /* high entry that becomes a low one, and its index in the low section */
-    int fresh_to;        /* index of the new token in the high section */
+    /* High cached token that becomes a low one, and its index in the low section. */
+    int lowered, low_to;
+    int fresh_to; /* index of the new token in the high section */
     int n[KVD_LEANKV_LEVELS];
 };
 
@@ -46,8 +54,8 @@ __device__ __forceinline__ float significance_of(unsigned long long key)
 }
 
 /*
- * Returns the attention probability that a token received in this step, averaged over the query
- * heads of the group.
+ * Returns the attention probability that a cached token received in this step, averaged over the
+ * query heads of the KV head.
  */
 __device__ __forceinline__ float received(const float (&score)[HEADS], const float *lse2, int group)
 {
@@ -71,7 +79,10 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Reduces the sum and the least significant entries over the CTA; the result is in thread 0. */
+/*
+ * Reduces the sum of significances and the least significant cached tokens over the threads of the
+ * CTA. The result is in thread 0.
+ */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -103,8 +114,9 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 }
 
 /*
- * Decides what becomes of the token that leaves the window, and where the new token is stored.
- * `sum` is the sum of the significances of `body` entries.
+ * Decides if the token that leaves the window is kept, lowered or dropped, and at which index the
+ * new token is stored. `sum` is the sum of the significances of the `body` entries outside the
+ * window.
  */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -134,7 +146,7 @@ __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum,
     return d;
 }
 
-/* Pages of a KV head; `table` is a copy of its page table in shared memory. */
+/* Pages of a KV head. `table` is a copy of its page table in shared memory. */
 struct pages {
     const kvd_leankv_pool *pool;
     const int32_t *table;
@@ -150,9 +162,9 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
         i - k * tokens};
 }
 
-/* ---- coding of vectors by one warp each ---- */
-
-/* Decodes the key or value of an entry and rounds it to bf16, as a bf16 cache would hold it. */
+/*
+ * Decodes the key or value of a cached token and rounds it to bf16, as a bf16 cache would hold it.
+ */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -169,7 +181,7 @@ __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precisi
     }
 }
 
-/* A coded key or value; each of warps 0 to 3 has one. */
+/* A quantised key or value; each of warps 0 to 3 has one. */
 template <int F> struct coded {
     uint8_t code[1][F];
     __half2 scale;
@@ -201,9 +213,9 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Codes the vectors that a step changes. Warps 0 and 1 recode the key and value of one entry at the
- * low precision. Warps 2 and 3 write the key and value of the new token, possibly in place of that
- * entry.
+ * Quantises the vectors that a step changes. Warps 0 and 1 requantise the key and value of the
+ * lowered entry at the low precision. Warps 2 and 3 write the key and value of the new token,
+ * possibly over that entry.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -223,7 +235,10 @@ __device__ void move_vectors(const pages &p, const decision &d, int warp, int la
     }
 }
 
-/* Moves the score and position of the lowered entry and writes those of the new token. */
+/*
+ * Moves the score and position of the lowered entry to the low section, and writes those of the new
+ * token.
+ */
 __device__ void move_scores(const pages &p, const decision &d, int position)
 {
     const kvd_leankv_precision &high = p.pool->layout.level[KVD_LEANKV_HIGH],
@@ -239,9 +254,7 @@ __device__ void move_scores(const pages &p, const decision &d, int position)
     *leankv::position_of(high, e) = position;
 }
 
-/* ---- work on one KV head ---- */
-
-/* Score and position of an entry as a thread loads them. */
+/* Score and position of a cached token, as a thread loads them. */
 struct held {
     float *score;
     float total, given[HEADS];
@@ -266,9 +279,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the attention probability that every entry received to its score. After the call thread 0
- * has the least significant entries and the sum of significances outside the window; `out` has the
- * token that leaves the window.
+ * Adds the attention probability that every entry received in this step to its score. After the
+ * call, thread 0 has the least significant entries and the sum of significances outside the window,
+ * and `out` has the token that leaves the window.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,

@@ -1,7 +1,7 @@
 /*
- * Finds the k largest of n keys with one CTA, by a radix select of 8 bits per pass. A key has the
- * 32 bits of a value in its upper half and a number below n in its lower half. That number is
- * unique to the token, so no two keys are equal.
+ * Finds the k largest of n 64-bit keys with one CTA, by a radix select of 8 bits per pass. A key
+ * has the 32 bits of a value in its upper half and a number below n in its lower half. That number
+ * is unique to the token, so no two keys are equal.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
@@ -9,7 +9,7 @@
 enum { KVD_SELECT_BINS = 256 };
 
 /*
- * Adds 1 to a bin of a histogram. If all active threads of a warp count the same bin, one thread
+ * Adds 1 to a bin of a histogram. If all active threads of a warp add to the same bin, one thread
  * adds for all of them.
  */
 static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digit)
@@ -24,9 +24,9 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the digit at which the sum of bins, from the last bin downwards, reaches *k. Sets *k to the
- * number of keys still wanted from that bin, and *all to true if that is the whole bin. Called by
- * the first warp.
+ * Finds the 8-bit digit at which the sum of histogram bins, taken from the last bin downwards,
+ * reaches *k. Sets *k to the number of keys still wanted from that bin, and *all to true if the
+ * whole bin is wanted. The first warp calls it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -57,8 +57,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 
 /*
  * Returns a threshold such that exactly k of the n keys are at or above it; 0 < k < n. key(t)
- * returns the key of token t; `bin` is an array [KVD_SELECT_BINS] in shared memory. All threads of
- * the CTA must call it.
+ * returns the key of token t; `bin` is scratch of KVD_SELECT_BINS numbers in shared memory. All
+ * threads of the CTA must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
@@ -71,7 +71,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (n - 1) >> shift == 0 && shift > 0)
-            continue; /* all lower halves have 0 in these bits */
+            continue; /* the lower halves of keys have no bits set at this shift */
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
         __syncthreads();
@@ -92,8 +92,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the number of threads before this one in the CTA whose token stays, and sets *all to the
- * number of threads in the whole CTA whose token stays. All THREADS threads must call it.
+ * Returns the number of earlier threads in the CTA whose token stays, and sets *all to the number
+ * of threads in the whole CTA whose token stays. All THREADS threads must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {

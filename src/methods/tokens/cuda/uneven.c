@@ -1,6 +1,7 @@
 /*
- * Methods of the tokens axis whose KV heads hold different numbers of entries, in the CUDA engine:
- * budgets of layers, pages of KV heads, and the lists that decode steps read about them.
+ * Methods of the tokens axis whose KV heads keep different numbers of entries (cached tokens), in
+ * the CUDA engine: token budgets of layers, pages of KV heads, and the lists of page numbers and
+ * lengths that decode steps read.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,8 @@ static const char what[] = "eviction with budgets of heads";
 typedef struct {
     size_t tokens;
     /*
-     * Number of entries of all heads at the end of the latest iteration, also for a request that
-     * finished in it.
+     * Number of cached tokens, summed over all KV heads and layers, at the end of the latest
+     * iteration, even if the request finished in it.
      */
     double held;
 } uneven_slot;
@@ -29,23 +30,26 @@ typedef struct {
     const char *name;
     size_t layers, kv; /* number of layers and of KV heads of a layer */
     size_t n_slots, max_len;
-    uneven_slot *slot; /* [n_slots] */
-    size_t *entries;   /* [n_slots][layers][kv] number of entries */
+    uneven_slot *slot; /* [n_slots] state of every slot */
+    size_t *entries;   /* [n_slots][layers][kv] number of cached tokens of every KV head */
     /*
-     * Pages of one KV head each. KV head g of layer l of slot s has number (s layers + l) kv + g
-     * here.
+     * Pages of one KV head each. In `pages`, KV head g of layer l of slot s has number (s layers +
+     * l) kv + g.
      */
     kvd_pages pages;
-    size_t page_bytes;        /* bytes of one of these pages */
-    kvd_evict_budget *budget; /* pinned [layers][n_slots] */
+    size_t page_bytes;        /* bytes of a page of one KV head */
+    kvd_evict_budget *budget; /* budget of every layer and slot, pinned [layers][n_slots] */
     kvd_evict_budget *there;  /* device copy of `budget` */
     /*
-     * Number of entries including the new ones, pinned [layers][heads.rows], followed by the number
-     * of rows of decode steps [1].
+     * Number of entries of every KV head, the new token included, pinned [layers][heads.rows];
+     * then, in one more element, the number of decode steps.
      */
     int32_t *length;
     int32_t *lengths; /* device copy of `length` */
-    /* device [layers][n_slots][kv] number of tokens of the latest prompt that stay */
+    /*
+     * Device [layers][n_slots][kv]: number of tokens of the latest prompt that stay in every KV
+     * head.
+     */
     int32_t *count;
     int32_t *counted; /* pinned copy of `count` */
     float *mass, *score, *lse;
@@ -72,7 +76,10 @@ static size_t smaller(size_t a, size_t b)
 
 /* ---- budgets of requests ---- */
 
-/* Returns the number of tokens of an n-token prompt that a KV head keeps, on average. */
+/*
+ * Returns the number of tokens of an n-token prompt that a KV head keeps, on average over the
+ * heads.
+ */
 static size_t kept_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = smaller(n, (size_t)b->keep_new);
@@ -105,8 +112,9 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 /* ---- hooks of an iteration ---- */
 
 /*
- * Assigns pages to the KV heads of slice i of the iteration, and lists their lengths and rows. A
- * prompt gets pages for the largest number of tokens that its heads may keep.
+ * Assigns pages to the KV heads of slice i of the iteration (the tokens of one request), and writes
+ * their numbers of cached tokens and page numbers to the lists of decode steps. If the slice is a
+ * prompt, its heads get pages for the largest number of tokens that they may keep.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -125,8 +133,9 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
 }
 
 /*
- * If a step follows tokens that were never computed (as in timing runs), every head has as many
- * entries as heads have on average after a prompt of these tokens.
+ * Sets the numbers of entries of a decode step that follows tokens that were never computed, as in
+ * timing runs. Every KV head gets as many entries as heads keep on average after a prompt of these
+ * tokens.
  */
 static void assume(uneven *e, const kvd_slice *s)
 {
@@ -204,7 +213,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* Keep room for one more entry, that of the next step. */
+                /* one more cached token, for the next step */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -212,13 +221,13 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            kvd_pages_keep(m->cache->pages, s->slot, 1); /* one page for the new row of a step */
+            kvd_pages_keep(m->cache->pages, s->slot, 1); /* one page for the new token of a step */
     }
     return 0;
 }
 
 /*
- * Returns 0 for `before` tokens, because the bf16 pages of a slot hold nothing between iterations.
+ * Returns 0 whatever `before` is, because the bf16 pages of a slot hold nothing between iterations.
  */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
@@ -243,7 +252,7 @@ static double held(const kvd_gpu_method *m)
 
 /* ---- hooks of a layer ---- */
 
-/* Returns the part of a layer's page table that starts at slice number `slice`. */
+/* Returns the page table of a layer, from request number `slice` of the batch on. */
 static const int32_t *table_of(const uneven *e, int layer, size_t slice)
 {
     return e->heads.table +
@@ -330,9 +339,9 @@ static void release(kvd_gpu_method *m)
 }
 
 /*
- * Allocates the pages of KV heads and the lists about slots. The pages hold random numbers, which
- * timing runs read where nothing was computed. Before the first iteration, every row of a list has
- * one entry, in page 0.
+ * Allocates the pages of KV heads and the arrays with an element per slot. The pages are filled
+ * with random numbers, which timing runs read where nothing was computed. Before the first
+ * iteration, every KV head has one cached token, in page 0.
  */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
@@ -392,7 +401,6 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                           err);
 }
 
-/* Allocates the scratch arrays of an iteration. */
 static int make_work(uneven *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -410,8 +418,8 @@ static int make_work(uneven *e, kvd_err *err)
 }
 
 /*
- * Returns the name of another method in the plan, with which this one cannot be combined, or NULL
- * if there is none.
+ * Returns the name of a method of the plan that cannot be combined with this one, or NULL if there
+ * is none.
  */
 static const char *other_member(const kvd_plan *p)
 {
@@ -481,8 +489,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 }
 
 /*
- * Returns true if text can be generated with the plan: prompts attend to uncompressed rows before
- * entries are dropped.
+ * Returns true if the plan can generate text, not only be timed: its prompts attend to uncompressed
+ * rows before cached tokens are dropped.
  */
 static bool generates(const kvd_plan *plan)
 {

@@ -1,6 +1,6 @@
 /*
- * Method zdc, with tokens of two widths, in the CUDA engine: the hooks that run in every iteration
- * and every layer (zdc.h).
+ * Method zdc in the CUDA engine, which stores important tokens at more dimensions than other
+ * tokens: the hooks that run in every iteration and every layer (zdc.h).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static const char what[] = "two widths of tokens";
 
 enum {
     OVERLAP = 2,
-    MEAN /* indices of the keys of importance, in the order in which its file declares them */
+    MEAN /* indices of parameters of importance, as in importance.c */
 };
 
 static kvd_zdc *of(kvd_gpu_method *m)
@@ -27,8 +27,8 @@ static const kvd_zdc *of_const(const kvd_gpu_method *m)
 }
 
 /*
- * Returns the number of consecutive layers that share token sets by the parameter `layers` of the
- * plan, or 0 if layers do not share.
+ * Returns the number of consecutive layers that use the same token sets by the plan's parameter
+ * `layers`, or 0 if that parameter is not used.
  */
 static int together(const kvd_zdc *z)
 {
@@ -36,8 +36,8 @@ static int together(const kvd_zdc *z)
 }
 
 /*
- * Returns the first layer of the group of layers that share sets with `layer` by the parameter
- * `layers`. Sharing by `overlap` is decided on the device and not considered.
+ * Returns the first layer of the group of layers that share token sets with `layer` by the
+ * parameter `layers`. Sharing by `overlap` is decided on the device and not considered here.
  */
 static int first_of(const kvd_zdc *z, int layer)
 {
@@ -48,7 +48,8 @@ static int first_of(const kvd_zdc *z, int layer)
 
 /*
  * Sets the numbers of low tokens of a slot for a timing run in which the `prompt` tokens were never
- * computed. They are those after a prompt in which no layer reuses another layer's sets by overlap.
+ * computed. They are those after a prompt in which no layer uses another layer's sets because of
+ * their overlap.
  */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
@@ -125,7 +126,7 @@ static double held(const kvd_gpu_method *m)
 
 /* ---- processing of prompts ---- */
 
-/* Returns the page lists of the batch's slices from number `first` on. */
+/* Returns the page lists of a batch, from request number `first` on. */
 static kvd_zdc_pages pages_of(const kvd_zdc *z, int layer, size_t first)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -203,9 +204,9 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 }
 
 /*
- * Hook after the rows of a layer are appended. If the layer uses the token sets of an earlier layer
- * by the parameter `layers`, they are known before attention, so its prompts attend to the rows as
- * they will be stored.
+ * Hook that runs after the rows of a layer are appended and before attention. If the layer uses the
+ * token sets of an earlier layer by the parameter `layers`, they are known by now, and its prompts
+ * attend to the rows as they will be stored.
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -260,8 +261,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 }
 
 /*
- * Creates the device descriptions of the work lists for n decode steps if they do not exist yet.
- * The first use of an n never happens while a CUDA graph is captured.
+ * Creates, unless they exist, the device descriptions of the attention kernel's work lists for n
+ * decode steps. The first use of an n must not be while a CUDA graph is captured.
  */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -395,7 +396,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     kvd_zdc *const z = calloc(1, sizeof *z);
     if (!z)
         return kvd_no_memory(err, what, sizeof *z);
-    *m = &z->method; /* the cache releases it, even after a failure */
+    *m = &z->method; /* the cache releases *m, even after a failure */
     z->method = (kvd_gpu_method){.cache = c,
                                  .plan = plan,
                                  .one_layer = true,

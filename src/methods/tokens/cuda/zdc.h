@@ -1,14 +1,15 @@
 /*
- * Two widths of tokens on the device (methods/tokens importance, ZDC section 5). Important tokens
- * of a prompt (high tokens) are stored in pages at the widths of `dims`, all other tokens (low
- * tokens) in pages at the widths of `dims_low`. The columns of a low row are the first columns of
- * the wider row. Launchers follow the conventions of model/pass/cuda/blocks.h.
+ * Two widths (numbers of stored dimensions) of tokens on the device, for methods/tokens importance
+ * and ZDC section 5. Important tokens of a prompt (high tokens) are stored at the widths of the
+ * plan's method of the dims axis, `dims`; all other tokens (low tokens) at the smaller widths of
+ * `dims_low`. The columns of a low row are the first columns of the wider row. Functions that
+ * launch kernels follow the conventions of model/pass/cuda/blocks.h.
  *
  * A slot has a list of pages: one page of its own, then the pages of its row of the page table. In
- * every layer the first pages, at least one, hold the low tokens; the following pages hold the high
- * tokens and then the tokens after the prompt. A page of either kind takes the memory of a high
- * page. Both stores keep the order of the tokens. RoPE is applied to the keys, so no record is kept
- * of which token is in which row.
+ * every layer the first pages, at least one, hold the low tokens. The following pages hold the high
+ * tokens and then the tokens after the prompt. A page of low tokens takes as much memory as a page
+ * of high tokens. The high pages and the low pages are called stores; both keep the order of the
+ * tokens. RoPE is already applied to the keys, so no record is kept of which token is in which row.
  *
  * Attention of steps is one launch (kernels/cuda/decode.h, second_len). For this launch a layer has
  * twice its number of heads; the second half of them reads the low rows with the first columns of
@@ -29,158 +30,207 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of a token's level. KVD_ZDC_RAW: important (high) by the importance computed in its own
- * layer. KVD_ZDC_USED: high in the sets that the layer uses, which may be another layer's.
+ * Bits of the byte `level` of a token. KVD_ZDC_RAW: the token is high by the importance computed in
+ * this layer. KVD_ZDC_USED: the token is high in the token sets that the layer uses, which may be
+ * those of an earlier layer.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head in the two stores. Index [2]: 0 is K (and Q), 1 is V (and O). */
+/*
+ * Layout of a KV head in the stores of high and low tokens. The index [2] is 0 for K (and Q) and 1
+ * for V (and O).
+ */
 typedef struct {
-    int16_t width[KVD_ZDC_STORES][2];   /* columns stored, multiples of 16 */
-    int16_t kept[2];                    /* number of columns of low rows that are not 0 */
-    int32_t in_page[KVD_ZDC_STORES][2]; /* element of a page at which the head starts */
-    /* Column in a row of O, in each half, at which the group's first query head starts. */
+    int16_t width[KVD_ZDC_STORES][2]; /* columns stored per token, multiples of 16 */
+    /* Number of leading columns of low rows that hold data; the rest are 0. */
+    int16_t kept[2];
+    /* Index of the element of a page at which the head's K or V starts. */
+    int32_t in_page[KVD_ZDC_STORES][2];
+    /*
+     * Column of an output row at which the outputs of the head's first query head start, in the
+     * half of each store.
+     */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
 /* Page lists of the slots of a batch. */
 typedef struct {
-    const int32_t *slot;  /* device [batch] */
-    const int32_t *table; /* device [batch][pitch] */
-    int32_t pitch, own;   /* own: page number of slot 0's own page; slot s has page own + s */
-    int32_t *n_low;       /* device [slots][n_layers]: number of low tokens */
+    const int32_t *slot; /* device [batch]: slot of each request */
+    /* Device [batch][pitch]: page numbers of each request after its slot's own page. */
+    const int32_t *table;
+    int32_t pitch, own; /* own: page number of slot 0's own page; slot s has page own + s */
+    int32_t *n_low;     /* device [slots][n_layers]: number of low tokens */
     int32_t n_layers, layer;
 } kvd_zdc_pages;
 
-/* Arguments of kvd_zdc_choose and kvd_zdc_value: the whole prompts of a layer. */
+/*
+ * Arguments of kvd_zdc_choose and kvd_zdc_value, which process the whole prompts of a batch in one
+ * layer.
+ */
 typedef struct {
     kvd_zdc_pages pages;
-    int32_t batch, n_heads, n_q8, longest; /* longest: the largest q_len */
-    const int32_t *q_start, *q_len;        /* device [batch] */
+    int32_t batch, n_heads, n_q8, longest; /* longest: number of tokens of the longest prompt */
+    /* Device [batch]: first row and number of tokens of each prompt. */
+    const int32_t *q_start, *q_len;
     /*
      * Natural logarithms of the softmax denominators from the attention kernel, device
-     * [n_heads][n_q8].
+     * [n_heads][n_q8 rows of Q].
      */
     const float *lse;
-    int32_t mean; /* 1: every softmax denominator is divided by its number of keys */
-    double share; /* fraction of the layer's tokens that are important */
-    int32_t span; /* number of layers that use the sets: this layer and the following ones */
+    int32_t mean; /* 1: divide a token's softmax denominator by the number of keys it sees */
+    double share; /* fraction of a prompt's tokens that are important (high) in this layer */
+    /* Number of consecutive layers that use the sets chosen here, this layer included. */
+    int32_t span;
     /*
-     * Smallest overlap at which this layer uses the token sets of the preceding layer: both the
+     * Smallest overlap at which this layer uses the token sets of the preceding layer. Both the
      * high sets and the low sets of the two layers must overlap by at least this fraction. A value
      * above 1 disables the reuse.
      */
     double overlap;
-    /* Scratch for the importance of tokens, kept from layer to layer of an iteration. */
-    float *value;   /* device [n_q8] */
-    uint8_t *level; /* output, device [n_q8]: KVD_ZDC_RAW, KVD_ZDC_USED */
-    /* Output, device [n_q8]: index of the token's row in its store. */
+    /*
+     * Scratch for the importance of every token; must stay unchanged between the layers of an
+     * iteration.
+     */
+    float *value; /* device [n_q8 rows of Q]: importance of every token */
+    /* Output, device [n_q8 rows of Q]: KVD_ZDC_RAW and KVD_ZDC_USED of every token. */
+    uint8_t *level;
+    /*
+     * Output, device [n_q8 rows of Q]: index of the token's row among the high tokens or among the
+     * low tokens.
+     */
     int32_t *place;
 } kvd_zdc_choose_args;
 
 /*
  * Chooses the high tokens of whole prompts in a layer. The importance of a token is the logarithm
- * of the sum over heads of exp(lse). The `share` of tokens with the largest importance is high;
- * among equal tokens the earlier ones come first. If another layer's sets are used, the number of
- * high tokens is that of the other layer.
+ * of the sum over query heads of exp(lse). The fraction `share` of tokens with the largest
+ * importance is high; among equal tokens the earlier ones come first. If the layer uses the sets of
+ * an earlier layer, the number of high tokens is that of the earlier layer.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /*
- * Writes the importance of tokens, over this GPU's heads, to `to` [n_q8]. If kvd_zdc_choose gets
- * these arrays of all GPUs in place of lse, it uses the importance over all GPUs.
+ * Writes the importance of every token, over the query heads of this GPU, to `to` [n_q8 rows of Q].
+ * If several GPUs share the heads, pass these arrays of all GPUs to kvd_zdc_choose in place of lse;
+ * it then uses the importance over all GPUs.
  */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
-/* Arguments of kvd_zdc_move and kvd_zdc_narrow: the whole prompts of a layer. */
+/*
+ * Arguments of kvd_zdc_move and kvd_zdc_narrow, which process the whole prompts of a batch in one
+ * layer.
+ */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, longest;
-    const int32_t *q_start, *q_len; /* device [batch] */
-    const uint8_t *level;           /* output of kvd_zdc_choose */
+    /* Device [batch]: first row and number of tokens of each prompt. */
+    const int32_t *q_start, *q_len;
+    const uint8_t *level; /* device: level (high or low) of every token, output of kvd_zdc_choose */
     const int32_t *place;
-    const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Pages of the prompts at the high widths, device, listed in pages.table. */
+    const kvd_zdc_head *head; /* device [n_kv_heads]: layout of every KV head */
+    /*
+     * Pages that hold all tokens of the prompts at the high widths, on the device; their numbers
+     * are in pages.table.
+     */
     const void *from;
-    void *store; /* device, pages of the layer */
-    size_t page; /* elements per page, equal for both kinds */
+    void *store; /* pages of the layer that receive the rows, on the device */
+    size_t page; /* number of elements of a page of high or of low tokens */
 } kvd_zdc_move_args;
 
 /*
- * Copies rows of prompts from their pages to both stores, and fills zeros after the last row of
- * each store up to a multiple of 8 rows.
+ * Copies the rows of prompts from their pages to the stores of high and low tokens. Sets the rows
+ * after the last row of each store to 0, up to a multiple of 8 rows.
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /*
- * Sets the columns that low rows do not keep to 0, in `pages`: the prompts' pages at the high
- * widths, which are also the `from` of `args`.
+ * In the rows of low tokens, sets the columns that low rows do not keep to 0. `pages` are the
+ * prompts' pages at the high widths, the same as args->from.
  */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
 /*
- * Rows of tokens first .. first + n - 1 in some KV heads of one prompt, to be sent to or received
- * from another GPU.
+ * Tokens first .. first + n - 1 of one prompt in some KV heads: rows to be sent to or received from
+ * another GPU.
  */
 typedef struct {
-    const kvd_zdc_head *head; /* device [n_kv_heads] */
+    const kvd_zdc_head *head; /* device [n_kv_heads]: layout of every KV head */
     int32_t n_kv_heads, first, n;
-    int32_t before[KVD_ZDC_STORES]; /* number of high and of low tokens before `first` */
-    int32_t count[KVD_ZDC_STORES];  /* number of high and of low tokens among the n */
-    int32_t entry[KVD_ZDC_STORES];  /* elements per high and per low token, in these heads */
-    /* device, levels of all tokens of the prompt, outputs of kvd_zdc_choose */
+    /* Number of high and of low tokens of the prompt before `first`. */
+    int32_t before[KVD_ZDC_STORES];
+    int32_t count[KVD_ZDC_STORES]; /* number of high and of low tokens among the n */
+    /* Number of elements of a packed row of a high and of a low token. */
+    int32_t entry[KVD_ZDC_STORES];
+    /*
+     * Levels and store indices of all tokens of the prompt, on the device; outputs of
+     * kvd_zdc_choose.
+     */
     const uint8_t *level;
     const int32_t *place;
     /*
-     * Packed rows, device: [count[HIGH]][entry[HIGH]], then [count[LOW]][entry[LOW]]; within a row
-     * head after head, K before V.
+     * Packed rows, device: high rows [count[HIGH]][entry[HIGH]], then low rows
+     * [count[LOW]][entry[LOW]]. A row has one head after another, K before V.
      */
     void *rows;
     /*
-     * Pages of 64 tokens at the high widths, device. Page table[0] has tokens 0 .. 63 of the
+     * Pages of 64 tokens at the high widths, on the device. Page table[0] has tokens 0 .. 63 of the
      * prompt.
      */
     void *pages;
-    const int32_t *table; /* device */
-    size_t page;          /* elements of a page */
+    const int32_t *table; /* device: page numbers of the prompt */
+    size_t page;          /* number of elements of a page */
 } kvd_zdc_rows_args;
 
 /*
- * kvd_zdc_pack copies rows from `pages` to `rows`. kvd_zdc_unpack copies them back; it fills low
- * rows with zeros up to the high widths, and the group of 8 rows after the last row with zeros.
+ * kvd_zdc_pack copies rows from `pages` to `rows`. kvd_zdc_unpack copies them from `rows` to
+ * `pages`. It fills low rows with zeros up to the high widths, and sets the rest of the last group
+ * of 8 rows to 0.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
-/* Arguments of kvd_zdc_lists, which fills the lists of a batch of decode steps. */
+/*
+ * Arguments of kvd_zdc_lists, which writes the page lists and lengths that a batch of decode steps
+ * reads.
+ */
 typedef struct {
-    kvd_zdc_pages pages;   /* page lists; `layer` is ignored, all layers are covered */
-    int32_t batch, rows;   /* rows: number of rows of the arrays below, at least batch */
-    const int32_t *kv_len; /* device [batch]: number of tokens, including the newest */
-    /* Inputs of kvd_decode: kv_len and second_len of all layers, and the slots' page lists. */
-    int32_t *end, *low_len; /* output, device [n_layers][rows] */
-    int32_t *table;         /* output, device [rows][pitch + 1] */
+    /* Page lists of the slots; its member `layer` is ignored, because all layers are processed. */
+    kvd_zdc_pages pages;
+    int32_t batch, rows; /* rows: first dimension of the arrays below, at least batch */
+    /* Device [batch]: number of tokens of each request, including the newest. */
+    const int32_t *kv_len;
+    /*
+     * Arrays that kvd_decode reads: `end` is its kv_len (high tokens and later ones), `low_len` its
+     * second_len (low tokens), `table` its page lists.
+     */
+    int32_t *end, *low_len; /* output, device [n_layers][rows]: lengths of both stores */
+    int32_t *table;         /* output, device [rows][pitch + 1]: page list of each request */
 } kvd_zdc_lists_args;
 
 /*
  * Fills the page lists and lengths of a batch of decode steps. `end` counts the newest token's row
- * as the last one, so that append can take `end` as kv_len.
+ * as the last one, so that the append kernel can take `end` as its kv_len.
  */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
-/* Arguments of kvd_zdc_merge: the outputs of both halves of the heads of a layer. */
+/*
+ * Arguments of kvd_zdc_merge: the attention outputs of one decode step in one layer over high
+ * tokens and over low tokens.
+ */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, group;
-    int32_t hopper;           /* 1: on sm_90 */
-    const kvd_zdc_head *head; /* device [n_kv_heads] */
+    int32_t hopper;           /* 1: the outputs come from the kernels for sm_90 */
+    const kvd_zdc_head *head; /* device [n_kv_heads]: layout of every KV head */
     int32_t pitch, out_pitch;
-    const void *o;    /* device [batch][pitch], outputs of both halves */
-    const float *lse; /* device [batch][2 n_heads], natural logarithms */
-    void *out;        /* output, device [batch][out_pitch] at the high widths */
+    /* Device [batch][pitch]: outputs over the high tokens, then over the low tokens. */
+    const void *o;
+    /* Natural logarithms of the softmax denominators, device [batch][2 n_heads]. */
+    const float *lse;
+    void *out; /* output, device [batch][out_pitch]: merged outputs at the high widths */
 } kvd_zdc_merge_args;
 
 /*
- * Adds the attention outputs over both stores, weighted by their softmax denominators. An empty low
- * store has weight 0.
+ * Adds the attention outputs over high and over low tokens, weighted by their softmax denominators.
+ * If there are no low tokens, their output has weight 0.
  */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 

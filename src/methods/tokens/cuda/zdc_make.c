@@ -1,6 +1,7 @@
 /*
- * Method zdc, with tokens of two widths, in the CUDA engine: computes the layouts of the two stores
- * and allocates their memory (zdc.h).
+ * Method zdc in the CUDA engine, which stores important tokens at more dimensions than other
+ * tokens: computes the layouts of the stores of high and low tokens and allocates their memory
+ * (zdc.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,6 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Allocates the lists that kvd_zdc_lists fills for a batch of decode steps. */
 static int make_lists(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -58,9 +58,9 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
 }
 
 /*
- * Makes the head layout `both` for the attention of decode steps, with twice the number of heads.
- * The second half reads the first columns of the first half's queries and writes its output after
- * that of the first half.
+ * Makes the head layout `both` for the attention of decode steps, which has twice the number of
+ * heads. The second half reads the first columns of the first half's queries and writes its output
+ * after that of the first half.
  */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
@@ -79,7 +79,10 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Returns the heads at low width of a layer, starting at the first head of this GPU's share. */
+/*
+ * Returns the projections of a layer's heads at the low width, starting at the first head that this
+ * GPU has.
+ */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
     const kvd_dims *const dims = z->method.plan->dims_low;
@@ -87,8 +90,8 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * Computes the stored widths of a layer's low rows. They are rounded up as the high widths are; if
- * the high widths are padded to the widest head, so are the low ones.
+ * Computes the stored widths of a layer's low rows. They are rounded up as the high widths are. If
+ * the high widths are padded to that of the widest head, so are the low ones.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
@@ -158,8 +161,8 @@ static int make_heads(kvd_zdc *z, kvd_err *err)
 }
 
 /*
- * Allocates the workspaces of the attention kernel as parts of one array; each part starts at a
- * multiple of 256 bytes.
+ * Allocates the workspaces of the attention kernel as parts of one array. Each workspace starts at
+ * a multiple of 256 bytes.
  */
 static int make_workspaces(kvd_zdc *z, kvd_err *err)
 {
@@ -180,7 +183,7 @@ static int make_workspaces(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Allocates the arrays with one element or more per row of an iteration. */
+/* Allocates the arrays that have an element or more for each row of an iteration. */
 static int make_rows(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;

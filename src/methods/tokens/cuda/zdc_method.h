@@ -1,8 +1,8 @@
 /*
- * zdc (importance with a method of the dims axis at two widths) as hooks of the paged cache. A
- * prompt is processed in one piece and attends at the high widths, in pages of one layer. The
- * softmax denominators of that attention decide which tokens are important, and every row is moved
- * to the store of its width (zdc.h). Steps attend over both stores.
+ * Method zdc in the CUDA engine: importance combined with a method of the dims axis at two widths
+ * (zdc.h). A prompt is processed in one iteration and attends at the high widths, in pages of one
+ * layer. The softmax denominators of that attention decide which tokens are important, and every
+ * row is moved to the store of its width. Decode steps attend over both stores.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
@@ -10,12 +10,11 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* ---- prompts whose tokens several GPUs share (sequence_sets.c) ---- */
-
 /*
- * Exchange of importance between GPUs, as a sum over the heads of all GPUs. Each GPU writes the
- * part of its own heads to `sum`; `exchange` then fills in the parts of the other GPUs, so that all
- * GPUs have the same `sum`.
+ * Exchange of importance between GPUs that share the heads of a layer; the sum is over the heads of
+ * all GPUs. Each GPU writes the part of its own heads to `sum`; `exchange` then fills in the parts
+ * of the other GPUs, so that all GPUs have the same `sum`. Used by sequence_sets.c, for prompts
+ * whose tokens several GPUs share.
  */
 typedef struct {
     int n, own; /* number of GPUs, index of this GPU; n = 0 if one GPU has all heads */
@@ -26,19 +25,22 @@ typedef struct {
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
 /*
- * Returns the number of consecutive layers that share the token sets chosen by the first of them
- * (key `layers` of importance); the sets are known before the other layers run. Returns 0 if layers
- * do not share sets in this way.
+ * Returns the number of consecutive layers that use the token sets chosen by the first of them
+ * (parameter `layers` of method importance). Such sets are known before the other layers run.
+ * Returns 0 if layers do not share sets in this way.
  */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
- * kvd_gpu_zdc_heads returns the KV heads of a layer in this GPU's share, a device array
- * [n_kv_heads]. kvd_gpu_zdc_low_map returns the layout of pages that hold the layer's low rows at
- * their own width.
+ * kvd_gpu_zdc_heads returns the layouts of the KV heads of a layer that this GPU has, a device
+ * array [n_kv_heads]. kvd_gpu_zdc_low_map returns the layout of pages that hold the layer's low
+ * tokens at their own width.
  */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Sets of high and low tokens chosen in the latest layer (zdc.h), device arrays. */
+/*
+ * Levels and row indices of the prompt tokens chosen in the latest layer (kvd_zdc_choose_args),
+ * device arrays.
+ */
 typedef struct {
     const uint8_t *level;
     const int32_t *place;

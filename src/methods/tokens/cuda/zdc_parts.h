@@ -1,5 +1,5 @@
 /*
- * Types shared by the files of zdc in the CUDA engine: zdc.c runs the iterations, zdc_make.c
+ * Types shared by the files of method zdc in the CUDA engine: zdc.c runs the iterations, zdc_make.c
  * computes widths and allocates memory.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_PARTS_H
@@ -10,14 +10,14 @@
 
 /* Layouts and memory of one layer. */
 typedef struct {
-    kvd_attn_map low; /* layout of low rows; the page size equals that of high rows */
+    kvd_attn_map low; /* layout of rows of low tokens; its page size equals that of high tokens */
     /*
-     * Head layout for the attention of decode steps: all heads at the high widths, then all heads
-     * again at the low widths.
+     * Layout of the heads for the attention of decode steps: all heads at the widths of high
+     * tokens, then all heads again at those of low tokens.
      */
     kvd_attn_map both;
-    double entry[KVD_ZDC_STORES]; /* Bytes per token in each store */
-    /* index of the element at which the layer's first page starts */
+    double entry[KVD_ZDC_STORES]; /* bytes of a high and of a low token in this layer */
+    /* Index of the element of `store` at which the layer's first page starts. */
     size_t at;
     void *workspace;
 } kvd_zdc_layer;
@@ -25,7 +25,10 @@ typedef struct {
 /* Request in a slot, as the host tracks it. */
 typedef struct {
     size_t tokens;
-    /* Bytes held at the end of the latest iteration, also for a request that finished in it. */
+    /*
+     * Bytes of cache that the request held at the end of the latest iteration, even if it finished
+     * in it.
+     */
     double held;
 } kvd_zdc_slot;
 
@@ -37,22 +40,24 @@ typedef struct {
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
     size_t n_slots;
-    kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
+    kvd_zdc_head *head; /* device [n_layers][n_kv_heads]: layout of every KV head */
     uint16_t *store;
-    int32_t own;               /* page number of slot 0's own page */
-    int32_t *n_low, *host_low; /* device and pinned [slots][n_layers] number of low tokens */
-    /* Arrays for prompts. */
+    int32_t own; /* page number of slot 0's own page */
+    /* [slots][n_layers] number of low tokens, on the device and in pinned memory. */
+    int32_t *n_low, *host_low;
+    /* Device arrays that prompts use, described at kvd_zdc_choose_args. */
     float *lse, *value;
     uint8_t *level;
     int32_t *place;
-    kvd_zdc_parts parts; /* set if several GPUs share the heads */
-    /* Arrays for decode steps. */
+    /* Exchange with other GPUs; its n is 0 unless several GPUs share the heads. */
+    kvd_zdc_parts parts;
+    /* Device arrays that decode steps use. */
     float *lse_steps;
-    void *o; /* output rows of decode steps: high half, then low half */
+    void *o; /* outputs of decode steps: over high tokens, then over low tokens */
     int32_t *end, *low_len, *table;
     /*
-     * Work-list descriptions on the device, [max_slices + 1]: works[n] has those of all layers for
-     * n decode steps.
+     * Descriptions of the attention kernel's work lists on the device, [max_slices + 1]: works[n]
+     * has those of all layers for n decode steps.
      */
     void **works;
     void *host_works;
@@ -64,11 +69,14 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 }
 
 /*
- * Computes the widths of all layers and allocates the work arrays of decode steps and prompts. The
- * cache must have its layers.
+ * Computes the widths of all layers and allocates the work arrays of decode steps and prompts. Call
+ * it after the layers of the cache are set up. Returns 0, or -1 with *err filled.
  */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
-/* Allocates the arrays whose sizes depend on the number of slots and pages. */
+/*
+ * Allocates the arrays whose sizes depend on the number of slots and pages. Returns 0, or -1 with
+ * *err filled.
+ */
 int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * Prompts at two widths: computes the importance of tokens, chooses the high tokens and moves rows
- * into their stores.
+ * Prompts of method zdc, which stores important (high) tokens at more dimensions than the other
+ * (low) tokens. Computes the importance of tokens, chooses the high tokens and moves rows into the
+ * stores of high and low tokens.
  *
  * value_kernel: a thread per token sums over all query heads. choose_kernel: a CTA per prompt finds
  * the least important high token by a radix select and compares the sets with those of the
- * preceding layer; if those are used, the kernel leaves them unchanged. move_kernel: a CTA handles
- * 64 tokens of a KV head, reads one page and writes to both stores, in runs of whole rows of 8
+ * preceding layer; if the layer uses those, the kernel leaves them unchanged. move_kernel: a CTA
+ * handles 64 tokens of a KV head, reads one page and writes to both stores, in whole rows of 8
  * dims.
  */
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -33,8 +34,8 @@ __global__ void __launch_bounds__(VALUE)
 }
 
 /*
- * Returns a sort key that rises with the value; among equal values an earlier token has the larger
- * key.
+ * Returns a 64-bit sort key of token t that rises with the value. Among equal values an earlier
+ * token has the larger key.
  */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
@@ -43,7 +44,7 @@ __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
            (unsigned)(n - 1 - t);
 }
 
-/* Returns the sum of x over the CTA in all its threads. */
+/* Returns the sum of x over the threads of the CTA, in all its threads. */
 __device__ int sum_of(int x)
 {
     __shared__ int sum;
@@ -113,8 +114,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of the element at which 8 dims of K or V of row i start in a store. The store's
- * first page is page `first` of the slot's list.
+ * Returns the index of the element at which dims 8 block .. 8 block + 7 of K or V of row i start in
+ * a store, whose first page is page `first` of the slot's list.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -133,7 +134,7 @@ __device__ __forceinline__ uint4 cut(uint4 x, int kept)
     return x;
 }
 
-/* Fills the rows after the last row of a store with zeros, up to the end of its group of 8. */
+/* Fills the rows after the last row of a store with zeros, up to the end of its group of 8 rows. */
 __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, int first, int count)
 {
     const kvd_zdc_head &head = a.head[g];
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_
     }
 }
 
-/* Sets the columns that low rows do not keep to 0, in the prompts' pages. */
+/* In the prompts' pages, sets the columns that low rows do not keep to 0. */
 __global__ void __launch_bounds__(MOVE)
     narrow_kernel(const __grid_constant__ kvd_zdc_move_args a, uint16_t *pages)
 {
@@ -203,8 +204,8 @@ __global__ void __launch_bounds__(MOVE)
 }
 
 /*
- * Copies rows from pages to packed rows if PACK, otherwise from packed rows to pages. Launched with
- * a CTA per page and KV head.
+ * If PACK, copies rows from pages to packed rows, otherwise from packed rows to pages. Launched
+ * with a CTA per page and KV head.
  */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_
     if (t < a.first || t >= (PACK ? end : (end + 7) / 8 * 8))
         return;
     const kvd_zdc_head &head = a.head[g];
-    const bool behind = t >= end; /* true for the zeros that fill the last group of 8 */
+    const bool behind = t >= end; /* true for the zeros that fill the last group of 8 rows */
     const int store = behind || a.level[t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
     uint16_t *const row =
         static_cast<uint16_t *>(a.rows) +

@@ -1,7 +1,7 @@
 /*
- * Decode steps of method zdc. The first kernel lists the rows and pages that attention over both
- * stores reads; the second one merges the outputs of the two stores. In merge_kernel a warp handles
- * a query head of a request, and every lane 8 columns.
+ * Decode steps of method zdc. lists_kernel lists the rows and pages that the attention over high
+ * and low tokens reads. merge_kernel merges the outputs over high and over low tokens: a warp
+ * handles a query head of a request, and every lane 8 columns.
  */
 #include <cuda_bf16.h>
 
@@ -13,7 +13,7 @@ namespace
 
 enum { LISTS = 128, ROWS = 128, WARPS = ROWS / 32 };
 
-/* Fills the page lists and lengths of a batch, with one CTA per request. */
+/* Fills the page lists and lengths of a batch of decode steps, with one CTA per request. */
 __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kvd_zdc_lists_args a)
 {
     const int b = (int)blockIdx.x;
@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
     /*
-     * The two stores together fill at most one page more than their tokens would in one store,
-     * hence + 1.
+     * High and low tokens are in different pages, so together they fill at most one page more than
+     * in a single store; hence + 1.
      */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
