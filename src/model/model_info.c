@@ -22,7 +22,8 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
         start--;
     memset(m, 0, sizeof *m);
     size_t n = end - start;
-    if (n >= sizeof m->name) /* cut after a whole character: files and summaries hold it as text */
+    /* The name is cut after a whole character, because result files store it as text. */
+    if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(path + start, sizeof m->name - 1);
     memcpy(m->name, path + start, n);
     set_text(m->hash, sizeof m->hash, hash);

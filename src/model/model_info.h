@@ -9,34 +9,31 @@
 #include "model/checkpoint/config.h"
 #include "model/text/corpus.h"
 
-/* Fills the group /model of a result file from the model that the run has opened. */
-
 /*
- * Fills *m. The model's name is the last part of `path`; a name that does not fit is cut after a
- * whole UTF-8 character. `hash` is the content hash of the checkpoint, `dtype` the type of its
- * weights; NULL means an empty text.
+ * Fills *m, the group /model of a result file. The model's name is the last part of `path`; a name
+ * that does not fit is cut after a whole UTF-8 character. `hash` is the content hash of the
+ * checkpoint, `dtype` the type of its weights; NULL means an empty string.
  */
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);
 
-/* Tokenizer of a model, and the windows of text that the model can read. */
-
 /*
- * Opens the tokenizer of a checkpoint. If it seems to belong to another model, warns on stderr as
- * `program`, or not at all if `program` is NULL. Returns NULL with *err on failure.
+ * Opens the tokenizer of a checkpoint. If it seems to belong to another model, prints a warning on
+ * stderr in the name of `program`, unless `program` is NULL. On failure returns NULL and fills
+ * *err.
  */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
 /*
- * Opens the corpus that `spec` describes. If `spec` names texts, they are encoded with the
- * tokenizer of the checkpoint. Returns NULL with *err on failure.
+ * Opens the corpus (sequences of token ids) that `spec` describes. If `spec` names texts, they are
+ * encoded with the tokenizer of the checkpoint. On failure returns NULL and fills *err.
  */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 
 /*
- * Replaces *seq_len by the default of --seq-len if it is 0 (option not given): 512 tokens, or the
- * model's longest sequence if that is shorter. Fails if *seq_len exceeds the longest sequence.
+ * If *seq_len is 0 (option --seq-len not given), sets it to the default: 512 tokens, or the model's
+ * longest sequence if that is shorter. Fails if *seq_len exceeds the longest sequence.
  */
 int kvd_model_seq_len(const kvd_config *model, size_t *seq_len, kvd_err *err);
 

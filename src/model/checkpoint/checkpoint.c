@@ -18,19 +18,33 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    char *path, *config_path; /* config_path is NULL if the file holds its configuration */
-    bool folder;              /* path is a folder */
+    /*
+     * Path of the checkpoint and of its config.json; config_path is NULL if the file of weights
+     * contains the configuration.
+     */
+    char *path, *config_path;
+    bool folder; /* true if `path` is a folder */
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
-    const char *base; /* prefix that the shards have in place of the family's base */
+    /*
+     * Prefix of the tensor names in the safetensors files, such as "language_model.model.", which
+     * replaces the usual prefix of the model family, such as "model.".
+     */
+    const char *base;
     const char *dtype;
-    kvd_filemap llama2c;  /* .len is 0 if the checkpoint is not llama2.c's */
-    kvd_gguf_model *gguf; /* NULL if the checkpoint is not a GGUF file */
-    /* Content hash of the random weights of `seed`; NULL if the weights are read from files. */
+    /* Memory map of a llama2.c file; its .len is 0 if the checkpoint has another format. */
+    kvd_filemap llama2c;
+    /* Tensors of a GGUF file, or NULL if the checkpoint has another format. */
+    kvd_gguf_model *gguf;
+    /* Content hash of random weights made from `seed`; NULL if the weights are read from files. */
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    int weight_bits; /* bits after quantisation; 0: as stored */
+    /*
+     * Number of bits per weight that readers see after quantisation; 0 if weights are read as
+     * stored.
+     */
+    int weight_bits;
     size_t weight_group;
 };
 
@@ -83,8 +97,8 @@ done:
 
 /*
  * Fills *out with the tensor `name` of a checkpoint with random weights. Returns 0 if the model has
- * such a tensor, else 1. With a tied head (output head equal to the embedding), the head has no
- * tensor of its own.
+ * such a tensor, else 1. If the output head is tied (it is the embedding), the head has no tensor
+ * of its own.
  */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
@@ -108,10 +122,10 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 }
 
 /*
- * Writes the name that tensor `name` has in the shards to `out`, and returns out. In the shards of
- * some models the base of names, such as "model.", has a longer form, such as
- * "language_model.model." (c->base). A name that begins with the base gets the longer form; any
- * other name, such as the head's, gets the part of the longer form before the base.
+ * Writes the name under which the safetensors files store the tensor `name` to `out`, and returns
+ * out. Some files use a longer prefix (c->base, such as "language_model.model.") than the family's
+ * usual one, such as "model.". A name with the usual prefix gets the longer one. Any other name,
+ * such as the output head's, gets the beginning of the longer prefix, here "language_model.".
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
@@ -144,8 +158,8 @@ static int find_in_files(const kvd_checkpoint *c, const char *name, kvd_tensor *
 }
 
 /*
- * Fills *out with the stored tensor of exactly this name. Returns 0 if it exists, 1 if not, and -1
- * with *err on error.
+ * Fills *out with the tensor stored under exactly this name. Returns 0 if it exists, 1 if not, or
+ * -1 with *err on error.
  */
 static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
 {
@@ -159,7 +173,8 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    kvd_err ignored; /* the tensor is stored, but its dtype is not supported */
+    /* An error means that the tensor exists with an unsupported dtype, so it counts as stored. */
+    kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
 
@@ -180,8 +195,8 @@ static bool begins_with(const char *text, const char *prefix)
 }
 
 /*
- * Returns true if the model has the stored tensor, which it may read or ignore, or if the tensor is
- * part of another model in the same file, such as a vision model.
+ * Returns true if the stored tensor is expected in this file: the model reads or ignores it, or it
+ * belongs to another model in the same file, such as a vision model.
  */
 static bool belongs(const kvd_checkpoint *c, const char *tensor)
 {
@@ -201,8 +216,8 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
 }
 
 /*
- * Sets c->base, the prefix of the tensor names in the shards. Tries the family's usual prefix, its
- * alternatives and no prefix; takes the first with which the file stores an embedding.
+ * Sets c->base, the prefix of the tensor names in the safetensors files. Tries the family's usual
+ * prefix, its alternatives, and no prefix; takes the first with which an embedding is stored.
  */
 static void find_base(kvd_checkpoint *c)
 {
@@ -235,8 +250,8 @@ static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
 }
 
 /*
- * Fails if the configuration ties the output head to the embedding, but the file stores both
- * tensors and their values differ.
+ * Fails if the configuration ties the output head to the embedding, but the file stores two tensors
+ * with different values.
  */
 static int check_tied(const kvd_checkpoint *c, kvd_err *err)
 {
@@ -268,12 +283,13 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* Number of counters of stored elements: one per plain dtype and one per packing. */
+    /* Number of storage types whose elements are counted: plain dtypes and packed formats. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    kvd_err ignored; /* an unsupported dtype is ignored here; reading the tensor fails later */
+    /* Tensors of an unsupported dtype are not counted here; reading them fails later. */
+    kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
         const char *name_of = stored_name(c, i);
@@ -385,8 +401,8 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
     /*
-     * "untrained 1" contains the version of the random generator, so a changed generator changes
-     * the hash.
+     * The number in "untrained 1" is the version of the random generator, so a changed generator
+     * changes the hash.
      */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
@@ -460,8 +476,8 @@ int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err
 }
 
 /*
- * Fills *out with a tensor as find_stored does. If the output head is tied to the embedding, the
- * name of either one also finds a tensor stored under the other name.
+ * Fills *out with the tensor `name`, as find_stored does. If the output head is tied to the
+ * embedding, either of the two names finds the one stored tensor.
  */
 static int find_tensor(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
 {
@@ -496,13 +512,14 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
 int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    kvd_err ignored; /* the tensor is stored, but its dtype is not supported */
+    /* An error means that the tensor exists with an unsupported dtype, so it counts as present. */
+    kvd_err ignored;
     return find_tensor(c, name, &t, &ignored) != 1;
 }
 
 /*
- * Fills *err with the message that the checkpoint has no tokenizer. If the file `model` exists, the
- * message says that it is a tokenizer of an unsupported kind.
+ * Fills *err with the message that the checkpoint has no tokenizer. If the file `model` (a
+ * SentencePiece model) exists, the message says that such tokenizers are not supported.
  */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {

@@ -29,9 +29,9 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
 }
 
 /*
- * Finds the model family that the key model_type names. If the key `architectures` is present, it
- * must list the language model of this family. Without model_type, takes the family of the first
- * known architecture.
+ * Finds the model family that the key model_type of config.json names. If the key `architectures`
+ * is present, it must list the language model of this family. Without model_type, takes the family
+ * of the first known architecture.
  */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
@@ -65,8 +65,8 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
 }
 
 /*
- * Fails if the weights are quantised, unless they are experts in MXFP4 and the family supports
- * that.
+ * Fails if config.json declares quantised weights, unless they are routed experts in MXFP4 and the
+ * family supports that.
  */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
@@ -92,8 +92,8 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
         family->read(root, c, err))
         return -1;
     /*
-     * Published models have an epsilon of 1e-12 to 1e-5; from 1 on it would outweigh the input of
-     * the norm.
+     * Published models have an epsilon of 1e-12 to 1e-5. An epsilon of 1 or more would outweigh the
+     * mean square of the norm's input.
      */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);

@@ -15,12 +15,12 @@ static const struct {
                    {"llama3", KVD_ROPE_LLAMA3},
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
-                   {"su", KVD_ROPE_LONGROPE}}; /* the name of longrope in the first Phi-3 models */
+                   {"su", KVD_ROPE_LONGROPE}}; /* the first Phi-3 models call longrope "su" */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
 
 /*
- * Reads theta, the base of the RoPE frequencies, from `holder`, one of three objects that may
- * contain it. If two contain it, the values must agree.
+ * Reads rope_theta, the base of the RoPE frequencies, from `holder`, one of the three objects of
+ * config.json that may contain it. If two of them contain rope_theta, the values must agree.
  */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
@@ -74,8 +74,8 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
 }
 
 /*
- * Reads the fraction of each head that RoPE rotates, such as 0.75 in Phi-4-mini. The number of
- * dimensions is rounded down, as in the Hugging Face library.
+ * Reads partial_rotary_factor, the fraction of each head's dimensions that RoPE rotates, such as
+ * 0.75 in Phi-4-mini. The number of dimensions is rounded down, as in the Hugging Face library.
  */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
@@ -101,8 +101,8 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
 }
 
 /*
- * Fails if the object has a scaling parameter that its RoPE type does not use, because it would
- * silently have no effect.
+ * Fails if the JSON object `rope` has a scaling parameter that its RoPE type does not use, because
+ * it would silently have no effect.
  */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
@@ -116,7 +116,7 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
     };
     static const struct {
         const char *key;
-        unsigned types; /* rope types that use the key, as bits */
+        unsigned types; /* RoPE types that use the key, as bits 1 << kvd_rope_scaling */
     } known[] = {
         {"rope_type", ALL},
         {"type", ALL},
@@ -192,8 +192,9 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
 }
 
 /*
- * Reads LongRoPE (Ding et al. 2024) as the Hugging Face library does: divisors of the frequencies,
- * and one factor on cosines and sines that grows with the extension of the context.
+ * Reads LongRoPE scaling (Ding et al. 2024) as the Hugging Face library does. It has a divisor for
+ * each RoPE frequency, and one factor on cosines and sines that grows with the extension of the
+ * context.
  */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
@@ -216,8 +217,8 @@ static int read_longrope(const json_t *root, const json_t *rope, int original, k
 }
 
 /*
- * Returns the factor by which YaRN multiplies cosines and sines when the context is extended
- * `scale` times.
+ * Returns YaRN's factor on cosines and sines for a context extended `scale` times: 0.1 mscale
+ * ln(scale) + 1.
  */
 static double mscale_of(double scale, double mscale)
 {
@@ -225,7 +226,8 @@ static double mscale_of(double scale, double mscale)
 }
 
 /*
- * Reads YaRN (Peng et al. 2023, arXiv:2309.00071) with the defaults of the Hugging Face library.
+ * Reads YaRN scaling of RoPE (Peng et al. 2023, arXiv:2309.00071), with the defaults of the Hugging
+ * Face library.
  */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
@@ -269,10 +271,7 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /*
-     * The two factors must differ, because the blend of the frequencies divides by their
-     * difference.
-     */
+    /* The two factors must differ: the blend of RoPE frequencies divides by their difference. */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -301,9 +300,9 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
 }
 
 /*
- * Reads the RoPE settings from the top level `root`, from `parameters` (rope_parameters or one of
- * its members), and from rope_scaling. `theta` is the base of the frequencies if none of them gives
- * it.
+ * Reads the RoPE settings into *c from the top level `root` of config.json, from `parameters`
+ * (rope_parameters or one of its members) and from rope_scaling. `theta` is the base of the
+ * frequencies if none of them states it.
  */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
@@ -338,8 +337,8 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
 }
 
 /*
- * Reads the RoPE base of layers with a sliding window. Their object in config.json may set no
- * scaling, so the only RoPE type that it may name is "default".
+ * Reads the RoPE base of layers with a sliding window. The object `sliding` of config.json may set
+ * no scaling, so the only RoPE type that it may name is "default".
  */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {

@@ -43,7 +43,7 @@ const kvd_family *kvd_family_of(const kvd_config *c)
     return f;
 }
 
-/* ---- parts that a model has ----------------------------------------------------------------- */
+/* ---- weight matrices and norms that a model has --------------------------------------------- */
 
 static bool has_bias(const kvd_config *c, kvd_part part)
 {
@@ -80,8 +80,8 @@ static bool is_of_expert(kvd_part part)
 }
 
 /*
- * Returns true if this layer has the part. A layer has either one feed-forward block or routed
- * experts; all parts outside these two are in every layer.
+ * Returns true if layer `layer` has the weight matrix or norm `part`. A layer has either one
+ * feed-forward block or routed experts. All other matrices and norms are in every layer.
  */
 static bool in_layer(const kvd_config *c, kvd_part part, int layer)
 {
@@ -221,7 +221,7 @@ bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows,
     return true;
 }
 
-/* ---- location of a part in its stored tensor ------------------------------------------------- */
+/* ---- location of a matrix's rows in its stored tensor --------------------------------------- */
 
 static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd_part part)
 {
@@ -232,8 +232,8 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
 }
 
 /*
- * Computes the number of rows of all parts that are stored in the same tensor, and of those that
- * precede this part.
+ * Computes the location of a matrix in a tensor that stores several matrices one after another:
+ * place->first is the number of rows before it, place->stored_rows the rows of the whole tensor.
  */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
@@ -271,8 +271,8 @@ static void interleave(const kvd_stored *s, kvd_place *place)
 }
 
 /*
- * Writes the tensor name of a part of a layer; '#' in the stored name becomes the number of the
- * expert.
+ * Writes the tensor name of a weight of a layer to `to`. A '#' in the stored name becomes the index
+ * of the expert.
  */
 static void name_in_layer(const kvd_family *f, const kvd_stored *s, const char *ending, int layer,
                           int expert, char *to, size_t size)
@@ -320,8 +320,8 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
 }
 
 /*
- * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight" into 12 and
- * "mlp.up_proj.weight". Returns NULL if the tensor does not belong to a layer.
+ * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight": *layer becomes 12, and the
+ * returned text is "mlp.up_proj.weight". Returns NULL if the tensor does not belong to a layer.
  */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
@@ -334,8 +334,10 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * Returns the number of the expert in the name of a layer's tensor. Returns -1 if the stored name
- * of the part has no '#', or if the text before the '#' differs.
+ * Returns the index of the routed expert in the name `of_layer` of a tensor of a layer, such as 7
+ * in "mlp.experts.7.up_proj.weight". `s` is the table row of the tensor, in whose name '#' is the
+ * place of the index. Returns -1 if that name has no '#', begins with another text, or the index is
+ * not below n_experts.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

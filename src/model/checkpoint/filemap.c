@@ -16,9 +16,9 @@
 /* ---- files that shrink while they are mapped --------------------------- */
 
 /*
- * Entry of the list of maps, which the SIGBUS handler reads in any thread that receives the signal.
- * Entries are reused but never freed. The fields begin and path change only while len is 0, which
- * marks an entry without a map.
+ * Entry of the list of mapped files. The SIGBUS handler reads the list in any thread, so entries
+ * are reused but never freed. The fields begin and path change only while len is 0, which marks an
+ * entry without a map.
  */
 typedef struct entry {
     _Atomic uintptr_t begin;
@@ -42,9 +42,9 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
 }
 
 /*
- * Handles SIGBUS: if the address is in a mapped file, ends the program with one line that names the
- * file; otherwise restores the earlier handler. Calls only functions that are allowed in a signal
- * handler.
+ * Handles SIGBUS, the signal for access beyond the end of a mapped file. If the address is in a
+ * mapped file, ends the program with one line that names the file. Otherwise restores the earlier
+ * handler. Calls only functions that are allowed in a signal handler.
  */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
@@ -54,17 +54,23 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     const entry *e = atomic_load(&list);
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
-    if (!e) { /* not a mapped file: the access is repeated with the earlier handler */
+    /*
+     * The address is not in a mapped file. On return the access is repeated, now with the earlier
+     * handler.
+     */
+    if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);
         return;
     }
-    if (atomic_flag_test_and_set(&first)) /* another thread writes the line and exits */
+    /* Another thread is already writing the message and will end the process. */
+    if (atomic_flag_test_and_set(&first))
         for (;;)
             (void)pause();
     char line[4608];
     const size_t size = sizeof line - 1;
     size_t n = 0;
-    if (on_terminal) /* a progress line may be there */
+    /* The terminal may show a progress line without a newline at its end. */
+    if (on_terminal)
         line[n++] = '\n';
     n = append(line, size, n, program_invocation_short_name);
     n = append(line, size, n, ": '");
@@ -75,11 +81,11 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
         "restore the file and run the command again, with --resume if the program has it");
     line[n++] = '\n';
     const ssize_t written = write(STDERR_FILENO, line, n);
-    (void)written; /* an error of write cannot be reported */
+    (void)written; /* a failure of write cannot be reported */
     _exit(1);
 }
 
-/* Installs the SIGBUS handler if it is not yet installed. The caller holds the lock of the list. */
+/* Installs the SIGBUS handler if it is not yet installed. The caller must hold list_lock. */
 static int install_handler(kvd_err *err)
 {
     struct sigaction now, action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
@@ -143,7 +149,7 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
     struct stat st;
     *m = (kvd_filemap){.bytes = "", .len = 0};
     /*
-     * With O_NONBLOCK, open does not wait for a writer of a pipe, so that the pipe is refused
+     * O_NONBLOCK keeps open from waiting if the path is a pipe without a writer; pipes are refused
      * below.
      */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -176,14 +182,14 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
         m->bytes = p;
         m->len = (size_t)st.st_size;
         /*
-         * Advises the kernel that the file is read from start to end. A failure of this call
-         * changes no result.
+         * Advises the kernel that the file is read from start to end. A failure changes no result,
+         * so it is ignored.
          */
         (void)madvise(p, m->len, MADV_SEQUENTIAL);
     }
     status = 0;
 done:
-    (void)close(fd); /* opened for reading, so that no data can be lost */
+    (void)close(fd);
     return status;
 }
 

@@ -38,8 +38,9 @@ static const unsigned char type_bytes[N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 
 typedef struct {
     const char *key;
     size_t key_len;
-    uint32_t type, item; /* item: type of a list's items */
-    size_t n;            /* bytes of a text, or items of a list */
+    uint32_t type, item; /* type of the value; if it is a list, item is the type of its items */
+    /* Length of a string value in bytes, or number of items of a list. */
+    size_t n;
     const unsigned char *at;
 } value;
 
@@ -52,16 +53,19 @@ typedef struct {
 
 struct kvd_gguf {
     char *path;
-    kvd_filemap map; /* len is 0 if the caller owns the bytes */
+    kvd_filemap map; /* mapped file; len is 0 if the bytes belong to the caller */
     const unsigned char *data;
-    value *values; /* sorted by key */
+    value *values; /* n_values named values, sorted by key */
     size_t n_values;
-    tensor *tensors; /* in the order of the file */
+    tensor *tensors; /* n_tensors tensors in the order of the file */
     const tensor **by_name;
     size_t n_tensors;
 };
 
-/* Element type of GGUF's library ggml: number of elements and of bytes per block. */
+/*
+ * Element type of ggml, the library that defines GGUF: name, number of elements and of bytes per
+ * block.
+ */
 typedef struct {
     uint32_t type;
     const char *name;
@@ -145,7 +149,7 @@ static int take_text(reader *r, const char *what, const char **s, size_t *len, k
 
 /* ---- named values --------------------------------------------------------------------------- */
 
-/* Returns the number of bytes of a key of length `len` that a message shows. */
+/* Returns how many bytes of a key of length `len` an error message shows, at most 80. */
 static int shown(size_t len)
 {
     return len < 80 ? (int)len : 80;
@@ -187,7 +191,7 @@ static int take_value(reader *r, value *v, kvd_err *err)
     if (v->type == LIST) {
         if (take_u32(r, "a list's type", &v->item, err) || take(r, 8, "a list's length", &n, err))
             return -1;
-        if (n > left(r)) /* an item takes at least one byte */
+        if (n > left(r)) /* every list item takes at least one byte */
             return cut(r, "a list", err);
         v->n = (size_t)n;
         v->at = r->at;
@@ -251,7 +255,8 @@ static bool whole_at(const unsigned char *at, uint32_t type, int64_t *out)
     if (!has_sign && u > INT64_MAX)
         return false;
     uint64_t v = u << unused;
-    if (has_sign && v >> 63) /* the sign is extended into the higher bits */
+    /* The sign of a negative number is extended into the unused higher bits. */
+    if (has_sign && v >> 63)
         v = unused ? v >> unused | ~(UINT64_MAX >> unused) : v;
     else
         v >>= unused;
@@ -402,7 +407,8 @@ static int take_shape(reader *r, tensor *t, kvd_err *err)
         return kvd_fail(err, "has %" PRIu32 " dimensions, not 1 to %d", rank, KVD_TENSOR_RANK);
     t->rank = (int)rank;
     t->n = 1;
-    for (size_t i = rank; i-- > 0;) { /* the file lists the dimension of columns first */
+    /* GGUF lists the fastest-varying dimension (columns) first, kvd_tensor last. */
+    for (size_t i = rank; i-- > 0;) {
         if (take(r, 8, "a dimension", &dim, err))
             return -1;
         t->dims[i] = (size_t)dim;
@@ -486,7 +492,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
                             t->name, at, t->bytes, available);
         at += t->bytes;
     }
-    if (available - at >= step) /* more than padding */
+    if (available - at >= step) /* more than alignment padding follows the last tensor */
         return kvd_fail(err, "%zu bytes after the last tensor", available - at);
     return 0;
 }
@@ -495,9 +501,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /*
-     * smallest number of bytes that a named value and the description of a tensor take in the file
-     */
+    /* Smallest number of bytes that a named value and a tensor's description take in the file. */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;
@@ -619,8 +623,8 @@ size_t kvd_gguf_find(const kvd_gguf *g, const char *name)
 }
 
 /*
- * Sets *packing to the packing that has the name of ggml's type `type`. Returns false if there is
- * none.
+ * Sets *packing to the quantised format whose name is that of ggml's type `type`. Returns false if
+ * there is none.
  */
 static bool find_packing(const char *type, kvd_packing *packing)
 {

@@ -1,9 +1,9 @@
 /*
- * Reads one memory-mapped GGUF file: named values, then tensors
- * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Versions 2 and 3, little-endian.
- * Before a value or a tensor is returned, everything is checked: counts and lengths against the
- * file's size, types, unique names, and tensors stored one after another in the order of the list,
- * with nothing but alignment padding between them, as llama.cpp requires.
+ * Reads one memory-mapped GGUF file, versions 2 and 3, little-endian: named values, then tensors
+ * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Before a value or a tensor is
+ * returned, the whole file is checked: counts and lengths against the file's size, types, and
+ * unique names. As llama.cpp requires, tensors must follow one another in the order of their list,
+ * with only alignment padding between them.
  */
 #ifndef KVD_MODEL_CHECKPOINT_GGUF_H
 #define KVD_MODEL_CHECKPOINT_GGUF_H
@@ -16,14 +16,14 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/tensor.h"
 
-enum { KVD_GGUF_NAME = 64 }; /* bytes of a tensor's name, including its zero */
+enum { KVD_GGUF_NAME = 64 }; /* size of a tensor's name in bytes, including the terminating zero */
 
 typedef struct kvd_gguf kvd_gguf;
 
 kvd_gguf *kvd_gguf_open(const char *path, kvd_err *err);
 /*
- * Opens a GGUF file as kvd_gguf_open does, from bytes in memory, which the caller must keep until
- * close. Messages call the file `name`.
+ * Opens a GGUF file from bytes in memory, as kvd_gguf_open does from a path. The caller must keep
+ * the bytes until kvd_gguf_close. Error messages call the file `name`.
  */
 kvd_gguf *kvd_gguf_parse(const char *name, const void *bytes, size_t len, kvd_err *err);
 void kvd_gguf_close(kvd_gguf *g);
@@ -33,19 +33,20 @@ const char *kvd_gguf_path(const kvd_gguf *g);
 /* ---- named values -------------------------------------------------------------------------- */
 
 /*
- * Each function looks up a named value. It returns 0 if the key is found, 1 without a message if
- * there is no such key, and -1 with *err if the value has another type.
+ * Functions that look up a named value (metadata) of the GGUF file. Each returns 0 if the key is
+ * found, 1 without a message if there is no such key, and -1 with *err if the value has another
+ * type.
  */
 
-/* Looks up an integer of any width. */
+/* Looks up an integer value of any size and signedness. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
 /* Looks up a real number stored as f32 or f64. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* Looks up a string, which may hold any bytes and is not zero-terminated. */
+/* Looks up a string value, which may contain any bytes and is not zero-terminated. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
-/* Iterator over a list of values. A zeroed iterator is at its end. */
+/* Iterator over the items of a list value. A zeroed iterator is at its end. */
 typedef struct {
     const unsigned char *at;
     uint32_t type;
@@ -56,8 +57,8 @@ int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 /*
- * Return the next item of the list, whose items have the type of the function's name, or false at
- * the end.
+ * Store the next item of the list in *out (or *s and *len) and return true, or return false at the
+ * end. The list must hold items of the type in the function's name.
  */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
@@ -66,70 +67,69 @@ bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
 /* ---- tensors of the file ------------------------------------------------------------------- */
 
 size_t kvd_gguf_count(const kvd_gguf *g);
-/* Returns the name of tensor i, in the order of the file; valid until close. */
+/* Returns the name of tensor i, counted in the order of the file; valid until kvd_gguf_close. */
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
-/* Returns the index of a tensor, or kvd_gguf_count if there is none of that name. */
+/* Returns the index of the tensor `name`, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
 /*
- * Fills *out with tensor i, its dimensions as [rows][columns]. Returns -1 with *err if its type is
- * not supported.
+ * Fills *out with tensor i of the file; its dimensions are [rows][columns]. Returns -1 with *err if
+ * its type is not supported.
  */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /*
- * Reads a model from a GGUF file: its configuration, and its tensors under the names that the
- * family has in Hugging Face checkpoints (family.h). Rows that the conversion to GGUF reordered
- * (queries and keys of llama, the three parts of Falcon's attention) are read in their original
- * order.
+ * Reads a model from a GGUF file: its configuration, and its tensors under their Hugging Face names
+ * (family.h). The conversion to GGUF reorders some rows (queries and keys of llama, Q, K and V of
+ * Falcon); they are read in their original order.
  */
 
 typedef struct kvd_gguf_model kvd_gguf_model;
 
 /*
- * Opens the file `path` and fills *c. Returns NULL with *err on failure, also if the file holds a
- * tensor that a model of this configuration does not have.
+ * Opens the GGUF file `path` and fills *c with its configuration. On failure returns NULL and fills
+ * *err. Also fails if the file has a tensor that a model of this configuration does not have.
  */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
 /*
- * Opens a GGUF model as kvd_gguf_model_open does, from bytes in memory, which the caller must keep
- * until close. Messages call the file `name`.
+ * Opens a GGUF model from bytes in memory, as kvd_gguf_model_open does from a path. The caller must
+ * keep the bytes until kvd_gguf_model_close. Error messages call the file `name`.
  */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
 /*
- * Return the number of tensors that are parts of the model, and the name of tensor i in the order
- * of the file; names are valid until close.
+ * kvd_gguf_model_count returns the number of tensors that are weights of the model,
+ * kvd_gguf_model_name the Hugging Face name of tensor i in the order of the file. Names are valid
+ * until kvd_gguf_model_close.
  */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
 /*
- * Finds a tensor by its Hugging Face name. Returns 0 and fills *out, 1 without a message if there
- * is no such tensor, or -1 with *err if its type is not supported.
+ * Finds a tensor of the GGUF model by its Hugging Face name. Returns 0 and fills *out, 1 without a
+ * message if there is no such tensor, or -1 with *err if its type is not supported.
  */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 
 /* Returns true if the file holds a tokenizer. */
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
-/* Reads the configuration of a GGUF file by rebuilding the config.json of its model. */
-
 /*
- * Returns true if the tensor is a part of the configuration rather than a weight: the divisors of
+ * Returns true if the tensor belongs to the configuration and is not a weight: the divisors of
  * RoPE's frequencies.
  */
 bool kvd_gguf_is_setting(const char *tensor);
 
 /*
- * Fills *c from a GGUF file of the architectures llama (Llama, Mistral, Yi, Mixtral), qwen2, qwen3,
- * qwen2moe, qwen3moe, gpt-oss, phi3 and falcon. The values are renamed to the keys of config.json
- * and read as config.h reads them, so sizes and ranges have the checks of config.json, and messages
- * use its names. Returns 0, or -1 with *err.
+ * Fills *c from a GGUF file of the architectures llama (Llama, Mistral, Yi, Mixtral), qwen2,
+ * qwen2moe, qwen3, qwen3moe, gpt-oss, phi3, falcon, gemma2, gemma3, olmo2, glm4 and starcoder2. The
+ * values are renamed to the keys of config.json and read as config.h describes, so they pass the
+ * same checks, and messages use the names of config.json. Returns 0, or -1 with *err.
  *
- * Also refuses models in several files, experts, scales and windows that the family does not have,
- * partial RoPE, and key and value heads of different sizes.
+ * Also fails for models in several files, key and value heads of different sizes, partial RoPE
+ * (except in phi3 and glm4), and for experts, scales and sliding windows that the reader of the
+ * architecture does not support.
  */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 

@@ -20,9 +20,9 @@ bool kvd_gguf_is_setting(const char *tensor)
 
 typedef struct {
     const kvd_gguf *g;
-    const char *arch; /* architecture, the prefix of its keys */
+    const char *arch; /* architecture of the model, the prefix of its GGUF keys */
     json_t *root;
-    bool experts; /* the family has routed experts */
+    bool experts; /* true if the model family has routed experts */
 } builder;
 
 static bool has(const builder *b, const char *tensor)
@@ -37,7 +37,7 @@ static bool has_in_layers(const builder *b, const char *part)
     return has(b, name);
 }
 
-/* Sets a key of the object; takes ownership of `value`, also on failure. */
+/* Sets `key` of the JSON object to `value`; takes ownership of `value`, also on failure. */
 static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 {
     return value && json_object_set_new(object, key, value) == 0
@@ -46,8 +46,8 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 }
 
 /*
- * Read an integer or real value as kvd_gguf_whole and kvd_gguf_real do; `key` is written after the
- * name of the architecture, as in "llama.block_count".
+ * Read an integer or real value of the GGUF file as kvd_gguf_whole and kvd_gguf_real do. The name
+ * of the architecture is put before `key`, as in "llama.block_count".
  */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
@@ -65,8 +65,8 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
 }
 
 /*
- * Copies an integer value of the GGUF file to the key `to` of the rebuilt config.json. An absent
- * value is left out; the family decides whether it is required.
+ * Copies an integer value of the GGUF file to the key `to` of the rebuilt config.json. If the value
+ * is absent, the key is left out; the reader of config.json decides whether it is required.
  */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
@@ -122,9 +122,9 @@ static bool is(const builder *b, const char *arch)
 }
 
 /*
- * Fails if the GGUF file has a value that kvdim does not support, such as experts of a family
- * without them, a model in several files, a scale or cap, or keys and values of different widths.
- * For scales and caps, 0 and 1 have no effect and are accepted.
+ * Fails if the GGUF file has a value that kvdim does not support: routed experts of a family
+ * without them, a model in several files, a scale or cap, or key and value heads of different
+ * sizes. Scales and caps of 0 or 1 have no effect and are accepted.
  */
 static int refuse(const builder *b, kvd_err *err)
 {
@@ -157,7 +157,10 @@ static int refuse(const builder *b, kvd_err *err)
                             wholes[i], whole);
     }
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
-        /* put_gemma reads the caps of scores and logits of these two architectures */
+        /*
+         * Caps (soft limits) of attention scores and logits are supported for gemma2 and gemma3:
+         * put_gemma reads them.
+         */
         if (strstr(reals[i], "softcapping") && (is(b, "gemma2") || is(b, "gemma3")))
             continue;
         const int status = arch_real(b, reals[i], &real, err);
@@ -178,7 +181,7 @@ static int refuse(const builder *b, kvd_err *err)
 
 /* ---- RoPE settings -------------------------------------------------------------------------- */
 
-/* Stores the RoPE frequency divisors that a tensor holds as a JSON list under `key`. */
+/* Stores the RoPE frequency divisors of the GGUF tensor `tensor` as a JSON list under `key`. */
 static int put_divisors(const builder *b, json_t *rope, const char *key, const char *tensor,
                         kvd_err *err)
 {
@@ -208,8 +211,8 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
 }
 
 /*
- * Stores the RoPE frequency divisors of Llama 3.1 and later, whose GGUF files hold the divisors
- * instead of the parameters that determine them.
+ * Stores the RoPE frequency divisors of Llama 3.1 and later. Their GGUF files hold the divisors in
+ * a tensor instead of the parameters from which config.json computes them.
  */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
@@ -243,8 +246,8 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
 }
 
 /*
- * Stores YaRN settings. The factor on cosines and sines is computed from the scaling factor, as in
- * llama.cpp.
+ * Stores the YaRN settings of RoPE. The factor on cosines and sines is computed from the scaling
+ * factor, as in llama.cpp.
  */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
@@ -342,9 +345,9 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Stores the settings of routed experts. No value of the file tells whether the probabilities of
- * the chosen experts are divided by their sum; llama.cpp does so in every architecture but
- * qwen2moe.
+ * Stores the settings of routed experts. GGUF files do not tell whether the probabilities of the
+ * chosen experts are divided by their sum. As in llama.cpp, they are divided for every architecture
+ * except qwen2moe.
  */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
@@ -366,8 +369,9 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Stores the settings of gpt-oss. Which layers have the sliding window is not stored: the reader of
- * this family puts it in every second layer. put_yarn stores that its YaRN ramp is not truncated.
+ * Stores the settings of gpt-oss. The file does not tell which layers have the sliding window; the
+ * reader of config.json gives it to every second layer. put_yarn stores that the ends of YaRN's
+ * ramp are not rounded.
  */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
@@ -384,9 +388,10 @@ static int put_gpt_oss(builder *b, kvd_err *err)
 }
 
 /*
- * Stores settings of Gemma. The scale of attention scores is not in the file; llama.cpp derives it
- * from the size of the model. The window is in every second layer of Gemma 2, and in all but every
- * sixth layer of Gemma 3 unless the file has another number.
+ * Stores the settings of Gemma. The file does not contain the scale of attention scores; as in
+ * llama.cpp, it is derived from the size of the model. Every second layer of Gemma 2 has the
+ * sliding window. In Gemma 3 all layers but every sixth have it, unless the file states another
+ * period.
  */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
@@ -408,7 +413,10 @@ static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
     return put(b->root, "query_pre_attn_scalar", json_real(scalar), err);
 }
 
-/* Stores the fraction of each head that RoPE rotates, for families that may rotate only a part. */
+/*
+ * Stores the fraction of each head's dimensions that RoPE rotates, for families in which it may be
+ * below 1.
+ */
 static int put_partial(builder *b, kvd_err *err)
 {
     int64_t rotated = 0, d_head = 0, wide = 0, heads = 1;
@@ -426,7 +434,10 @@ static int put_partial(builder *b, kvd_err *err)
                    ? 0
                    : kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                               b->arch, rotated, d_head);
-    /* half a dimension is added, so that the reader, which rounds down, gets the right number */
+    /*
+     * Half a dimension is added, so that the reader of config.json, which rounds down, gets the
+     * right number of dimensions.
+     */
     return put(b->root, "partial_rotary_factor",
                json_real(((double)rotated + 0.5) / (double)d_head), err);
 }
@@ -442,7 +453,10 @@ static int put_starcoder2(builder *b, kvd_err *err)
                : 0;
 }
 
-/* Determines which variant of Falcon the file holds from its tensors, because no value tells it. */
+/*
+ * Determines which variant of Falcon the file holds from its tensors, because no GGUF value tells
+ * it.
+ */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;
@@ -549,7 +563,7 @@ int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
     if (kvd_config_parse(kvd_gguf_path(g), text, strlen(text), c, err) == 0) {
         c->experts_apart = true;
         status = check_rotated(&b, c, err) ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
-        /* The conversion to GGUF has added 1 to the gains of the norms. */
+        /* The conversion to GGUF has already added 1 to the gains of the norms. */
         c->norm_plus_one = false;
     }
 done:

@@ -10,17 +10,17 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    bool column; /* the file has a vector in place of a matrix of one row */
+    bool column; /* true if the GGUF file stores a vector in place of a matrix of one row */
     /*
-     * index of this expert among the n_experts experts that the tensor holds; n_experts is 0 for
-     * other tensors
+     * If the tensor holds n_experts routed experts, the index of this entry's expert among them;
+     * n_experts is 0 for other tensors.
      */
     size_t expert, n_experts;
 } entry;
 
 struct kvd_gguf_model {
     kvd_gguf *file;
-    entry *entries; /* in the order of the file */
+    entry *entries; /* n tensors of the model in the order of the file */
     const entry **by_name;
     size_t n;
     size_t d_head, group, n_kv_heads;
@@ -63,8 +63,9 @@ static const struct {
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
 /*
- * Finds the part that one of Falcon's norm tensors belongs to. "attn_norm" is in every file; in
- * variants with two norms per layer it is the norm of the feed-forward block.
+ * Finds which norm (part) Falcon's tensor `name` is. Every file has "attn_norm". In variants with
+ * two norms per layer, that is the norm of the feed-forward block. Returns false for other names
+ * and variants.
  */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
@@ -90,7 +91,10 @@ static bool find_part(const kvd_config *c, const char *name, bool layer, kvd_par
     return false;
 }
 
-/* Splits "blk.12.attn_q.weight" into 12, "attn_q" and weight or bias. */
+/*
+ * Splits a GGUF tensor name such as "blk.12.attn_q.weight" into layer number 12, "attn_q", and
+ * weight or bias.
+ */
 static bool split(const char *tensor, bool *layer, int *number, char part[KVD_GGUF_NAME],
                   bool *bias)
 {
@@ -124,9 +128,9 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
 }
 
 /*
- * Fills the entries of a tensor in the index of names: one entry, or one for each expert that the
- * tensor holds. Returns their number, or 0 if a model of this configuration does not have the
- * tensor.
+ * Fills the index entries of a GGUF tensor, which map Hugging Face names to it: one entry, or one
+ * per expert if the tensor holds several experts. Returns the number of entries, or 0 if a model of
+ * this configuration does not have the tensor.
  */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
@@ -194,7 +198,10 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
 
 /* ---- public functions ------------------------------------------------------------------------ */
 
-/* Builds the model from an opened file; takes ownership of `file`, which may be NULL. */
+/*
+ * Builds the model from an opened GGUF file; takes ownership of `file`. Returns NULL if `file` is
+ * NULL.
+ */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)
@@ -280,7 +287,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    kvd_err ignored; /* present, though not as text: reading it reports that */
+    /* A value of a wrong type counts as a tokenizer; reading it fails later. */
+    kvd_err ignored;
     const char *s;
     size_t len;
     return kvd_gguf_text(m->file, "tokenizer.ggml.model", &s, &len, &ignored) != 1;

@@ -9,20 +9,24 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 typedef enum { ONCE, PER_LAYER } repeat;
 
 /*
- * One kind of tensor in the file, such as all wq; the tensors of all layers of a kind are
- * consecutive. Sizes are in elements of one layer.
+ * One kind of tensor in the file, such as all matrices wq; the tensors of this kind of all layers
+ * are consecutive. Sizes are those of one layer's tensor.
  */
 typedef struct {
-    const char *name; /* Hugging Face name, after "model.layers.N." if PER_LAYER; "" is skipped */
+    /*
+     * Hugging Face name; if PER_LAYER, the part of the name after "model.layers.N.". Tensors with
+     * name "" are not read.
+     */
+    const char *name;
     repeat repeat;
-    size_t rows, cols; /* cols 0: rank 1 */
+    size_t rows, cols; /* cols is 0 for a vector of `rows` elements */
 } part;
 
 enum { N_PARTS = 14 };
 
 /*
- * Lists the parts in the order of the file. Their counts cannot overflow, because every size is at
- * most KVD_CONFIG_MAX_SIZE.
+ * Lists the kinds of tensors in the order of the file. Numbers of elements cannot overflow, because
+ * every size is at most KVD_CONFIG_MAX_SIZE.
  */
 static int list_parts(const kvd_config *c, part *p)
 {
@@ -38,12 +42,12 @@ static int list_parts(const kvd_config *c, part *p)
         {"self_attn.v_proj.weight", PER_LAYER, kv, d},
         {"self_attn.o_proj.weight", PER_LAYER, d, q},
         {"post_attention_layernorm.weight", PER_LAYER, d, 0},
-        {"mlp.gate_proj.weight", PER_LAYER, f, d}, /* w1 */
-        {"mlp.down_proj.weight", PER_LAYER, d, f}, /* w2 */
-        {"mlp.up_proj.weight", PER_LAYER, f, d},   /* w3 */
+        {"mlp.gate_proj.weight", PER_LAYER, f, d}, /* called w1 in llama2.c */
+        {"mlp.down_proj.weight", PER_LAYER, d, f}, /* called w2 in llama2.c */
+        {"mlp.up_proj.weight", PER_LAYER, f, d},   /* called w3 in llama2.c */
         {"model.norm.weight", ONCE, d, 0},
-        {"", ONCE, table, 0}, /* cosines */
-        {"", ONCE, table, 0}, /* sines */
+        {"", ONCE, table, 0}, /* RoPE cosines, not read */
+        {"", ONCE, table, 0}, /* RoPE sines, not read */
         {"lm_head.weight", ONCE, v, d},
     };
     memcpy(p, all, sizeof all);
@@ -60,7 +64,10 @@ static size_t part_copies(const kvd_config *c, const part *p)
     return p->repeat == PER_LAYER ? (size_t)c->n_layers : 1;
 }
 
-/* Computes the bytes of a whole file with this shape; returns -1 if they do not fit in size_t. */
+/*
+ * Computes the size in bytes of a llama2.c file of a model with this configuration. Returns -1 if
+ * the size overflows.
+ */
 static int file_bytes(const kvd_config *c, size_t *bytes)
 {
     part p[N_PARTS];
@@ -87,8 +94,8 @@ static int32_t int_at(const unsigned char *bytes, int i)
 }
 
 /*
- * Returns the name of the format that the first bytes belong to, if it is one of the other formats
- * with the ending .bin, or NULL.
+ * If the first bytes of the file identify another format with the ending .bin, returns the name of
+ * that format, else NULL.
  */
 static const char *other_format(const unsigned char *bytes)
 {
@@ -177,8 +184,8 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     c->rope_scaling = KVD_ROPE_DEFAULT;
     c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = 1;
     /*
-     * These are the ids of llama2.c's begin and end tokens; -1 if the vocabulary is too small for
-     * them.
+     * llama2.c fixes the ids of the begin and end tokens at 1 and 2. They are -1 if the vocabulary
+     * is too small to contain them.
      */
     c->bos_id = c->vocab_size > 1 ? 1 : -1;
     c->eos_id = c->vocab_size > 2 ? 2 : -1;
@@ -186,8 +193,8 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
 }
 
 /*
- * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight" into 12 and
- * "mlp.up_proj.weight". Returns NULL for names that are not a layer's.
+ * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight": *layer becomes 12, and the
+ * returned text is "mlp.up_proj.weight". Returns NULL for names that are not a layer's.
  */
 static const char *split_layer(const char *name, size_t *layer)
 {

@@ -24,7 +24,7 @@ static float float_of_bf16(uint32_t bits)
     return x;
 }
 
-/* Writes the pairs of random elements first .. first+n-1 to out, two floats each. */
+/* Writes random elements 2 first .. 2 (first + n) - 1, computed in n pairs, to out. */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {
@@ -38,9 +38,10 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 #if defined(__x86_64__)
 
 /*
- * Computes random_element.h for four pairs at a time. A word is the lower half of a 64-bit lane:
- * vpmuludq reads it there, and a product leaves its own lower half there. The upper halves are
- * never used. The compiler alone makes twice as many instructions.
+ * Writes random elements as read_pairs_plain does, four pairs at a time with AVX2. Each 32-bit word
+ * of the Philox state is in the lower half of a 64-bit lane, where the multiplication vpmuludq
+ * reads it; upper halves are never used. Without intrinsics the compiler makes twice as many
+ * instructions.
  */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)

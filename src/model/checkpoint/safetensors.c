@@ -11,19 +11,19 @@
 #include "model/checkpoint/filemap.h"
 
 /*
- * LENGTH_BYTES: bytes of the header length. MAX_HEADER_BYTES: largest header that the format's
- * reference reader accepts.
+ * LENGTH_BYTES: size in bytes of the number at the start of the file, which is the header's length.
+ * MAX_HEADER_BYTES: largest header in bytes that the format's reference reader accepts.
  */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
 /*
- * Table of all dtypes of the format, including unsupported ones, because the sizes of their tensors
- * are checked too.
+ * Row of the table of all dtypes of the format. Unsupported dtypes are listed too, because the
+ * sizes of their tensors are checked.
  */
 typedef struct {
     const char *name;
     unsigned bits;
-    int usable; /* 1 if the dtype is supported, as `type` */
+    int usable; /* 1 if tensors of this dtype can be read, as `type` */
     kvd_dtype type;
 } stored_dtype;
 
@@ -39,11 +39,13 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    const char *name; /* points into the JSON text that kvd_safetensors.header keeps */
+    /* Name of a tensor; points into the JSON text that kvd_safetensors.header keeps. */
+    const char *name;
     const stored_dtype *dtype;
     int rank;
     size_t dims[KVD_TENSOR_RANK];
-    size_t n, begin, end; /* bytes from the start of the data */
+    /* Number of elements, and byte range of the tensor from the start of the file's data. */
+    size_t n, begin, end;
 } entry;
 
 struct kvd_safetensors {
@@ -51,7 +53,7 @@ struct kvd_safetensors {
     kvd_filemap map;
     const unsigned char *data;
     json_t *header;
-    entry *entries; /* sorted by name */
+    entry *entries; /* `count` tensors, sorted by name */
     size_t count;
 };
 
@@ -69,7 +71,10 @@ unsigned kvd_safetensors_bits(const char *dtype)
     return d ? d->bits : 0;
 }
 
-/* Reads a JSON integer that is a size; anything else (true, 1.0, -1) is refused. */
+/*
+ * Reads a JSON integer that is a size, 0 or more. Returns -1 for anything else, such as true, 1.0
+ * or -1.
+ */
 static int read_size(const json_t *value, size_t *out)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -153,7 +158,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* an empty tensor is sorted before the tensor that begins at the same offset */
+    /* At equal begin, an empty tensor is sorted before a tensor with data. */
     return (x->end > y->end) - (x->end < y->end);
 }
 
@@ -366,8 +371,8 @@ struct kvd_safetensors_writer {
     char *path;
     FILE *file;
     const kvd_tensor_spec *spec;
-    size_t n, at; /* number of tensors; index of the tensor whose data comes next */
-    size_t left;  /* bytes that this tensor still lacks */
+    size_t n, at; /* number of tensors; index of the tensor that is being written */
+    size_t left;  /* bytes of this tensor that are not yet written */
 };
 
 /* ---- names and sizes of dtypes --------------------------------------------------------------- */

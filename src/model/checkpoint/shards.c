@@ -165,7 +165,7 @@ int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err)
 }
 
 /*
- * Fails unless a file name in the index is a plain name, without a path that leads to another
+ * Fails unless the file name in the index is a plain name, without a path that leads to another
  * folder.
  */
 static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err)
@@ -180,8 +180,8 @@ static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err
 }
 
 /*
- * Stores the distinct file names of the index's weight map, sorted, in s->name, and allocates room
- * for the files.
+ * Stores the distinct file names in the index's weight_map, sorted, in s->name, and allocates
+ * s->file.
  */
 static int list_files(kvd_shards *s, json_t *map, kvd_err *err)
 {
@@ -225,7 +225,10 @@ done:
     return status;
 }
 
-/* Fails unless the index's weight map and the shards list the same tensors in the same files. */
+/*
+ * Fails unless the index's weight_map and the safetensors files list the same tensors in the same
+ * files.
+ */
 static int check_map(const kvd_shards *s, json_t *map, kvd_err *err)
 {
     const char *tensor;
@@ -315,7 +318,7 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 
 static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
                   biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
-enum { NAME = 160, CODES = 16 }; /* CODES: bytes of the codes of a block */
+enum { NAME = 160, CODES = 16 }; /* CODES: bytes of the 4-bit codes of a block of 32 weights */
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -338,7 +341,9 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
 }
 
 /*
- * Splits the tensor name of an expert, "x.experts.N.y.weight", into its number N and "x.experts.y".
+ * Splits the tensor name of an expert's matrix, such as "x.experts.7.y.weight", into the expert's
+ * index 7 and the name "x.experts.y" of the tensor that stores all experts. Sets *of_bias if the
+ * name ends with ".bias".
  */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
@@ -368,7 +373,7 @@ static int check_count(const char *stored, const kvd_tensor *t, int rank, size_t
     return 0;
 }
 
-/* Finds a tensor with elements of one byte (U8). Fails if the tensor exists with another type. */
+/* Finds a tensor of bytes (dtype U8). Fails if the tensor exists with another dtype. */
 static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kvd_err *err)
 {
     kvd_tensor_spec spec;
@@ -386,7 +391,10 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/* Finds the codes and scales of one expert's MXFP4 matrix. Returns 1 if they are not stored. */
+/*
+ * Finds the codes and scales of one expert's matrix in MXFP4. Returns 1 if the file does not store
+ * them.
+ */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

@@ -6,12 +6,12 @@
 
 typedef struct {
     const unsigned char *first;
-    size_t bytes; /* 0: the tensor is not in a map */
+    size_t bytes; /* size of the pages; 0 if the tensor is not in a mapped file */
 } pages;
 
 /*
- * Returns the memory pages that contain the n bytes at `data`. Whole pages may be used, because a
- * map begins with a page and the rest of its last page is beyond the file.
+ * Returns the memory pages that contain the n bytes at `data`. Rounding to whole pages is safe: a
+ * file map begins at a page, and the rest of its last page is beyond the file.
  */
 static pages pages_around(const void *data, size_t n)
 {
@@ -38,13 +38,14 @@ void kvd_mapped_drop(const void *data, size_t bytes)
 {
     const pages p = pages_around(data, bytes);
     if (p.bytes > 0)
-        /* a failure of this call only leaves the pages in memory */
+        /* If this call fails, the pages only stay in memory. */
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
 /*
- * Reads one byte of every page, because advice is not enough: MADV_WILLNEED reads no further than
- * the device's read-ahead, 128 KiB by default, and MADV_POPULATE_READ requires a recent kernel.
+ * Reads the pages of all tensors ahead by reading one byte of every page. Advice to the kernel is
+ * not enough: MADV_WILLNEED reads no further than the device's read-ahead, 128 KiB by default, and
+ * MADV_POPULATE_READ requires a recent kernel.
  */
 static void *touch(void *of)
 {

@@ -8,8 +8,8 @@
 #include "common/half.h"
 
 /*
- * Numbers of elements of quantised blocks: small blocks, halves of them, and large blocks. GROUPS:
- * groups of 16 elements in a large block.
+ * Numbers of elements: of a small and a large quantised block, of half a small block. GROUPS:
+ * number of groups of 16 elements in a large block.
  */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
@@ -43,8 +43,8 @@ static int as_signed(unsigned char byte)
 /* ---- quantised blocks of 32 elements --------------------------------------------------------- */
 
 /*
- * Returns the 4-bit code of element i of a block. The low halves of the 16 bytes hold elements 0 to
- * 15, the high halves elements 16 to 31.
+ * Returns the 4-bit code of element i of a block of 32. The low halves of the 16 bytes at q hold
+ * the codes of elements 0 to 15, the high halves those of elements 16 to 31.
  */
 static int nibble(const unsigned char *q, size_t i)
 {
@@ -52,8 +52,8 @@ static int nibble(const unsigned char *q, size_t i)
 }
 
 /*
- * Returns the highest bit of the 5-bit code of element i of a Q5_0 or Q5_1 block, from 32 bits in
- * little-endian order.
+ * Returns the highest bit of the 5-bit code of element i of a Q5_0 or Q5_1 block, as 0 or 16.
+ * `high` holds one such bit per element, 32 bits in little-endian order.
  */
 static int fifth(const unsigned char *high, size_t i)
 {
@@ -82,16 +82,13 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
 }
 
 /*
- * Values of the 4-bit floating-point codes E2M1: a sign, two bits of exponent, one of mantissa.
+ * Values of the 4-bit floating-point format E2M1: a sign, two bits of exponent, one of mantissa.
  * Code 8 is -0.
  */
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/*
- * Returns 2^(scale - 127), the power of two that a byte in format E8M0 encodes. Every power but
- * that of 255 is a float32.
- */
+/* Returns 2^(scale - 127), the power of two that a byte in format E8M0 encodes, or NaN for 255. */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -108,8 +105,8 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 /* ---- quantised blocks of 256 elements -------------------------------------------------------- */
 
 /*
- * Dequantises a Q2_K block: 16 bytes with a 4-bit scale and a 4-bit minimum each, 64 bytes of 2-bit
- * codes, then the float16 factors d and m.
+ * Dequantises a Q2_K block of 256 weights. It consists of 16 bytes, each with a 4-bit scale and a
+ * 4-bit minimum of 16 weights, 64 bytes of 2-bit codes, and the float16 factors d and m.
  */
 static void read_q2_k(const unsigned char *b, float *out)
 {
@@ -122,8 +119,8 @@ static void read_q2_k(const unsigned char *b, float *out)
 }
 
 /*
- * Dequantises a Q3_K block: bit 2 of the codes [32 bytes], bits 0 and 1 [64], 6-bit scales [12],
- * then the float16 factor d.
+ * Dequantises a Q3_K block of 256 weights. It consists of bit 2 of the codes (32 bytes), bits 0 and
+ * 1 (64 bytes), 6-bit scales (12 bytes), and the float16 factor d.
  */
 static void read_q3_k(const unsigned char *b, float *out)
 {
@@ -143,8 +140,8 @@ static void read_q3_k(const unsigned char *b, float *out)
 }
 
 /*
- * Unpacks the 6-bit scale and minimum of group g of 32 elements of a Q4_K or Q5_K block from its 12
- * bytes of scales.
+ * Unpacks the 6-bit scale and minimum of group g (32 weights) of a Q4_K or Q5_K block from the
+ * block's 12 bytes of scales at p.
  */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
@@ -158,8 +155,9 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
 }
 
 /*
- * Dequantises a Q4_K block: float16 factors d and m, scales [12 bytes], 4-bit codes [128]. Q5_K has
- * bit 4 of the codes [32] before them.
+ * Dequantises a Q4_K or Q5_K block of 256 weights. It consists of float16 factors d and m, scales
+ * (12 bytes) and 4-bit codes (128 bytes). In Q5_K, bit 4 of the codes (32 bytes) comes before the
+ * 4-bit codes.
  */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
@@ -179,8 +177,8 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 }
 
 /*
- * Dequantises a Q6_K block: bits 0 to 3 of the codes [128 bytes], bits 4 and 5 [64], signed scales
- * [16], then the float16 factor d.
+ * Dequantises a Q6_K block of 256 weights. It consists of bits 0 to 3 of the codes (128 bytes),
+ * bits 4 and 5 (64 bytes), signed scales (16 bytes), and the float16 factor d.
  */
 static void read_q6_k(const unsigned char *b, float *out)
 {
@@ -258,7 +256,10 @@ int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err)
     return 0;
 }
 
-/* Writes elements first .. first+n-1 of the tensor to out as float32, in the order of the file. */
+/*
+ * Writes elements first .. first+n-1 of the tensor to out as float32, in the order in which the
+ * file stores them.
+ */
 static void read_stored(const kvd_tensor *t, size_t first, size_t n, float *out)
 {
     const unsigned char *data = t->data;

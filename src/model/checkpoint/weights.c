@@ -16,7 +16,7 @@ static bool is_matrix_of_layers(kvd_part part)
            part == KVD_PART_LATENT_UP || part >= KVD_PART_EXPERT_GATE;
 }
 
-/* Returns true if the model stores the gain of the norm `part` less 1 (as Gemma does). */
+/* Returns true if `part` is the gain of a norm that the model stores less 1 (as Gemma does). */
 static bool is_plus_one(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -53,7 +53,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Random gains are made as 1, not as a gain less 1. */
+    /* Generated random gains are 1, not 1 less 1, so nothing is added to them. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     if (!bias && is_matrix_of_layers(part))
@@ -81,7 +81,10 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/* Reads elements first .. first+n-1 of the part in runs that are consecutive in the tensor. */
+/*
+ * Reads elements first .. first+n-1 of the weight matrix *w as float32. Its rows may be scattered
+ * over the stored tensor, so each run of consecutive elements is read on its own.
+ */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {
@@ -103,8 +106,8 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
 }
 
 /*
- * Reads elements as read_piece does, quantised to w->bits. Reads whole groups, whose ends may be
- * outside the requested range.
+ * Reads elements as read_piece does, and quantises them to w->bits bits. Quantisation groups are
+ * read whole, even if they begin or end outside the requested range.
  */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {

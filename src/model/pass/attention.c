@@ -10,8 +10,10 @@
 #include "model/pass/blocks.h"
 
 /*
- * Computes attention of query rows first .. first+rows-1 of one head. Rows of `scores` are lds
- * elements apart; column 0 of it is key `from`, and every row is written up to column `width`.
+ * Computes attention of one head for the queries of tokens first .. first+rows-1; q and out point
+ * to the first of them. `from` is the first key that any of these queries sees. `scores` is scratch
+ * whose rows are lds floats apart: row i is query first + i, column j is key from + j. On return it
+ * holds probabilities, and zeros up to column `width` for keys that the query does not see.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
@@ -114,9 +116,7 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
                  group = heads / (size_t)c->n_kv_heads;
     const size_t ldq = heads * d, ldk = (size_t)c->n_kv_heads * d;
 
-    /*
-     * Dense attention keeps no keys of earlier batches, so it cannot continue a running sequence.
-     */
+    /* Dense attention keeps no keys of earlier batches, so a batch cannot continue a sequence. */
     assert(!in->start);
     size_t longest = 0;
     for (size_t s = 0; s < in->n_sequences; s++)

@@ -18,45 +18,69 @@
 #include "model/pass/vector.h"
 
 enum {
-    MOST_ROWS = 256, /* most rows of a block between two attentions, as in forward.c */
+    /*
+     * Largest number of token rows that a thread takes through all steps between two attentions (as
+     * in forward.c).
+     */
+    MOST_ROWS = 256,
     FEWEST_ROWS = 32,
-    PIECE = 256,                  /* rows whose logits are in memory at one time */
-    HEAD_SLAB = 16 * 1024 * 1024, /* bytes of the head that are in float32 at one time */
+    /* Number of token rows whose logits are in memory at one time. */
+    PIECE = 256,
+    /* Bytes of the output head that are in memory as float32 at one time. */
+    HEAD_SLAB = 16 * 1024 * 1024,
 };
 
 struct kvd_backward {
     const kvd_config *c;
-    kvd_experts *experts; /* NULL: no layer has routed experts */
-    kvd_forward *forward; /* computes the embedding and the head */
+    kvd_experts *experts; /* NULL if no layer has routed experts */
+    kvd_forward *forward; /* computes the embedding and the logits */
     kvd_dense_attention dense;
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
-    kvd_weight *part; /* [n_layers][KVD_LAYER_WEIGHTS] */
+    /* Weights of the n_layers layers: [n_layers][KVD_LAYER_WEIGHTS]. */
+    kvd_weight *part;
     kvd_weight head;
-    float *final_gain, *final_bias, *project_out; /* NULL if the model has none */
-    float *layer;                                 /* converted weights of one layer */
     /*
-     * [slab_rows] rows of the output head converted to float32; NULL if the head is used in place
+     * Gain and bias of the final norm, and projection before the output head; NULL if the model has
+     * none.
+     */
+    float *final_gain, *final_bias, *project_out;
+    float *layer; /* float32 copies of the weights of one layer */
+    /*
+     * Buffer for slab_rows rows of the output head, converted to float32; NULL if the file stores
+     * the head in float32.
      */
     float *slab;
     size_t slab_rows;
     /*
-     * [n_layers + 1][max_tokens][d_model] residual that enters each layer, then the last layer's
-     * output
+     * Residual stream [n_layers + 1][max_tokens][d_model]: the input of each layer, then the output
+     * of the last layer.
      */
     float *x;
-    float *dx;                                /* [max_tokens][d_model] */
-    float *q, *o, *dq, *d_o, *dq_pre;         /* [max_tokens][width_q] */
-    float *k, *v, *dk, *dv, *dk_pre, *dk_raw; /* [max_tokens][width_k] */
-    float *in;                                /* [max_tokens][d_model] */
+    /* Gradient with respect to the residual stream: [max_tokens][d_model]. */
+    float *dx;
+    /*
+     * Queries, attention output, and gradients of both and of the queries before RoPE:
+     * [max_tokens][width_q].
+     */
+    float *q, *o, *dq, *d_o, *dq_pre;
+    /*
+     * Keys, values, gradients of both, gradients of keys before RoPE and before the norm of K:
+     * [max_tokens][width_k].
+     */
+    float *k, *v, *dk, *dv, *dk_pre, *dk_raw;
+    /* Input of the projections to Q, K and V: [max_tokens][d_model]. */
+    float *in;
     float *cosine, *sine, *minus_sine;
     uint32_t *position, *rope_row;
     float *logits, *d_embedded;
-    float *capped; /* logits after their softcap, [piece][vocab]; NULL without one */
-    float *work;   /* scratch of all threads */
+    /* Logits after the softcap: [PIECE][vocab]; NULL if the model has no softcap. */
+    float *capped;
+    float *work; /* scratch of all threads */
     size_t block, work_size, work_n;
     bool draws;
     uint64_t seed;
-    double *drawn; /* [max_tokens] uniform in [0, 1) for each row */
+    /* For each of max_tokens tokens a random number in [0, 1), from which its target is drawn. */
+    double *drawn;
 };
 
 /* ---- creating and freeing -------------------------------------------------------------------- */
@@ -74,8 +98,8 @@ static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
 }
 
 /*
- * Reads a part of the model in float32 into *out, which becomes NULL if the model does not have the
- * part.
+ * Reads a weight of the model as float32 into *out, or sets *out to NULL if the model does not have
+ * the weight.
  */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, float **out, kvd_err *err)
 {
@@ -211,7 +235,7 @@ void kvd_backward_free(kvd_backward *w)
     free(w);
 }
 
-/* ---- recomputing a layer forward ------------------------------------------------------------- */
+/* ---- recomputing a layer's forward pass ------------------------------------------------------ */
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -224,8 +248,8 @@ static float *work_of_thread(const kvd_backward *w)
 }
 
 /*
- * Chooses the number of rows per block, so that every thread has at least one block, and allocates
- * the scratch of every thread.
+ * Chooses the number of token rows per block such that every thread has a block, and allocates the
+ * scratch of every thread.
  */
 static int reserve_work(kvd_backward *w, const kvd_batch *b, kvd_err *err)
 {
@@ -250,13 +274,15 @@ static float *entering(const kvd_backward *w, int layer)
     return w->x + (size_t)layer * w->max_tokens * w->d;
 }
 
-/* Returns the index of the first element of the RoPE tables that a layer reads. */
+/* Returns the index of the first element of the RoPE tables that this layer reads. */
 static size_t tables_of(const kvd_backward *w, int layer)
 {
     return kvd_batch_rope_layer(w->c, w->max_len, layer) * ((size_t)w->c->d_head / 2);
 }
 
-/* Recomputes queries, keys, values and attention output of a layer from its input x. */
+/*
+ * Recomputes queries, keys, values and attention output of a layer from the layer's stored input.
+ */
 static int attention_of(kvd_backward *w, const kvd_batch *b, int layer,
                         const kvd_layer_weights *weights, kvd_err *err)
 {
@@ -337,8 +363,8 @@ void kvd_backward_draw(kvd_backward *w, uint64_t seed)
 }
 
 /*
- * Samples a token: returns the first token at which the cumulative probability exceeds u, a random
- * number in [0, 1).
+ * Draws a token from the softmax of the logits: returns the first token at which the cumulative
+ * probability exceeds u, a random number in [0, 1).
  */
 static uint32_t token_at(const float *logits, size_t vocab, double u)
 {
@@ -356,8 +382,8 @@ static uint32_t token_at(const float *logits, size_t vocab, double u)
 }
 
 /*
- * Replaces the logits of one row by the gradient of -log softmax(logits)[target], and returns this
- * loss.
+ * Computes the loss -log softmax(logits)[target] of one token row and returns it. Replaces the
+ * logits by the gradient of this loss.
  */
 KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
@@ -376,20 +402,26 @@ KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uin
 #pragma omp simd
     for (size_t j = 0; j < vocab; j++)
         logits[j] *= inverse;
-    /* The largest term of the sum is 1, so a sum below 1 is a rounding error. */
+    /* The largest term of the sum is exp(0) = 1, so a sum below 1 is a rounding error. */
     const double loss = log(fmax(sum, 1)) + (double)top - (double)of_target;
-    logits[target] = (float)expm1(-loss); /* p - 1 without cancellation */
+    logits[target] = (float)expm1(-loss); /* p(target) - 1 without cancellation */
     return loss;
 }
 
-/* Multiplies dx [n] by the derivative of softcap * tanh(x / softcap), given that value. */
+/*
+ * Multiplies dx [n] by the derivative of value = softcap * tanh(x / softcap), computed from
+ * `value`.
+ */
 static void through_softcap(const float *value, size_t n, float softcap, float *dx)
 {
     for (size_t i = 0; i < n; i++)
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/* Computes d_embedded [rows][d_embed] = d_logits [rows][vocab] times the head. */
+/*
+ * Computes d_embedded [rows][d_embed], the gradient with respect to the output head's input, as
+ * d_logits [rows][vocab] times the output head.
+ */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const float *const in_place = kvd_weight_in_place(&w->head);
@@ -412,8 +444,9 @@ static void head_back(kvd_backward *w, size_t rows)
 }
 
 /*
- * Computes the losses of rows `first` .. `first` + `rows` - 1 of the last layer's output, and the
- * gradient dx with respect to these rows. A row whose target is UINT32_MAX predicts nothing.
+ * Computes the losses of token rows first .. first + rows - 1 of the last layer's output, and
+ * writes the gradient with respect to these rows to w->dx. A row whose target is UINT32_MAX has no
+ * next token and contributes no loss.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
@@ -442,12 +475,12 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
-    /* adds losses in row order, so that the sum does not depend on the number of threads */
+    /* Losses are added in row order, so that the sum does not depend on the number of threads. */
     for (size_t i = 0; i < rows; i++)
         sum += loss_of[i];
     *loss += sum;
     head_back(w, rows);
-    /* overwrites `hidden`, or dx without a final norm: nothing reads its values any more */
+    /* d_hidden overwrites `hidden` (or dx if there is no final norm), which is no longer read. */
     float *const d_hidden = w->final_gain ? hidden : dx;
     if (w->project_out)
         kvd_linear_back(w->d_embedded, w->project_out, rows, w->d, w->d_embed, d_hidden, 0);
@@ -464,7 +497,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /* reuses the array of positions, which the layers do not read after the check of the batch */
+    /* Reuses the array of positions, which nothing reads after the batch has been checked. */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];
@@ -486,8 +519,8 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
 /* ---- backward pass of a layer ---------------------------------------------------------------- */
 
 /*
- * Computes the gradients of attention in a layer. sinks [n_heads] are the layer's attention sinks,
- * or NULL.
+ * Computes the gradients of attention in a layer. `sinks` holds one attention sink logit per query
+ * head, or is NULL.
  */
 static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const float *sinks)
 {
@@ -518,9 +551,9 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 }
 
 /*
- * Turns dx from the gradient of the layer's output into the gradient of its input, and passes the
- * gradients of K and V to the sink. If `last`, no lower layer needs dx, and the part that comes
- * through attention is left out.
+ * Turns dx from the gradient of the layer's output into the gradient of its input, and computes the
+ * layer's gradients of K and V. If `last`, no lower layer needs dx, so the contribution of
+ * attention to dx is not computed.
  */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {

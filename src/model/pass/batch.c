@@ -16,8 +16,8 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
 }
 
 /*
- * Returns true if sequences of up to max_len tokens can be long enough to need the second RoPE
- * table of LongRoPE.
+ * Returns true if sequences of up to max_len tokens need a second set of RoPE tables: LongRoPE has
+ * other frequencies beyond the original context length.
  */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {

@@ -1,7 +1,8 @@
 /*
- * A batch of whole sequences, or of the next rows of running sequences. The forward passes on the
- * CPU and the GPU share these functions: they check a batch's limits, compute the position of every
- * row and the row of the RoPE tables that it reads, and format the error message about a bad row.
+ * A batch of whole sequences, or of the next tokens of continued sequences, for the forward passes
+ * on the CPU and the GPU. The functions check the limits of a batch, compute the position of every
+ * token and the row of the RoPE tables that it reads, and format the error message about a value
+ * that is not finite.
  */
 #ifndef KVD_MODEL_PASS_BATCH_H
 #define KVD_MODEL_PASS_BATCH_H
@@ -14,50 +15,63 @@
 
 typedef struct {
     size_t n_sequences;
-    const size_t *offset;  /* [n_sequences + 1], offset[0] = 0 */
-    size_t first_sequence; /* index of the first sequence in the corpus, passed on to the hook */
-    const uint32_t *id;    /* [offset[n_sequences]] token ids */
     /*
-     * Arrays for sequences that are continued and whose earlier rows the hook keeps; both are NULL
-     * for whole sequences. start [n_sequences]: position of the first row of each. whole
-     * [n_sequences]: final length of each in tokens, which selects longrope's table.
+     * First token of each sequence, and number of tokens at the end: [n_sequences + 1], offset[0] =
+     * 0.
+     */
+    const size_t *offset;
+    /* Index in the corpus of the batch's first sequence, passed on to the attention hook. */
+    size_t first_sequence;
+    const uint32_t *id; /* token ids of all sequences: [offset[n_sequences]] */
+    /*
+     * Arrays [n_sequences] for continued sequences, whose earlier tokens are in the KV cache of the
+     * attention hook; both are NULL for whole sequences. start: position of the first token of each
+     * sequence. whole: final length of each sequence in tokens, by which LongRoPE chooses its
+     * frequencies.
      */
     const size_t *start, *whole;
 } kvd_batch;
 
-/* Return the position of the first row of sequence s, and its final length in tokens. */
+/*
+ * kvd_batch_start returns the position of the first token of sequence s in the batch,
+ * kvd_batch_whole the final length of sequence s in tokens.
+ */
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
 /*
- * Returns 0 if a pass over batches of max_tokens tokens in sequences of up to max_len tokens is
- * possible: max_tokens is 1 .. INT_MAX and max_len is 1 .. max_positions. Otherwise fails.
+ * Checks the sizes of batches: max_tokens must be 1 .. INT_MAX tokens per batch, max_len 1 ..
+ * max_positions tokens per sequence. Returns 0, or -1 with *err.
  */
 int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err);
 
 /*
- * Returns the number of rows of the RoPE tables: max_len, or twice max_len if sequences may be long
- * enough for longrope's second table, or 0 without RoPE. If layers with a window have tables of
- * their own (kvd_rope_local), these follow, in the same number.
+ * Returns the number of rows (positions) of the RoPE tables, or 0 without RoPE. It is max_len, or
+ * twice max_len if sequences may be long enough for LongRoPE's second set of frequencies. It is
+ * doubled again if layers with a sliding window have their own frequencies (kvd_rope_local); their
+ * tables follow the others.
  */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
-/* Fills the RoPE tables of cosines and sines, each [kvd_batch_rope_rows][d_head / 2]. */
+/*
+ * Fills the RoPE tables of cosines and sines, each [kvd_batch_rope_rows][d_head / 2], with one row
+ * per position.
+ */
 void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *sine);
 
 /* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
 /*
- * Returns the table row of position 0, relative to the layer's first row, for a sequence whose
- * final length is `whole` tokens.
+ * Returns the row of the RoPE tables for position 0 of a sequence whose final length is `whole`
+ * tokens, counted from the row that kvd_batch_rope_layer returns.
  */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
 /*
- * Checks a batch and fills position and rope_row [max_tokens]. Fails, naming the sequence and the
- * position in the corpus, on a batch without sequences or beyond the limits, on an empty or too
- * long sequence, on rows beyond a sequence's `whole` length, and on an id that is not below the
- * vocabulary size.
+ * Checks a batch, and computes for each token its position and its row of the RoPE tables: position
+ * and rope_row [max_tokens]. Fails, naming the sequence and the position in the corpus, if the
+ * batch is empty or too large, a sequence is empty, too long or beyond its `whole` length, or an id
+ * is not below the vocabulary size.
  */
 int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, size_t max_len,
                     uint32_t *position, uint32_t *rope_row, kvd_err *err);
@@ -66,8 +80,8 @@ int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, 
 size_t kvd_batch_longest(const kvd_batch *b);
 
 /*
- * Always fails, with the message "layer 3, row 17 (sequence 2, position 5): activation is not
- * finite"; `where` is "layer 3".
+ * Fails with a message such as "layer 3, row 17 (sequence 2, position 5): activation is not
+ * finite". `where` is the beginning, here "layer 3"; `row` is the token's index in the batch.
  */
 int kvd_batch_not_finite(const kvd_batch *b, const char *where, size_t row, kvd_err *err);
 

@@ -13,7 +13,7 @@
 
 /*
  * WORTH_THREADS: number of elements from which a second thread saves more than it costs. CHUNK:
- * elements per work item of a thread.
+ * number of elements that a thread processes at a time.
  */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
 
@@ -66,8 +66,8 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
 /* ---- matrix products ------------------------------------------------ */
 
 /*
- * Returns the start of piece i when 0 .. n is divided into `parts` pieces whose starts are
- * multiples of `step`.
+ * Divides 0 .. n into `parts` ranges that begin at multiples of `step`, and returns the beginning
+ * of range i.
  */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
@@ -87,8 +87,9 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
         threads = 1;
 
     /*
-     * Choose the number of pieces by row and by column that copies the least: each thread packs its
-     * rows of x and its rows of W once.
+     * The product is divided among the threads into by_row x by_column parts. Each thread copies
+     * (packs) its rows of x and its rows of W once, so the division that copies the least is
+     * chosen.
      */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
@@ -141,7 +142,7 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
 
 /*
  * Returns a RoPE frequency scaled as in Llama 3.1: wavelengths above original/low are divided by
- * factor, wavelengths below original/high are unchanged, and those between them are blended.
+ * the factor, wavelengths below original/high are unchanged, and those between are blended.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -157,8 +158,8 @@ static double llama3_frequency(const kvd_config *c, double frequency)
 }
 
 /*
- * Returns the RoPE dimension pair that makes `turns` full turns within the original context, as a
- * real number.
+ * Returns the index of the RoPE frequency that makes `turns` full turns within the original
+ * context, as a real number.
  */
 static double pair_of(const kvd_config *c, double turns)
 {
@@ -168,9 +169,8 @@ static double pair_of(const kvd_config *c, double turns)
 }
 
 /*
- * Returns the frequency of RoPE dimension pair i scaled as in YaRN (Peng et al. 2023): pairs below
- * `low` keep their frequency, pairs above `high` have it divided by factor, and pairs between are
- * blended.
+ * Returns RoPE frequency i scaled as in YaRN (Peng et al. 2023). Frequencies with an index below
+ * `low` are unchanged, those above `high` are divided by the factor, those between are blended.
  */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
@@ -182,7 +182,8 @@ static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
     }
     low = fmax(low, 0);
     high = fmin(high, last);
-    high += high <= low ? 0.001 : 0; /* avoids a division by 0 */
+    /* Avoids a division by 0. */
+    high += high <= low ? 0.001 : 0;
     const double keep = 1 - fmin(1, fmax(0, ((double)i - low) / (high - low)));
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
@@ -331,7 +332,8 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
 }
 
 /*
- * gcc does not vectorise erff; its time is negligible next to the products of a feed-forward block.
+ * gcc does not vectorise erff, but its time is negligible next to the products of a feed-forward
+ * block.
  */
 static void gelu_chunk(float *x, size_t n)
 {
@@ -361,7 +363,7 @@ void kvd_gelu_tanh(float *x, size_t n)
         gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
-/* The comparison lets a NaN input stay NaN, so that later checks find it. */
+/* The comparison is written such that a NaN input stays NaN, so that later checks find it. */
 void kvd_relu(float *x, size_t n)
 {
 #pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
@@ -382,7 +384,8 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        sum += kvd_expf(*sink - top * scale); /* infinity leaves no probability to the row */
+        /* An infinite sum gives every key probability 0. */
+        sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
     for (size_t j = 0; j < seen; j++)
@@ -390,8 +393,9 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
 }
 
 /*
- * Computes softcap * tanh(scale x / softcap). Near 0 the hyperbolic tangent is a polynomial (Cephes
- * tanhf, S. L. Moshier), elsewhere 1 - 2 / (e^2y + 1), which saturates at 1 and -1. NaN stays NaN.
+ * Replaces x by softcap * tanh(scale x / softcap). Near 0 the hyperbolic tangent is a polynomial
+ * (Cephes tanhf, S. L. Moshier), elsewhere 1 - 2 / (e^2y + 1), which saturates at 1 and -1. NaN
+ * stays NaN.
  */
 KVD_CLONES static void softcap_chunk(float *x, size_t n, float scale, float softcap)
 {
@@ -434,8 +438,8 @@ void kvd_causal_softmax(float *product, size_t n, kvd_scores scores)
 }
 
 /*
- * Returns the bits of the largest magnitude in x. It tells if any element is not finite: NaN and
- * infinity have all exponent bits set.
+ * Returns the bits of the largest magnitude in x [n]. If any element is NaN or infinite, all
+ * exponent bits of the result are set.
  */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {

@@ -1,9 +1,10 @@
 /*
- * The arithmetic blocks of all model families in float32. Rows are tokens.
+ * The arithmetic of all model families in float32: norms, products, RoPE, activations, softmax.
+ * Each row of a matrix x or y belongs to one token.
  *
- * All threading is OpenMP's: a product is cut into one piece per thread, and each piece is a
- * single-threaded cblas_sgemm, because a second thread pool's waiting threads would compete for the
- * cores. Inside a parallel region a block runs on the calling thread alone. For a fixed number of
+ * All threading is OpenMP's. A product is divided into one part per thread, and each part is a
+ * single-threaded cblas_sgemm; threads of the BLAS would compete for the cores while they wait.
+ * Inside a parallel region a function runs on the calling thread alone. For a fixed number of
  * threads, equal calls give bitwise equal results.
  */
 #ifndef KVD_MODEL_PASS_BLOCKS_H
@@ -26,29 +27,30 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
                     size_t d, float *y);
 
 /*
- * Computes y [n][out] = x [n][in] W^T with W [out][in] row-major, as checkpoints store it. If `add`
- * is set, adds the product to y. n, in and out are below 2^31.
+ * Computes y [n][out] = x [n][in] W^T with the row-major matrix W [out][in], as checkpoints store
+ * it. If `add` is not 0, adds the product to y. n, in and out are below 2^31.
  */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
 /*
- * Computes kvd_linear into columns of a wider matrix: row i of y starts at y + i * ldy, ldy >= out.
+ * Computes the product of kvd_linear into some columns of a wider matrix: row i of the result
+ * starts at y + i * ldy, ldy >= out.
  */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
 
-/* Computes x [n] = factor * x in place. */
+/* Multiplies x [n] by `factor` in place. */
 void kvd_scale(float *x, size_t n, float factor);
 
 /* Adds bias [d] to every row of y [n][d]. */
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * Fills the cosine and sine tables [n_positions][d_head/2] for sequences of seq_len tokens. Angles
- * are computed in float64 with the scaling of the configuration. longrope has one table up to
- * rope_original_positions and another beyond; for the other scalings seq_len makes no difference.
- * `local` selects the tables of layers with a window (kvd_rope_local). Pairs beyond the rotated
- * dimensions have cosine 1 and sine 0.
+ * Fills the RoPE tables of cosines and sines [n_positions][d_head/2] for sequences of seq_len
+ * tokens. Angles are computed in float64, scaled as the configuration says. LongRoPE has other
+ * angles in sequences longer than rope_original_positions; for other scalings seq_len makes no
+ * difference. `local` selects the tables of layers with a sliding window (kvd_rope_local).
+ * Dimensions that RoPE does not rotate have cosine 1 and sine 0.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
@@ -60,34 +62,35 @@ void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_p
 bool kvd_rope_local(const kvd_config *c, int layer);
 
 /*
- * Returns the RoPE angle per position of dimension pair i < d_head/2: theta^(-2i/dims), scaled, or
- * 0 for pairs beyond the rotated dimensions.
+ * Returns the i-th RoPE angle per position, i < d_head/2, by which two dimensions are rotated:
+ * theta^(-2i/dims), scaled. Returns 0 for dimensions that RoPE does not rotate. `local` and seq_len
+ * are those of kvd_rope_tables.
  */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
 /*
- * Applies RoPE to x [n][n_heads][d_head] in place; position[i] is the row of the tables for row i
- * of x. With KVD_ROPE_HALF, pair i is dimensions i and i + dims/2, where dims is the number of
- * rotated dimensions.
+ * Applies RoPE to x [n][n_heads][d_head] in place; position[i] is the row of the tables for token
+ * i. With KVD_ROPE_HALF, dimensions i and i + dims/2 are rotated together, where dims is the number
+ * of rotated dimensions of a head.
  */
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
 /*
- * Compute the product of an activated gate and up: gate [n] = silu(gate) * up, or gelu(gate) * up
- * with the gelu of kvd_gelu_tanh.
+ * Compute the activation of a gated feed-forward block in place. kvd_swiglu: gate [n] = silu(gate)
+ * * up. kvd_geglu_tanh: gate [n] = gelu(gate) * up, with the gelu of kvd_gelu_tanh.
  */
 void kvd_swiglu(float *gate, const float *up, size_t n);
 void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 /*
- * Computes gate [n] = g sigmoid(alpha g) (1 + u), where g is min(gate, limit) and u is up clamped
- * to -limit .. limit (gpt-oss, arXiv:2508.10925).
+ * Computes gate [n] = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to
+ * -limit .. limit (gpt-oss, arXiv:2508.10925).
  */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /*
- * Apply an activation to x [n] in place. kvd_gelu: x Phi(x), where Phi is the cumulative normal
- * distribution. kvd_gelu_tanh: the approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
+ * Apply an activation function to x [n] in place. kvd_gelu: x Phi(x), where Phi is the cumulative
+ * normal distribution. kvd_gelu_tanh: the approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
  * kvd_relu: max(x, 0).
  */
 void kvd_gelu(float *x, size_t n);
@@ -98,14 +101,15 @@ void kvd_relu(float *x, size_t n);
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
 /*
- * Computes the causal softmax of the scores (kvd_config_scores) of products q . k in place,
- * product [n][n]: row i sees columns 0 .. i, and the rest of each row becomes 0.
+ * Computes the causal softmax of a sequence in place. product [n][n] holds q . k of query i (row)
+ * and key j (column); `scores` gives scale, softcap and sink. Row i becomes the probabilities of
+ * keys 0 .. i, and 0 for later keys.
  */
 void kvd_causal_softmax(float *product, size_t n, kvd_scores scores);
 
 /*
- * Computes the softmax of the scores of products row[from .. to-1] in place and zeroes the rest of
- * row [n]; from < to <= n.
+ * Computes the softmax of elements from .. to-1 of row [n], which holds q . k of one query, in
+ * place; `scores` gives scale, softcap and sink. Sets the other elements to 0; from < to <= n.
  */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 

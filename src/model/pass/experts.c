@@ -12,13 +12,14 @@
 #include "model/pass/routing.h"
 
 enum {
-    PIECE = 1024, /* most tokens that an expert computes at a time */
-    BLOCK = 256,  /* most rows that a thread takes through the output projection at a time */
+    PIECE = 1024, /* largest number of tokens that an expert processes at a time */
+    BLOCK = 256,  /* largest number of token rows per thread in the output projection */
     MATRICES = KVD_N_ALL_PARTS - KVD_PART_EXPERT_GATE,
-    WEIGHTS = 2 * MATRICES, /* weights of an expert: each matrix, then its bias */
+    /* Number of weights of an expert: three matrices, and a bias for each. */
+    WEIGHTS = 2 * MATRICES,
 };
 
-/* A token that uses a certain expert, and the factor of the expert's output for it. */
+/* A token that uses a certain expert, and the factor p on the expert's output for this token. */
 typedef struct {
     size_t row;
     float p;
@@ -27,23 +28,45 @@ typedef struct {
 struct kvd_experts {
     const kvd_config *c;
     size_t d, experts, chosen, piece;
-    kvd_weight *part; /* [n_layers][n_experts][WEIGHTS]; zeroed in layers without experts */
-    float *copy;      /* float32 copies of the weights of one expert */
-    float *normed;    /* [max_tokens][d_model] input of the experts */
-    float *values;    /* [max_tokens][n_heads * d_value] of latent attention; NULL without it */
-    float *logits;    /* [max_tokens][n_experts] */
-    use *uses;        /* [max_tokens][n_chosen] in the order of tokens */
-    size_t *expert;   /* [max_tokens][n_chosen] expert of each */
-    use *by_expert;   /* the same in the order of experts */
-    size_t *first;    /* [n_experts + 1] first entry of by_expert of each expert */
-    float *in, *out;  /* [piece][d_model] */
-    float *gate, *up; /* [piece][d_expert or d_shared] */
+    /*
+     * Weights of the routed experts: [n_layers][n_experts][WEIGHTS]; zeroed in layers without
+     * experts.
+     */
+    kvd_weight *part;
+    float *copy;   /* float32 copies of the weights of one expert */
+    float *normed; /* input of the experts: [max_tokens][d_model] */
+    /* Values of latent attention: [max_tokens][n_heads * d_value]; NULL without it. */
+    float *values;
+    float *logits; /* router logits: [max_tokens][n_experts] */
+    /*
+     * The n_chosen experts of each token with their factors, in the order of tokens:
+     * [max_tokens][n_chosen].
+     */
+    use *uses;
+    /* Index of the expert of each element of `uses`: [max_tokens][n_chosen]. */
+    size_t *expert;
+    /* Pairs of token and factor from the array `uses`, sorted by expert. */
+    use *by_expert;
+    /*
+     * First element of by_expert of each expert, and number of elements at the end: [n_experts +
+     * 1].
+     */
+    size_t *first;
+    /* Input and output of one expert for up to `piece` tokens: [piece][d_model]. */
+    float *in, *out;
+    /* Gate and up projections of one expert: [piece][d_expert or d_shared]. */
+    float *gate, *up;
     kvd_prefetch prefetch;
-    /* Buffers of the backward pass, allocated when it first runs; NULL before. */
-    float *x1, *dy;           /* [max_tokens][d_model] */
-    float *d_logits;          /* [max_tokens][n_experts] */
-    float *d_out, *d_in;      /* [piece][d_model] */
-    float *d_gate, *d_hidden; /* [piece][d_expert or d_shared] */
+    /*
+     * Buffers of the backward pass from here on; NULL until it first runs. x1, dy: residual stream
+     * after attention, and gradient of the experts' input, [max_tokens][d_model] each.
+     */
+    float *x1, *dy;
+    float *d_logits; /* gradient of the router logits: [max_tokens][n_experts] */
+    /* Gradients of an expert's output and input: [piece][d_model]. */
+    float *d_out, *d_in;
+    /* Gradients inside an expert: [piece][d_expert or d_shared]. */
+    float *d_gate, *d_hidden;
     size_t max_tokens;
 };
 
@@ -166,8 +189,9 @@ void kvd_experts_free(kvd_experts *e)
 /* ---- router: the choice of experts ----------------------------------------------------------- */
 
 /*
- * Picks the experts of one token from the router's logits. A logit that is NaN is never picked; if
- * too few logits are left, the factors are NaN, which makes the token's output NaN.
+ * Picks the experts of one token from the router's logits, and their factors. A logit that is NaN
+ * is never picked. If too few other logits are left, the factors are NaN, which makes the token's
+ * output NaN.
  */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
@@ -197,7 +221,7 @@ static void choose(const kvd_experts *e, const float *logit, const float *bias, 
         uses[j].p = (float)(picked[j] / (e->c->chosen_add_up ? of_chosen : sum));
 }
 
-/* Chooses the experts of all tokens and lists the tokens of every expert. */
+/* Chooses the experts of all n tokens, and lists the tokens of every expert. */
 static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
 {
     kvd_layer_project(e->normed, w, KVD_PART_ROUTER, n, e->d, e->experts, e->logits, 0);
@@ -222,8 +246,8 @@ static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
 /* ---- output of the experts ------------------------------------------------------------------- */
 
 /*
- * Weights of one expert in float32: three matrices and their biases. A bias is NULL if the model
- * has none.
+ * Weights of one expert in float32: gate, up and down matrix, and a bias for each, or NULL if the
+ * model has none.
  */
 typedef struct {
     const float *w[MATRICES], *b[MATRICES];
@@ -239,14 +263,17 @@ static void multiply(const float *x, const block *m, kvd_part part, size_t n, si
         kvd_add_bias(y, m->b[i], n, out);
 }
 
-/* Computes the gate and up branches [n][width] of an expert from its input `in`. */
+/* Computes the gate and up projections [n][width] of an expert from the expert's input `in`. */
 static void gate_and_up(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     multiply(in, m, KVD_PART_EXPERT_GATE, n, e->d, m->width, e->gate);
     multiply(in, m, KVD_PART_EXPERT_UP, n, e->d, m->width, e->up);
 }
 
-/* Completes an expert's output out [n][d_model] from its gate and up branches; overwrites gate. */
+/*
+ * Computes an expert's output e->out [n][d_model] from its gate and up projections; overwrites
+ * e->gate.
+ */
 static void rest_of_block(kvd_experts *e, const block *m, size_t n)
 {
     if (e->c->expert_limit > 0)
@@ -257,7 +284,9 @@ static void rest_of_block(kvd_experts *e, const block *m, size_t n)
     multiply(e->gate, m, KVD_PART_EXPERT_DOWN, n, m->width, e->d, e->out);
 }
 
-/* Computes the output of an expert's feed-forward block, out [n][d_model], from its input `in`. */
+/*
+ * Computes the output of an expert's feed-forward block, e->out [n][d_model], from its input `in`.
+ */
 static void feed_forward(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -290,14 +319,17 @@ static size_t uses_of(const kvd_experts *e, size_t expert)
     return e->first[expert + 1] - e->first[expert];
 }
 
-/* Copies the inputs of the tokens in list[0 .. rows-1] to consecutive rows of `in`. */
+/* Copies the experts' inputs of the tokens list[0 .. rows-1] to consecutive rows of e->in. */
 static void gather(kvd_experts *e, const use *list, size_t rows)
 {
     for (size_t i = 0; i < rows; i++)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/* Adds the outputs of one expert to x, for the tokens that chose it. */
+/*
+ * Adds the outputs of one expert, times their factors, to the residual stream x of the tokens that
+ * chose the expert.
+ */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;
@@ -314,7 +346,10 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/* Calls `run` for every expert that at least one token chose, in the order of their numbers. */
+/*
+ * Calls `run` for every expert that at least one token chose, in ascending order, while the weights
+ * of the next one are read ahead.
+ */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -343,7 +378,10 @@ static block shared_block(const kvd_experts *e, const kvd_layer_weights *w)
         .width = (size_t)e->c->d_shared};
 }
 
-/* Returns the factor of the shared expert's output for one token. */
+/*
+ * Returns the factor of the shared expert's output for one token: sigmoid(in . scale), or 1 if
+ * `scale` is NULL.
+ */
 static float shared_factor(const kvd_experts *e, const float *scale, const float *in)
 {
     double z = 0;
@@ -352,7 +390,7 @@ static float shared_factor(const kvd_experts *e, const float *scale, const float
     return scale ? (float)(1 / (1 + exp(-z))) : 1.0f;
 }
 
-/* Adds the output of the shared expert, which every token uses, to x. */
+/* Adds the output of the shared expert, which every token uses, to the residual stream x. */
 static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, float *x)
 {
     const block m = shared_block(e, w);
@@ -368,8 +406,8 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
 }
 
 /*
- * Adds the attention block's projected output to the residual x1 [n][d_model], and computes the
- * norm that the experts read. x1 may be x.
+ * Adds attention's projected output to the residual stream x1 [n][d_model], and computes the norm
+ * of the sum, the experts' input.
  */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
@@ -428,9 +466,9 @@ static float dot(const float *x, const float *y, size_t n)
 }
 
 /*
- * Computes d_in [n][d_model], the gradient with respect to the input `in` of an expert's
- * feed-forward block, from d_out, the gradient with respect to its output. On entry d_gate holds
- * the gate of `in`, and `up` the up branch.
+ * Computes e->d_in [n][d_model], the gradient with respect to the input of an expert's feed-forward
+ * block, from e->d_out, the gradient with respect to its output. On entry e->d_gate holds the gate
+ * projection, and e->up the up projection. Overwrites e->d_gate.
  */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
@@ -446,8 +484,8 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
 }
 
 /*
- * Computes the output of an expert's feed-forward block again into `out`, and keeps its gate in
- * d_gate for block_back.
+ * Recomputes the output of an expert's feed-forward block into e->out, and keeps its gate
+ * projection in e->d_gate for block_back.
  */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
@@ -457,8 +495,9 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
 }
 
 /*
- * Adds to dy the gradient that comes through one expert, and writes the gradient of its factors to
- * d_logits. d_total [n][d_model] is the gradient with respect to the layer's output.
+ * Adds to dy the gradient that reaches the experts' input through one expert, and writes the
+ * gradient of the expert's factors to e->d_logits. d_total [n][d_model] is the gradient with
+ * respect to the layer's output.
  */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)
@@ -481,7 +520,10 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
     }
 }
 
-/* Adds to dy the gradient that comes through the shared expert, which every token uses. */
+/*
+ * Adds to dy the gradient that reaches the experts' input through the shared expert, which every
+ * token uses.
+ */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)
 {
@@ -506,8 +548,9 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 }
 
 /*
- * Turns the gradients of one token's expert factors into gradients of its router logits. The
- * factors are the softmax of all logits, or the softmax of the chosen experts' logits alone.
+ * Turns the gradients of one token's expert factors into gradients of its router logits, in place.
+ * The factors are the softmax of all logits or, with chosen_add_up, of the chosen experts' logits
+ * alone.
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

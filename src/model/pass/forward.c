@@ -14,12 +14,13 @@
 #include "model/pass/layer.h"
 
 enum {
-    HEAD_SLAB = 16 * 1024 * 1024, /* bytes of the head that are in float32 at one time */
+    /* Bytes of the output head that are in memory as float32 at one time. */
+    HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * MOST_ROWS: largest number of rows that a thread takes through all steps between two
-     * attentions. The BLAS packs all weights again for each block of rows; with 256 rows this cost
-     * is negligible, with 32 rows it halves the rate. FEWEST_ROWS: smallest block for which another
-     * thread pays.
+     * Numbers of token rows that a thread takes through all steps between two attentions, as one
+     * block. MOST_ROWS: the largest block. The BLAS copies all weights again for each block; with
+     * 256 rows this cost is negligible, with 32 rows it halves the speed. FEWEST_ROWS: the smallest
+     * block for which another thread pays.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -29,40 +30,57 @@ enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 
 struct kvd_forward {
     kvd_config config;
-    size_t d_model, d_ffn, d_embed, width_q, width_k; /* widths: heads * d_head */
+    /*
+     * Sizes of a token's rows in floats; width_q is n_heads * d_head, width_k is n_kv_heads *
+     * d_head.
+     */
+    size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
 
-    kvd_weight *part; /* [n_layers][KVD_LAYER_WEIGHTS] */
+    kvd_weight *part; /* weights of the layers: [n_layers][KVD_LAYER_WEIGHTS] */
     kvd_weight embedding, positions, head;
     kvd_prefetch prefetch; /* reads the weights of the next layer ahead */
-    kvd_experts *experts;  /* NULL: no layer has routed experts */
+    kvd_experts *experts;  /* NULL if no layer has routed experts */
 
-    float *layer; /* float32 copies of the parts of one layer that need one */
+    /* float32 copies of the weights of one layer that the file does not store as float32. */
+    float *layer;
     /*
-     * float32 copy of the output head's rows from slab_first on; NULL if the head is used in place
+     * float32 copy of some rows of the output head, beginning with row slab_first; NULL if the file
+     * stores the head in float32.
      */
     float *slab;
-    size_t slab_rows; /* vocabulary rows that fit into the slab */
+    size_t slab_rows; /* number of rows (tokens of the vocabulary) that fit into `slab` */
     size_t slab_first;
 
     /*
-     * weights of the final norm and of the input and output projections, each with its bias; NULL
-     * if the model has none
+     * Weights outside the layers, each followed by its bias: the final norm, and the projections
+     * after the embedding and before the output head. NULL if the model does not have the weight.
      */
     float *once[N_ONCE][2];
-    float *x;             /* [max_tokens][d_model], residual stream */
-    float *q, *k, *v, *o; /* [max_tokens][width_q or width_k] */
-    /* buffers for hooks that want these arrays, allocated at their first request; NULL before */
+    float *x; /* residual stream: [max_tokens][d_model] */
+    /*
+     * Queries, keys, values and attention output: [max_tokens][width_q], k and v
+     * [max_tokens][width_k].
+     */
+    float *q, *k, *v, *o;
+    /*
+     * Buffers for attention hooks that read these arrays, allocated when first requested; NULL
+     * before.
+     */
     float *q_pre, *k_pre, *input;
-    float *cosine, *sine; /* [kvd_batch_rope_rows][d_head / 2] */
-    uint32_t *position;   /* [max_tokens] */
-    uint32_t *rope_row;   /* [max_tokens] row of the RoPE tables */
+    float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
+    uint32_t *position;   /* position of each token in its sequence: [max_tokens] */
+    uint32_t *rope_row;   /* row of the RoPE tables for each token: [max_tokens] */
 
-    size_t block;     /* rows per block of the running batch */
-    size_t work_size; /* floats per thread: [block][kvd_layer_scratch], or [block][d_embed] */
-    size_t work_n;    /* floats allocated */
+    size_t block; /* token rows per block in the running batch */
+    /* Floats of scratch per thread: `block` times the larger of kvd_layer_scratch and d_embed. */
+    size_t work_size;
+    size_t work_n; /* floats allocated in `work` */
     float *work;
-    float *narrow; /* [narrow_n / d_embed][d_embed] input of the head after the output projection */
+    /*
+     * Input of the output head if a projection precedes it: narrow_n floats, d_embed per token row.
+     */
+    float *narrow;
     size_t narrow_n;
 };
 
@@ -111,21 +129,21 @@ static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
     return allocate(what, a, b, sizeof(float), err);
 }
 
-/* Returns the number of rows per block when the threads share n rows. */
+/* Returns the number of token rows per block if the threads divide n rows among them. */
 static size_t block_rows(size_t n)
 {
     const size_t threads = kvd_thread_count(), each = ((n + threads - 1) / threads + 15) / 16 * 16;
     return each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
 }
 
-/* Returns the number of floats of scratch that a thread needs per row of its block. */
+/* Returns the number of floats of scratch that a thread needs per token row of its block. */
 static size_t work_width(const kvd_forward *f)
 {
     const size_t wide = kvd_layer_scratch(&f->config);
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns the number of weights to convert to float32 in the layer that has the most of them. */
+/* Returns how many weights of a layer must be converted to float32, at most over all layers. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -136,7 +154,7 @@ static size_t layer_buffer_size(const kvd_forward *f)
     return most;
 }
 
-/* Reads a part of the model that stays in float32, because it is small. */
+/* Reads a small weight outside the layers, which stays in memory as float32. */
 static int keep_once(kvd_forward *f, const kvd_checkpoint *c, kvd_part part, kvd_err *err)
 {
     for (int bias = 0; bias < 2; bias++) {
@@ -196,7 +214,7 @@ static int allocate_buffers(kvd_forward *f, kvd_err *err)
     return 0;
 }
 
-/* Finds the tensors of the model and computes buffer sizes; allocates no large buffers. */
+/* Finds the tensors of the model and computes buffer sizes, without allocating large buffers. */
 static kvd_forward *describe(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err)
 {
@@ -309,7 +327,8 @@ static int reserve_input(kvd_forward *f, kvd_err *err)
 }
 
 /*
- * Divides n rows into blocks, at least one per thread, and allocates the scratch of every thread.
+ * Chooses the size of the blocks into which n token rows are divided, and allocates the scratch of
+ * every thread.
  */
 static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
 {
@@ -330,8 +349,9 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * Computes q, k and v from x for `rows` rows starting at `first`. Returns the first row with a
- * value that is not finite, or SIZE_MAX if there is none.
+ * Computes queries, keys and values of `rows` token rows, beginning with row `first`, from the
+ * residual stream. Returns the first row with a value that is not finite, or SIZE_MAX if there is
+ * none.
  */
 static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_weights *w,
                                   const kvd_attention *hook, size_t first, size_t rows)
@@ -353,8 +373,8 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
                                f->work + kvd_thread_index() * f->work_size, &out);
 
     /*
-     * Q, K and V are checked before attention, because an infinite key can have no visible effect
-     * after the softmax.
+     * Q, K and V are checked before attention: an infinite key may have no visible effect after the
+     * softmax.
      */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
@@ -363,8 +383,9 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
 }
 
 /*
- * Computes the layer's output in x from x and o, for `rows` rows starting at `first`. Returns the
- * first row that is not finite, or SIZE_MAX if there is none.
+ * Computes the layer's output from the residual stream and the attention output, for `rows` token
+ * rows beginning with row `first`. Returns the first row that is not finite, or SIZE_MAX if there
+ * is none.
  */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
@@ -403,10 +424,7 @@ static int run_hook(kvd_forward *f, const kvd_batch *b, int layer, const kvd_lay
     return check_finite(b, where, f->o, f->width_q, err);
 }
 
-/*
- * Computes one layer. If `stop` is set, the part after attention is skipped, because its result is
- * not needed.
- */
+/* Computes one layer. If `stop`, ends after attention, because the layer's output is not needed. */
 static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
                          kvd_attention *hook, int stop, kvd_err *err)
 {
@@ -440,7 +458,10 @@ static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kv
     return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
 }
 
-/* Runs one layer while the weights of layer `next` are read ahead; -1: no next layer. */
+/*
+ * Computes one layer while the weights of layer `next` are read ahead; -1 means that no layer
+ * follows.
+ */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -455,7 +476,9 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kv
     return status;
 }
 
-/* Checks the batch and allocates the buffers that it needs. Every run calls this function first. */
+/*
+ * Checks the batch, and allocates the buffers that it needs. Every run calls this function first.
+ */
 static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err)
 {
     if (kvd_batch_check(&f->config, b, f->max_tokens, f->max_len, f->position, f->rope_row, err) ||
@@ -466,7 +489,9 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook
     return hook->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
 }
 
-/* Adds the learned position embedding; position t reads row t + 2 of the table. */
+/*
+ * Adds the learned position embedding; position t reads row t + 2 of the table (OPT's convention).
+ */
 static void add_positions(kvd_forward *f, size_t first, size_t rows)
 {
     float *row = f->work + kvd_thread_index() * f->work_size;
@@ -502,8 +527,8 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Runs layers first .. last on the residual stream in x. Unless `whole` is set, the last layer
- * stops after its attention.
+ * Runs layers first .. last on the residual stream. If `whole` is 0, layer `last` ends after its
+ * attention.
  */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
@@ -512,8 +537,8 @@ static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, i
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
     /*
-     * After a failed run the read-ahead of weights may still run, and the caller may close the
-     * checkpoint next.
+     * After a failed run the read-ahead of weights may still be running, and the caller may close
+     * the checkpoint next.
      */
     kvd_prefetch_wait(&f->prefetch);
     return status;
@@ -573,8 +598,8 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 /* ---- output head ------------------------------------------------------- */
 
 /*
- * Returns the input of the output head: hidden itself, or its projection. On failure returns NULL
- * and fills *err.
+ * Returns the input of the output head: `hidden` itself, or its projection if the model has one
+ * before the head. On failure returns NULL and fills *err.
  */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
@@ -604,7 +629,8 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     } else {
         for (size_t first = 0; first < vocab; first += f->slab_rows) {
             const size_t rows = vocab - first < f->slab_rows ? vocab - first : f->slab_rows;
-            if (f->slab_first != first) { /* A head that fits into one slab is converted once. */
+            /* If the whole head fits into the slab, it is converted only once. */
+            if (f->slab_first != first) {
                 kvd_weight_read(&f->head, first * f->d_embed, rows * f->d_embed, f->slab);
                 f->slab_first = first;
             }
@@ -621,9 +647,12 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/* ---- counts of operations, and slices of weights ------------------------- */
+/* ---- counts of operations, and weights for rotations ---------------------------------------- */
 
-/* Returns the number of keys that a query sees, averaged over a sequence. */
+/*
+ * Returns the number of keys that a query sees, averaged over the queries of a sequence of seq_len
+ * tokens; window 0 means no sliding window.
+ */
 static double mean_keys(double seq_len, double window)
 {
     if (window <= 0 || window >= seq_len)
@@ -664,8 +693,8 @@ static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
     /*
-     * Number of rows of a matrix that are read before they are written as columns: one cache line
-     * of each column.
+     * Number of rows of a matrix that are read before they are written as columns. 16 floats are
+     * one cache line of each column.
      */
     enum { TILE = 16 };
     if (check_layer(f, layer, err))
@@ -697,7 +726,10 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
         return -1;
     if (f->config.latent)
         return kvd_latent_weights(&f->config, parts_of(f, layer), NULL, w_v, err);
-    /* A checkpoint stores W_V transposed, so its rows are the columns of W_V in the papers. */
+    /*
+     * A checkpoint stores W_V as [outputs][inputs], so its rows are the columns of W_V in the
+     * papers.
+     */
     const kvd_weight *w = matrix_of(f, layer, KVD_PART_V);
     kvd_weight_read(w, 0, w->n, w_v);
     kvd_tensor_drop(&w->tensor);

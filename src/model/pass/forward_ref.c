@@ -10,29 +10,31 @@
 #include "model/pass/routing.h"
 
 /*
- * State of the reference forward pass. The code of this file is written from the definitions
- * (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017, 2020; Ba et al. 2016;
- * Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team 2024, 2025; DeepSeek-AI
- * 2024, 2025). It shares no code with blocks.c, attention.c or forward.c.
+ * State of the reference forward pass of one sequence of n tokens. The code of this file is written
+ * from the definitions (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017,
+ * 2020; Ba et al. 2016; Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team
+ * 2024, 2025; DeepSeek-AI 2024, 2025). It shares no code with blocks.c, attention.c or forward.c.
  */
 
 typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *c;
-    int expert;  /* whose parts are read */
-    size_t wide; /* width of the widest feed-forward block */
+    int expert;  /* index of the routed expert whose weights `load` reads */
+    size_t wide; /* hidden size of the largest feed-forward block or expert */
     size_t n, d_model, d_ffn, d_embed, d_head, heads, kv_heads;
-    double *x;             /* [n][d_model]            residual stream */
-    double *y;             /* [n][d_model] normed rows, input of F */
-    double *q, *k, *v, *o; /* [n][heads or kv_heads][d_head] */
-    double *gate, *up;     /* [n][wide] */
-    double *sum;           /* [n][d_model]            branch output */
-    double *e;             /* [n][d_embed]            embedding, input of the head */
+    double *x; /* residual stream: [n][d_model] */
+    /* Output of a norm, input of attention or feed-forward block: [n][d_model]. */
+    double *y;
+    /* Queries, keys, values and attention output: [n][heads or kv_heads][d_head]. */
+    double *q, *k, *v, *o;
+    double *gate, *up; /* gate and up projections of a feed-forward block: [n][wide] */
+    double *sum;       /* output of attention or feed-forward block: [n][d_model] */
+    double *e;         /* embedding, or input of the output head: [n][d_embed] */
 } state;
 
 /*
- * Reads a part of the model in float64; the caller frees it. *out becomes NULL if the model does
- * not have the part.
+ * Reads a weight of the model as float64 into *out, which the caller frees; *out is NULL if the
+ * model does not have the weight.
  */
 static int load(const state *s, kvd_part part, bool bias, size_t layer, double **out, kvd_err *err)
 {
@@ -59,8 +61,8 @@ static int load(const state *s, kvd_part part, bool bias, size_t layer, double *
 }
 
 /*
- * Computes the product y = x W^T + b with the matrix W [out][in] of `part` and its bias; x and y
- * must differ.
+ * Computes y [n][out] = x [n][in] W^T + b with the matrix W [out][in] that `part` names and its
+ * bias b; x and y must differ.
  */
 static int project(const state *s, kvd_part part, size_t layer, const double *x, size_t in,
                    size_t out, double *y, kvd_err *err)
@@ -86,8 +88,8 @@ static double cap(double x, double softcap)
 }
 
 /*
- * Normalises rows of width d: subtracts the mean unless `rms`, then y = x / sqrt(mean(x^2) + eps) *
- * gain + bias. If the model does not have this norm, y = x.
+ * Normalises the rows of x, d elements each: y = x / sqrt(mean(x^2) + eps) * gain + bias, after
+ * subtracting the mean of x unless `rms`. If the model does not have this norm, y = x.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -124,7 +126,7 @@ static int model_norm(const state *s, kvd_part part, size_t layer, const double 
 }
 
 /*
- * Returns the index of the RoPE dimension pair that turns `turns` times within the original
+ * Returns the index of the RoPE frequency that makes `turns` full turns within the original
  * context, as a real number.
  */
 static double yarn_pair(const kvd_config *c, double dims, double turns)
@@ -144,8 +146,8 @@ static double yarn(const kvd_config *c, double dims, double omega, size_t i)
 }
 
 /*
- * Returns the RoPE angle per position of dimension pair i in a sequence of n tokens. `local`
- * selects the base of layers with a sliding window.
+ * Returns the i-th RoPE angle per position in a sequence of n tokens. `local` selects the base of
+ * layers with a sliding window.
  */
 static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 {
@@ -161,9 +163,9 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
         /*
-         * `turns` is the number of full turns of the pair within the original context. Pairs with
-         * few turns are slowed down by the factor, pairs with many are unchanged, and between them
-         * the blend is linear in the number of turns.
+         * Llama 3.1: `turns` is the number of full turns that this frequency makes within the
+         * original context. Frequencies with few turns are divided by the factor, those with many
+         * are unchanged, and between them the blend is linear in the number of turns.
          */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
@@ -178,8 +180,9 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 }
 
 /*
- * Applies RoPE. Pair i of the rotated dimensions of a head is a complex number; position m
- * multiplies it by exp(j m omega_i).
+ * Applies RoPE to x [n][heads][d_head]. Two dimensions of a head that are rotated together are a
+ * complex number; position m multiplies the i-th such number by exp(j m omega_i), j being the
+ * imaginary unit.
  */
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {
@@ -207,9 +210,10 @@ static void rope(const state *s, size_t layer, double *x, size_t heads)
 }
 
 /*
- * Computes o_i = sum over t <= i of softmax_t(s_it) v_t with s_it = q_i . k_t / sqrt(d_head), each
- * head with its KV head. With a window the sum is over t > i - window, another scale may take the
- * place of 1/sqrt(d_head), and with a softcap c the scores are c tanh(s / c).
+ * Computes attention in each query head with its KV head: o_i = sum over t <= i of softmax_t(s_it)
+ * v_t with s_it = q_i . k_t / sqrt(d_head). With a sliding window the sum is over t > i - window.
+ * The configuration may replace the scale 1/sqrt(d_head), and with a softcap c the scores are c
+ * tanh(s / c).
  */
 static int attend(const state *s, size_t layer, kvd_err *err)
 {
@@ -252,7 +256,7 @@ static int attend(const state *s, size_t layer, kvd_err *err)
     return 0;
 }
 
-/* Copies the values of one layer into the array of all layers, unless that array is NULL. */
+/* Copies the values of one layer into an array of all layers, unless `all` is NULL. */
 static void hand_out(double *all, size_t layer, const double *one, size_t n)
 {
     if (all)
@@ -261,7 +265,10 @@ static void hand_out(double *all, size_t layer, const double *one, size_t n)
 
 /* ---- latent attention ------------------------------------------------------------------------ */
 
-/* Returns W_UK (or, if `values`, W_UV) of head h: rows of the matrix that expands the latent. */
+/*
+ * Returns the matrix that expands the latent to the unrotated key dimensions (W_UK) or, if
+ * `values`, to the values (W_UV) of head h. Its rows are outputs.
+ */
 static const double *expand(const state *s, const double *up, size_t h, bool values)
 {
     const size_t nope = (size_t)s->c->d_nope, wide = (size_t)s->c->d_value;
@@ -269,8 +276,9 @@ static const double *expand(const state *s, const double *up, size_t h, bool val
 }
 
 /*
- * Computes the queries of latent attention from y. In each head they are the rotated dimensions,
- * then W_UK^T times the others. raw [n][heads][nope + rope] and low [n][q_rank] are scratch.
+ * Computes the queries of latent attention from y. In each head the rotated dimensions come first,
+ * then W_UK^T times the unrotated ones. raw [n][heads][nope + rope] and low [n][q_rank] are
+ * scratch.
  */
 static int latent_queries(const state *s, size_t layer, const double *y, const double *up,
                           double *raw, double *low, kvd_err *err)
@@ -295,8 +303,8 @@ static int latent_queries(const state *s, size_t layer, const double *y, const d
 }
 
 /*
- * Computes the keys and values of latent attention from y. A key is the rotated dimensions and the
- * latent; a value is zeros and the latent.
+ * Computes the keys and values of latent attention from y. A key is the rotated dimensions followed
+ * by the latent; a value is zeros followed by the latent.
  */
 static int latent_keys(const state *s, size_t layer, const double *y, double *raw, kvd_err *err)
 {
@@ -334,7 +342,7 @@ static int latent_queries_keys_values(const state *s, size_t layer, const double
 }
 
 /*
- * Computes the output projection of latent attention: sum [n][d_model] = W_O of W_UV o, head by
+ * Computes the output projection of latent attention, s->sum [n][d_model] = W_O W_UV o, head by
  * head.
  */
 static int latent_output(const state *s, size_t layer, kvd_err *err)
@@ -358,11 +366,11 @@ static int latent_output(const state *s, size_t layer, kvd_err *err)
     return status;
 }
 
-/* Computes queries, keys and values before RoPE from the input y of their products. */
+/* Computes queries, keys and values before RoPE from y, the input of their projections. */
 static int queries_keys_values(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* number of heads over which one norm of Q or K runs */
+    /* Number of heads over which one norm of Q or K runs. */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent)
@@ -378,7 +386,10 @@ static int queries_keys_values(const state *s, size_t layer, const double *y, kv
     return 0;
 }
 
-/* Computes queries, keys and values from the input y of their products, and attention output o. */
+/*
+ * Computes queries, keys and values from y, the input of their projections, and the attention
+ * output s->o.
+ */
 static int attention(const state *s, size_t layer, const double *y, const kvd_forward_ref_out *out,
                      kvd_err *err)
 {
@@ -417,7 +428,9 @@ static double activate(kvd_activation a, double gate, double up)
     return NAN;
 }
 
-/* Applies the norm after a branch, if the model has one, to the branch's output in s->sum. */
+/*
+ * Applies the norm after attention or after the feed-forward block to s->sum, if the model has it.
+ */
 static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err)
 {
     return s->c->order == KVD_ORDER_AROUND || s->c->order == KVD_ORDER_BRANCH
@@ -425,7 +438,10 @@ static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err
                : 0;
 }
 
-/* Adds attention's output projection to the residual: x += W_O o + b, maybe after a norm. */
+/*
+ * Adds attention's output projection to the residual stream: x += W_O o + b, normed before the sum
+ * if the model has that norm.
+ */
 static int add_attention(const state *s, size_t layer, kvd_err *err)
 {
     if ((s->c->latent ? latent_output(s, layer, err)
@@ -438,7 +454,9 @@ static int add_attention(const state *s, size_t layer, kvd_err *err)
     return 0;
 }
 
-/* Applies gpt-oss's activation (arXiv:2508.10925), which clamps the gate and the up branch. */
+/*
+ * Returns gpt-oss's activation (arXiv:2508.10925) of a gate and an up projection, which it clamps.
+ */
 static double clamped(const kvd_config *c, double gate, double up)
 {
     const double g = fmin(gate, c->expert_limit),
@@ -447,8 +465,8 @@ static double clamped(const kvd_config *c, double gate, double up)
 }
 
 /*
- * Computes sum [n][d_model], the output of a gated feed-forward block for input y; its three
- * matrices begin with the part `gate`.
+ * Computes s->sum [n][d_model], the output of a gated feed-forward block for input y. `gate` is the
+ * kvd_part of its gate matrix; those of its up and down matrices follow.
  */
 static int gated(const state *s, size_t layer, kvd_part gate, const double *y, size_t width,
                  kvd_err *err)
@@ -464,9 +482,10 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 }
 
 /*
- * Computes p [n][n_experts], the factors of the experts' outputs, 0 for experts not chosen. Without
- * groups, the experts with the n_chosen largest logits are chosen. Their factors are the softmax
- * over all experts or, with chosen_add_up, over the chosen experts.
+ * Computes p [n][n_experts], the factors on the outputs of routed experts, 0 for experts that a
+ * token does not use. Without expert groups, the n_chosen experts with the largest router logits
+ * are used. Their factors are the softmax over all experts or, with chosen_add_up, over the chosen
+ * ones.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
@@ -503,7 +522,7 @@ static int route(const state *s, size_t layer, const double *y, double *p, kvd_e
 
 /*
  * Adds the outputs of the routed experts and of the shared expert, which every token uses, to the
- * residual.
+ * residual stream.
  */
 static int add_experts(const state *s, size_t layer, const double *y, kvd_err *err)
 {
@@ -535,7 +554,7 @@ static int add_experts(const state *s, size_t layer, const double *y, kvd_err *e
     return status;
 }
 
-/* Adds the feed-forward block to the residual: x += F(y). */
+/* Adds the output of the feed-forward block or of the experts to the residual stream: x += F(y). */
 static int add_feed_forward(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     if (kvd_config_routed(s->c, (int)layer))
@@ -592,8 +611,9 @@ static int run_layer(const state *s, size_t layer, const kvd_forward_ref_out *ou
 }
 
 /*
- * Computes x = W_in e(id) + p(position + 2). In most models W_in is the identity and p is 0. Gemma
- * multiplies the embedding by a constant, in float32.
+ * Computes the input of the first layer, x = W_in e(id) + p(position + 2), from token embeddings e
+ * and learned positions p. In most models W_in is the identity and p is 0. Gemma multiplies the
+ * embedding by a constant, in float32.
  */
 static int embed(const state *s, const uint32_t *id, kvd_err *err)
 {

@@ -62,7 +62,7 @@ void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain,
         kvd_rms_norm(x, gain, c->norm_eps, rows, (size_t)c->d_model, y);
 }
 
-/* Normalises x with the gain and bias of the norm `part`. */
+/* Normalises x [rows][d_model] with the gain and bias of the norm `part`. */
 static void normalise(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                       const float *x, size_t rows, float *y)
 {
@@ -180,7 +180,8 @@ void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_p
 }
 
 /*
- * Computes kvd_layer_behind_attention for models with a norm after each of a layer's two branches.
+ * Computes kvd_layer_behind_attention for models that apply a norm to the outputs of attention and
+ * of the feed-forward block.
  */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *o, size_t rows, float *scratch, float *x)
@@ -210,8 +211,8 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
         return;
     }
     /*
-     * In models with parallel attention and feed-forward block, both read the normed input of the
-     * layer.
+     * With KVD_ORDER_PARALLEL, the feed-forward block reads the layer's input after a norm, not the
+     * output of attention.
      */
     if (c->order == KVD_ORDER_PARALLEL)
         normalise(c, w, second, x, rows, normed);

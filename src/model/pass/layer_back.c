@@ -12,8 +12,8 @@
 /* ---- gradients of norms ---------------------------------------------------------------------- */
 
 /*
- * Adds the gradient of an RMS norm of one row to dx. For y = x s g with s = (mean(x^2) + eps)^-1/2
- * it is s (g dy - x s^2 mean(g dy x)).
+ * Adds the gradient of an RMS norm of one row to dx. For y = x s g with gain g and s = (mean(x^2) +
+ * eps)^-1/2, the gradient is s (g dy - x s^2 mean(g dy x)).
  */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
@@ -39,8 +39,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
 }
 
 /*
- * Adds the gradient of a layer norm of one row to dx. For y = z g + b with z = (x - mean(x)) s it
- * is s (g dy - mean(g dy) - z mean(g dy z)).
+ * Adds the gradient of a layer norm of one row to dx. For y = z g + b with gain g, z = (x -
+ * mean(x)) s and s = 1 / std(x), the gradient is s (g dy - mean(g dy) - z mean(g dy z)).
  */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
@@ -97,7 +97,10 @@ void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
     swiglu_back(gate, up, n, dy);
 }
 
-/* The gradient is 0 where the forward pass clamped the gate or the up branch. */
+/*
+ * Computes the gradient of kvd_swiglu_clamped; it is 0 where the forward pass clamped the gate or
+ * the up projection.
+ */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -119,8 +122,8 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 }
 
 /*
- * Computes the gradient of kvd_geglu_tanh. The derivative of the gate's GELU f = x s(u) is s + x s
- * (1 - s) u', as in gelu_tanh_back below.
+ * Computes the gradient of kvd_geglu_tanh in place. The derivative of the gate's GELU f = x s(u) is
+ * s + x s (1 - s) u', as in gelu_tanh_back below.
  */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
@@ -139,7 +142,10 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy)
     geglu_tanh_back(gate, up, n, dy);
 }
 
-/* Multiplies dy by the derivative of the GELU activation: (x Phi(x))' = Phi(x) + x phi(x). */
+/*
+ * Multiplies dy by the derivative of the GELU activation: (x Phi(x))' = Phi(x) + x phi(x), with the
+ * normal distribution function Phi and density phi.
+ */
 static void gelu_back(const float *x, size_t n, float *dy)
 {
     for (size_t i = 0; i < n; i++)
@@ -148,8 +154,8 @@ static void gelu_back(const float *x, size_t n, float *dy)
 }
 
 /*
- * Multiplies dy by the derivative of the approximate GELU f = x s(u), u = 2 c (x + a x^3), where s
- * is the sigmoid: f' = s + x s (1 - s) u'.
+ * Multiplies dy by the derivative of the approximate GELU f = x s(u), u = 2 sqrt(2/pi) (x + a x^3),
+ * where s is the sigmoid: f' = s + x s (1 - s) u'.
  */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
@@ -176,8 +182,9 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
 /* ---- gradient of attention ------------------------------------------------------------------- */
 
 /*
- * Multiplies dscore [keys] by the derivative of kvd_softcap, 1 - (s / softcap)^2 for the score s,
- * from the products q . k of the row.
+ * Multiplies dscore [keys], gradients of one query's capped scores, by the derivative of the
+ * softcap, 1 - (s / softcap)^2 for a capped score s. product [keys] holds q . k, from which s is
+ * computed.
  */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
@@ -188,8 +195,9 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
 }
 
 /*
- * Turns dprob [keys] of one row, the gradient with respect to prob [keys], into the gradient with
- * respect to the unscaled scores: p (dp - p . dp), where p . dp = o . d_o.
+ * Computes the gradient of one query's softmax. dprob [keys] is the gradient dp with respect to the
+ * probabilities p = prob [keys]; it becomes scale times the gradient with respect to the scores, p
+ * (dp - p . dp). The sum p . dp equals o . d_o, with the attention output o.
  */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
@@ -205,8 +213,8 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
 }
 
 /*
- * Computes the attention gradients of query rows first .. first + rows - 1 of one query head. Adds
- * to dk and dv.
+ * Computes the attention gradients of one query head for the queries of tokens first .. first +
+ * rows - 1. Writes dq, and adds to dk and dv.
  */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
@@ -288,7 +296,7 @@ static void project(const float *x, const kvd_layer_weights *w, kvd_part part, s
 }
 
 /*
- * Computes the gate, the up branch and the activation of a feed-forward block again, [rows][d_ffn]
+ * Recomputes the gate and up projections and the activation of a feed-forward block, [rows][d_ffn]
  * each.
  */
 static void activate(const kvd_config *c, const kvd_layer_weights *w, const float *in, size_t rows,
@@ -301,8 +309,8 @@ static void activate(const kvd_config *c, const kvd_layer_weights *w, const floa
 }
 
 /*
- * Computes din, the gradient of a feed-forward block with respect to its input `in`
- * [rows][d_model], from dy, the gradient with respect to its output; scratch [rows][3 d_ffn].
+ * Computes din, the gradient with respect to the input `in` [rows][d_model] of a feed-forward
+ * block, from dy, the gradient with respect to its output; scratch [rows][3 d_ffn].
  */
 static void feed_forward_back(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                               size_t rows, const float *dy, float *scratch, float *din)
@@ -322,8 +330,8 @@ static void feed_forward_back(const kvd_config *c, const kvd_layer_weights *w, c
 }
 
 /*
- * Computes the output of the feed-forward block, y [rows][d_model], for input `in`; scratch
- * [rows][2 d_ffn].
+ * Computes the output y [rows][d_model] of the feed-forward block for input `in`; scratch [rows][2
+ * d_ffn].
  */
 static void feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                          size_t rows, float *scratch, float *y)
@@ -356,7 +364,8 @@ static void add(float *y, const float *x, size_t n)
 }
 
 /*
- * Computes x1 [rows][d_model], the residual x plus the output projection of the attention output o.
+ * Computes the residual stream after attention, x1 [rows][d_model] = x + the output projection of
+ * the attention output o.
  */
 static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                           const float *o, size_t rows, float *x1)
@@ -367,8 +376,9 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Computes kvd_layer_behind_back for the orders that have a norm after each branch: x1 = x +
- * out(O(o)), y = norm'(x1) or x1, and the layer's output is x1 + out'(F(y)).
+ * Computes kvd_layer_behind_back for models that apply norms to the outputs of attention and of the
+ * feed-forward block (KVD_ORDER_AROUND, KVD_ORDER_BRANCH). With projection O and norms out and
+ * out', x1 = x + out(O(o)), y = norm'(x1) or x1, and the layer's output is x1 + out'(F(y)).
  */
 static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *x, const float *o, size_t rows, float *scratch,
@@ -445,8 +455,10 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
 }
 
 /*
- * Computes raw [rows][heads][d_head], the projection of `in`, and d_raw, the gradient with respect
- * to it. dy is the gradient with respect to the output of the norm that follows.
+ * Computes the gradient of the norm over each head of Q or K (or over all heads together with
+ * qk_norm_whole). dy is the gradient with respect to the norm's output. Writes raw
+ * [rows][heads][d_head], the projection of `in` that the norm reads, and d_raw, the gradient with
+ * respect to raw.
  */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,

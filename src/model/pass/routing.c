@@ -3,7 +3,10 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Fills score [n_experts] with the softmax or the sigmoids of the router's logits. */
+/*
+ * Fills score [n_experts] with the softmax of one token's router logits, or with their sigmoids if
+ * route_sigmoid.
+ */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -20,7 +23,7 @@ static void scores(const kvd_config *c, const float *logit, double *score)
 }
 
 /*
- * Returns the index of the largest of n values that is not marked as taken, or n if none is left.
+ * Returns the index of the largest of n values that is not marked as taken, or n if there is none.
  */
 static size_t best_of(const double *value, const bool *taken, size_t n)
 {
@@ -32,8 +35,8 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
 }
 
 /*
- * Returns the value by which a group of n experts is ranked: its largest value, or the sum of its
- * two largest if `two`.
+ * Returns the value by which DeepSeek's routing ranks a group of n experts: the group's largest
+ * value, or the sum of its two largest if `two`.
  */
 static double value_of_group(const double *value, size_t n, bool two)
 {
@@ -48,7 +51,7 @@ static double value_of_group(const double *value, size_t n, bool two)
     return two ? first + second : first;
 }
 
-/* Marks all experts outside the chosen groups as taken, so that they are not chosen. */
+/* Marks all experts outside the groups_chosen best groups as taken, so that they are not chosen. */
 static void limit_groups(const kvd_config *c, const double *value, bool *taken)
 {
     const size_t n = (size_t)c->n_experts, groups = (size_t)c->expert_groups, each = n / groups;
@@ -84,8 +87,8 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
         sum += (double)factor[j];
     }
     /*
-     * The Hugging Face library adds 1e-20 to the sum, so that a sum of zeros gives factors of 0
-     * instead of 0 / 0.
+     * As in the Hugging Face library, 1e-20 is added to the sum, so that a sum of zeros gives
+     * factors of 0 instead of 0 / 0.
      */
     for (size_t j = 0; j < chosen; j++)
         factor[j] =

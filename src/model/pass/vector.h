@@ -9,9 +9,9 @@
 #include <string.h>
 
 /*
- * KVD_CLONES compiles a function for the baseline, AVX2 and AVX-512; the loader picks one. Put it
- * on loop kernels, not on functions with a parallel region: the compiler moves the body of a region
- * into a function of its own, which is not cloned.
+ * KVD_CLONES compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version.
+ * Use it on functions that contain only the loop. In a function with a parallel region, the
+ * compiler moves the body of the region into another function, which is not cloned.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -20,8 +20,8 @@
 #endif
 
 /*
- * Under a sanitizer clang cannot vectorise `omp simd` loops and warns about it; that warning is
- * disabled.
+ * Under a sanitizer, clang cannot vectorise `omp simd` loops and warns about it; this disables the
+ * warning.
  */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"

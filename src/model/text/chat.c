@@ -10,7 +10,7 @@
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
-/* ---- table of chat forms ---- */
+/* ---- table of chat formats ---- */
 
 /*
  * System message of Llama 3.1 and later models, with the date that their chat templates use by
@@ -37,7 +37,7 @@
 #define DEEPSEEK_EOS "<｜end▁of▁sentence｜>"
 #define DEEPSEEK_BOS "<｜begin▁of▁sentence｜>"
 
-/* Table of the chat forms, in the order of kvd_chat_words. */
+/* Table of the chat formats, in the order of kvd_chat_words. */
 static const kvd_chat forms[] = {
     {.name = "chatml",
      .bos = "",
@@ -249,11 +249,11 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* ---- recognising a template ---- */
+/* ---- recognising a chat template ---- */
 
 /*
- * Normalises a chat template in place: reads \n as a line feed and " as ', and joins literals with
- * + between them.
+ * Normalises the text of a chat template in place, so that equal templates compare equal: the
+ * escape \n becomes a line feed, " becomes ', and literals 'a' + 'b' become 'ab'.
  */
 static void normalise(char *s)
 {
@@ -305,7 +305,7 @@ static bool exists(const char *path)
     return !stat(path, &s);
 }
 
-/* Returns the contents of a text file, which the caller frees; NULL with *err on failure. */
+/* Returns the contents of a text file, which the caller frees, or NULL with *err on failure. */
 static char *read_text(const char *path, kvd_err *err)
 {
     kvd_filemap map;
@@ -320,7 +320,10 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/* Returns the chat template of tokenizer_config.json, which `root` owns, or NULL with *err. */
+/*
+ * Returns the chat template in `root`, the object of tokenizer_config.json, which owns the string.
+ * Returns NULL with *err on failure.
+ */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;
@@ -348,8 +351,8 @@ static const char *template_of(const json_t *root, const char *path, kvd_err *er
 }
 
 /*
- * Fails if the field of tokenizer_config.json names a token other than `wanted`. The token is a
- * string or an object.
+ * Fails if the field `field` of tokenizer_config.json names a token other than `wanted`. The value
+ * of the field is a string or an object with the key "content".
  */
 static int check_token(const json_t *root, const char *field, const char *wanted,
                        const kvd_chat *form, const char *path, kvd_err *err)
@@ -388,8 +391,8 @@ static json_t *load(const char *path, kvd_err *err)
     if (kvd_filemap_load(&map, path, err))
         return NULL;
     /*
-     * Integers are read as real numbers, because model_max_length is often 10^30, too large for an
-     * integer.
+     * Integers are read as real numbers, because model_max_length is often 10^30, which no integer
+     * type holds.
      */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
@@ -441,10 +444,11 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err)
     return form;
 }
 
-/* ---- text around a turn ---- */
+/* ---- text before and after a user's message ---- */
 
 /*
- * Returns true if the character at s is white space for Python's str.strip, which templates call.
+ * Returns true if the character at s is white space for Python's str.strip, which chat templates
+ * call.
  */
 static bool is_space(const char *s)
 {

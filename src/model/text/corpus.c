@@ -16,33 +16,43 @@
 #include "model/text/documents.h"
 
 struct kvd_corpus {
-    FILE *ids;    /* temporary file of ids as uint32, without a name */
-    FILE *starts; /* temporary file of the array start below */
-    /* [n_sequences + 1] number of tokens before sequence s, read from the mapped file `starts` */
+    FILE *ids;    /* temporary file without a name: the ids of all tokens as uint32 */
+    FILE *starts; /* temporary file without a name: the array `start` */
+    /*
+     * Number of tokens before each of the n_sequences sequences, then the number of all tokens,
+     * read from the mapped file `starts`.
+     */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    size_t n_texts, *text_first; /* [n_texts + 1] number of sequences before text i */
+    /* Number of sequences before each of the n_texts texts, then the number of all sequences. */
+    size_t n_texts, *text_first;
     char hash[40];
 };
 
-/* State of cutting documents into windows and writing these to the temporary files. */
+/*
+ * State while documents are cut into windows (sequences of at most seq_len tokens), which are
+ * written to the temporary files.
+ */
 typedef struct {
     const kvd_corpus_spec *spec;
     const kvd_tokenizer *tok;
     kvd_corpus *c;
     XXH3_state_t *hash;
-    uint32_t *window; /* [seq_len] tokens of the current document that are not yet in a window */
+    /* Up to seq_len tokens of the current document that are not yet written as a window. */
+    uint32_t *window;
     size_t n_window;
-    kvd_ids ids; /* ids of the current document */
+    kvd_ids ids; /* token ids of the current document */
     /*
-     * Number of tokens left out because of max_tokens: windows of 2 where 3 tokens were missing,
-     * and single tokens after a shortened window.
+     * Number of tokens left out in order to reach max_tokens exactly. If 3 tokens were missing, a
+     * window of 2 is left out, because a single token cannot be a window. Single tokens after a
+     * shortened window are left out too.
      */
     size_t passed_over;
-    bool shortened; /* the last window gave up one token for a next window */
+    bool shortened; /* the last window was shortened by one token, for the next window */
     bool full;      /* max_tokens tokens have been taken */
-    size_t before;  /* tokens of earlier texts, which do not count towards max_tokens */
+    /* Number of tokens of earlier texts, which do not count towards max_tokens (with by_text). */
+    size_t before;
 } cutter;
 
 /* ---- temporary file of token ids ------------------------------------- */
@@ -131,7 +141,11 @@ static int cut(cutter *k, kvd_err *err)
         if (take > left)
             take = left;
         if (left - take == 1) {
-            if (take == 2) { /* a window of 3 is needed; a later document may have one */
+            /*
+             * Writing 2 of the 3 missing tokens would leave 1, which is no window. A later document
+             * may have a window of 3.
+             */
+            if (take == 2) {
                 k->passed_over += k->n_window;
                 k->n_window = 0;
                 return 0;
@@ -186,7 +200,8 @@ static int push_document(cutter *k, kvd_err *err)
 /* ---- texts, id lists and random ids ---------------------------------- */
 
 /*
- * Tokenizes a document, or only its start if `start`, and appends the ids from number *pushed on.
+ * Tokenizes a document, or only its beginning if `start`, and adds its ids from index *pushed on to
+ * the windows. *pushed becomes the number of ids.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -199,7 +214,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* The ids of the start of a document begin with the ids of any shorter start. */
+    /* The ids of the beginning of a document start with the ids of any shorter beginning. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -218,9 +233,9 @@ static size_t likely_bytes(const cutter *k)
 }
 
 /*
- * Adds a document to the corpus. With max_tokens, it tokenizes only a start of the document, and
- * repeats that with twice the length until no tokens are missing. Of a long text, only the needed
- * part is read, and memory is proportional to max_tokens. The ids are those of the whole document.
+ * Adds a document to the corpus. With max_tokens, tokenizes only the beginning of the document, and
+ * repeats that with twice the length until no tokens are missing. So only the needed part of a long
+ * text is read, and memory is proportional to max_tokens. The ids are those of the whole document.
  */
 static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
 {
@@ -251,8 +266,8 @@ static int check_amount(const cutter *k, const char *where, kvd_err *err)
 }
 
 /*
- * Ends one text, whose sequences are those cut since the last end. With by_text, the tokens of the
- * next text are counted separately.
+ * Ends one text; the sequences cut since the last call belong to it. With by_text, the tokens of
+ * the next text are counted separately.
  */
 static int end_text(cutter *k, const char *path, kvd_err *err)
 {
@@ -317,7 +332,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* -1 stops the reader; read_ids checks `full` to distinguish this stop from an error */
+    /* -1 stops the CSV reader; read_ids checks `full` to distinguish this stop from an error. */
     return k->full ? -1 : 0;
 }
 
@@ -360,7 +375,7 @@ static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_er
     return 0;
 }
 
-/* Returns the name of the whole input, all texts or the id list, for messages. */
+/* Returns the name of the whole input for messages: the id list, the text, or "the texts". */
 static const char *whole_of(const kvd_corpus_spec *s)
 {
     return s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";
@@ -433,7 +448,7 @@ void kvd_corpus_close(kvd_corpus *c)
     if (c->start)
         munmap((void *)(uintptr_t)c->start, c->start_bytes);
     if (c->ids)
-        fclose(c->ids); /* the temporary file is deleted, so errors do not matter */
+        fclose(c->ids);
     if (c->starts)
         fclose(c->starts);
     free(c->text_first);

@@ -16,7 +16,7 @@ enum { MAX_FIELDS = 8 };
 
 typedef struct {
     const char *path;
-    char *name[MAX_FIELDS]; /* pointers into `names` */
+    char *name[MAX_FIELDS]; /* names of JSON keys or CSV columns; pointers into `names` */
     int n_names;
     char *names;
     bool default_field;
@@ -26,7 +26,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    int column[MAX_FIELDS]; /* CSV: column of each name */
+    int column[MAX_FIELDS]; /* CSV: index of the column with each name */
     size_t n_columns;
 } reader;
 
@@ -46,7 +46,7 @@ static int split_field(reader *r, const char *field, kvd_err *err)
     return 0;
 }
 
-/* Joins the fields of one row by line feeds; a single field is returned as it is. */
+/* Joins the fields of one row by line feeds into *text; a single field is returned as it is. */
 static int join(reader *r, char *const *part, const size_t *len, const char **text,
                 size_t *text_len, kvd_err *err)
 {
@@ -79,7 +79,8 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
 
 /*
  * Passes one document to the reader's callback. Returns 0, 1 to stop, or -1 with *err. Error
- * messages name the row with `unit` and `where`; if unit is NULL, the caller adds the name.
+ * messages name the place of the document as `unit` and number `where`, such as "line 3"; if unit
+ * is NULL, the caller adds the place.
  */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
@@ -152,8 +153,8 @@ static bool blank(const char *s, size_t n)
 }
 
 /*
- * Returns the number of bytes of a UTF-8 byte order mark at the start of a text, or 0. Some
- * programs write this mark; all text is read as UTF-8 with or without it.
+ * Returns the number of bytes of a UTF-8 byte order mark at the beginning of a text, or 0. Some
+ * programs write this mark; it is not part of the text.
  */
 static size_t mark_bytes(const char *s, size_t n)
 {
@@ -256,8 +257,8 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
     /*
-     * The CSV reader can only be stopped by an error; `stopped` distinguishes a normal stop from
-     * one.
+     * Only an error stops the CSV reader, so -1 is returned here; r->stopped then tells that it was
+     * no error.
      */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
@@ -272,7 +273,8 @@ static int read_csv(reader *r, kvd_err *err)
 /* ---- plain text files ------------------------------------------------ */
 
 /*
- * Reads a plain text file. The file is mapped, so that only the part that `document` uses is read.
+ * Reads a plain text file as one document. The file is mapped, so that only the part that the
+ * callback uses is read from disk.
  */
 static int read_plain(reader *r, kvd_err *err)
 {
@@ -324,7 +326,7 @@ int kvd_documents_read(const char *path, const char *field, kvd_document documen
     if (!status && !r.count)
         status = kvd_fail(err, "'%s' is empty: no document in it", path);
 done:
-    fclose(f); /* opened for reading, so that no data can be lost */
+    fclose(f);
     free(r.names);
     free(r.joined);
     return status;

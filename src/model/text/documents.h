@@ -10,16 +10,18 @@
 #include "common/err.h"
 
 /*
- * Receives one document, text [len], which is valid during the call only and may hold zero bytes.
- * Returns 0 to continue, 1 to stop without an error, or -1 with *err to stop with an error.
+ * Callback that receives one document of `len` bytes, which is valid during the call only and may
+ * contain zero bytes. Returns 0 to continue, 1 to stop without an error, or -1 with *err to stop
+ * with an error.
  */
 typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *err);
 
 /*
- * Reads `path` and calls `document` for each of its documents, in order.
+ * Reads the file `path` and calls `document` for each of its documents, in order.
  *
- *   field  JSON key or CSV column; "a,b" joins the two by a line feed; NULL: "text", or the value
- *          itself in a JSON list of strings. Not used for plain text.
+ *   field  JSON key or CSV column that holds the text. "a,b" joins the values of two keys by a line
+ *          feed. NULL means "text", or the value itself in a JSON list of strings. Not used for
+ *          plain text.
  *
  * Returns 0, or 1 if `document` stopped the reading. Returns -1 with *err if the file cannot be
  * read or is empty, or if a row is not JSON, lacks the field or has an empty one. The message names

@@ -7,14 +7,18 @@
 
 #include "common/utf8.h"
 
-/* Types of tokens, the values of tokenizer.ggml.token_type. */
+/* Types of tokens: values of the list tokenizer.ggml.token_type. */
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/* Rule for splitting text into words that a value of tokenizer.ggml.pre selects. */
+/* How a BPE tokenizer splits text into words, selected by the value of tokenizer.ggml.pre. */
 typedef struct {
     const char *name;
-    const char *pattern; /* pattern of a word; NULL means GPT-2's (falcon has further steps) */
+    /*
+     * Regular expression that matches a word; NULL means GPT-2's pattern (falcon has further
+     * steps).
+     */
+    const char *pattern;
     bool nfc, whole_words, bos;
 } word_kind;
 
@@ -40,8 +44,8 @@ enum { N_WORD_KINDS = sizeof word_kinds / sizeof word_kinds[0] };
 
 typedef struct {
     const kvd_gguf *g;
-    const word_kind *words; /* splitting into words; NULL for SentencePiece */
-    const char **token;     /* [n], not zero-terminated */
+    const word_kind *words; /* how text is split into words; NULL for SentencePiece */
+    const char **token;     /* texts of the n tokens, not zero-terminated */
     size_t *len;
     size_t n;
     kvd_vocab vocab;
@@ -79,8 +83,8 @@ static int read_tokens(source *s, kvd_err *err)
 }
 
 /*
- * Fails unless a list of the file has one entry per token. `status` is the result of the lookup: -1
- * is an error, 1 (no such list) is accepted.
+ * Fails unless a list of the file has one entry per token. `status` is the result of looking up the
+ * list: -1 is an error, 1 (no such list) is accepted.
  */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
@@ -112,8 +116,9 @@ static json_t *token_text(const source *s, size_t i)
 
 /* ---- merges of a SentencePiece vocabulary ---------------------------------------------------- */
 
+/* Merge rule of byte-pair encoding: tokens `left` and `right` are joined to the token `product`. */
 typedef struct {
-    double score; /* score of the product */
+    double score; /* score of the token `product` */
     uint32_t left, right, product;
     uint32_t left_characters, right_characters;
 } merge;
@@ -124,8 +129,8 @@ typedef struct {
 } merges;
 
 /*
- * Comparison function for qsort that orders merges: higher score of the merged piece first, then
- * the longer left part, the longer right part, the smaller id.
+ * Comparison function for qsort that orders merge rules: higher score of the joined token first,
+ * then the longer left token, the longer right token, the smaller id.
  */
 static int compare_merges(const void *a, const void *b)
 {
@@ -171,7 +176,7 @@ static int add_merges_of(const source *s, size_t product, double score, merges *
 static json_t *merges_from_scores(const source *s, kvd_err *err)
 {
     static const char key[] = "tokenizer.ggml.scores";
-    enum { LONGEST = 1024 }; /* longer pieces would make the search for pairs slow */
+    enum { LONGEST = 1024 }; /* longer tokens would make the search for merge rules slow */
     kvd_gguf_list scores;
     merges all = {0};
     json_t *list = NULL;
@@ -354,8 +359,8 @@ static json_t *build_decoder(const source *s, bool space)
 }
 
 /*
- * Appends a special token (BOS or EOS) to the template, before or after the text, if the file's
- * flag says so; `absent` is the flag's default.
+ * Appends a special token (BOS or EOS) to the template `single`, before or after the text, if the
+ * GGUF flag `flag` is true; `absent` is its value if the file does not have it.
  */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)

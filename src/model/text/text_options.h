@@ -1,13 +1,13 @@
 /*
  * Rows of option tables (common/options.h) for programs that read a model and texts. T is the
- * program's configuration, whose fields have the names that the rows use.
+ * program's struct of option values, whose fields have the names that the rows use.
  */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H
 
 #include "common/options.h"
 
-/* Longest label of the data in result files (--label), in bytes. */
+/* Largest length in bytes of the label of the data in result files (--label). */
 enum { KVD_LABEL_BYTES = 63 };
 
 #define KVD_OPTION_MODEL(T)                                                                        \
@@ -17,8 +17,8 @@ enum { KVD_LABEL_BYTES = 63 };
                          "NAME.bin"                                                                \
     }
 /*
- * Options that select texts and how they are read. `others` names the options for other sources of
- * tokens, which exclude these. Arguments after MODEL are texts too.
+ * Options that select text files, as --text or as arguments after MODEL. `others` names the options
+ * for other sources of tokens, which exclude these options.
  */
 #define KVD_OPTIONS_TEXT(T, others)                                                                \
     {"text",                                                                                       \

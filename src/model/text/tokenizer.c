@@ -13,7 +13,9 @@
 #include "model/text/tokenizer/json_fields.h"
 #include "model/text/tokenizer/steps.h"
 
-/* Working memory of one call of encode; kept between calls for its buffers and its word cache. */
+/*
+ * Working memory of one call of encode, kept between calls for its buffers and its cache of words.
+ */
 typedef struct {
     kvd_pieces pieces;
     kvd_bpe_work *bpe;
@@ -24,7 +26,11 @@ typedef struct {
 
 struct kvd_tokenizer {
     char *name;
-    kvd_llama2c *llama2c; /* not NULL for llama2.c; the fields below are for tokenizer.json */
+    /*
+     * Tokenizer of llama2.c; NULL if the tokenizer was read from tokenizer.json, which uses the
+     * members below.
+     */
+    kvd_llama2c *llama2c;
     kvd_normalizer *normalizer;
     kvd_pretokenizer *pretokenizer;
     kvd_bpe *bpe;
@@ -33,8 +39,8 @@ struct kvd_tokenizer {
     kvd_token_decoder *decoder;
     size_t size;
     /*
-     * Pool of working memories that no thread uses now. A thread takes one from here or allocates a
-     * new one.
+     * Pool of N_IDLE working memories that no thread uses now. A thread takes one from here, or
+     * allocates a new one if there is none.
      */
     _Atomic(encode_work *) *idle;
 };
@@ -89,7 +95,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* buffers that grew for an unusually long document are freed instead of kept */
+    /* Working memory whose buffers grew for an unusually long document is freed instead of kept. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -154,8 +160,8 @@ static bool is_gguf(const char *bytes, size_t len)
 }
 
 /*
- * Builds the tokenizer from the JSON object `root`, whose ownership it takes. `root` may be NULL if
- * reading it failed; *err is set then.
+ * Builds the tokenizer from `root`, the object of tokenizer.json, and takes ownership of `root`. If
+ * reading the JSON failed, `root` is NULL and *err is already filled; returns -1.
  */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
@@ -188,7 +194,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
     /*
-     * A llama2.c binary may begin with '{' too, the first byte of the uint32 123; zero bytes then
+     * A llama2.c binary may also begin with '{', if its first uint32 is 123; then zero bytes
      * follow.
      */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
@@ -230,8 +236,8 @@ kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t l
 }
 
 /*
- * Opens the tokenizer of a GGUF file. The file is mapped, so the model's tensors, which follow the
- * values, are not read.
+ * Opens the tokenizer of a GGUF file. The file is mapped, so the tensors, which come after the
+ * tokenizer, are not read from disk.
  */
 static kvd_tokenizer *open_gguf(const char *path, size_t vocab_size, kvd_err *err)
 {
@@ -269,7 +275,7 @@ kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *
     t = kvd_tokenizer_parse(path, content.s ? content.s : "", content.n, vocab_size, err);
 done:
     kvd_buffer_release(&content);
-    (void)fclose(f); /* opened for reading, so that no data can be lost */
+    (void)fclose(f);
     return t;
 }
 
@@ -337,7 +343,7 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        len = bad; /* the rest of this character may follow */
+        len = bad; /* the other bytes of this character may follow later */
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);
     if (t->llama2c) {

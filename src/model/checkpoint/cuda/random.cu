@@ -1,9 +1,9 @@
 /*
- * Each thread makes 8 neighbouring elements of a row from four Philox counters. It stores them in
- * one or two 16-byte words if the row begins at an even element and the address is aligned;
- * otherwise it stores one element at a time, for twice the work. Bound by integer throughput: 4e11
- * elements per second on an H200. Grid: x over groups of 8 elements of a row, y over rows, in
- * strides of the grid.
+ * Generates random weights on the GPU. Each thread makes 8 neighbouring elements of a row with the
+ * Philox generator, from four counter values. It stores them as one or two 16-byte words if the row
+ * begins at an even element and the address is aligned. Otherwise it stores one element at a time,
+ * which takes twice the work. Bound by integer throughput: 4e11 elements per second on an H200.
+ * Grid: x covers groups of 8 elements of a row, y covers rows; both loop with the grid's stride.
  */
 #include <cuda_bf16.h>
 

@@ -1,10 +1,10 @@
 /*
  * Makes random weights (model/checkpoint/random.h) on the device, with the same bits as
- * kvd_random_read makes on the host. `type` is KVD_F32 or KVD_BF16, which both hold an element
+ * kvd_random_read makes on the host. `type` is KVD_F32 or KVD_BF16; both represent every weight
  * exactly.
  *
- * Launchers return cudaErrorInvalidValue for another type or for sizes beyond the stated limits.
- * They launch on the stream and never synchronise, allocate or print.
+ * The functions return cudaErrorInvalidValue for another type or for sizes beyond the stated
+ * limits. They launch kernels on the stream and never synchronise, allocate or print.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
@@ -19,14 +19,18 @@
 extern "C" {
 #endif
 
-/* Fills out [n] with elements first .. first+n-1 of the tensor; n is below 2^40. */
+/*
+ * Fills the device array out [n] with elements first .. first+n-1 of the random tensor *t; n is
+ * below 2^40.
+ */
 cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t n,
                                 void *out, cudaStream_t stream);
 
 /*
  * Fills a rectangle out [rows][cols], whose rows are out_stride elements apart. Row r holds `cols`
- * elements of the tensor from first + r * stride on. This covers the rows or columns of a share,
- * and the blocks of a stacked or grouped tensor. rows * cols is below 2^40.
+ * elements of the tensor, beginning with element first + r * stride. With this, one call makes the
+ * rows or columns of a matrix that one GPU holds, or one matrix of a stacked tensor. rows * cols is
+ * below 2^40.
  */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,

@@ -12,16 +12,16 @@
 enum {
     ALIGN = 256,
     CHUNK = 65536, /* number of elements that a thread converts at a time */
-    /* size in bytes of each pinned host buffer; one buffer is filled while another is copied */
+    /* Size in bytes of each pinned host buffer; one buffer is filled while the other is copied. */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
     SLOTS = 2, /* number of streamed experts that the device holds at a time */
 };
 
 /*
- * Returns true if the model rotates only part of each head (partial RoPE) and `use` cannot compute
- * that. The serving engine can if neighbouring dimensions form the pairs; its tables have angle 0
- * for the dimensions that are not rotated.
+ * Returns true if the model rotates only some dimensions of each head (partial RoPE) and the
+ * computation `use` does not support that. Serving supports it if RoPE rotates neighbouring
+ * dimensions 2i and 2i + 1: its tables have angle 0 for dimensions that are not rotated.
  */
 static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
 {
@@ -102,11 +102,12 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
 typedef struct {
     const kvd_checkpoint *checkpoint;
     cudaStream_t stream;
-    size_t buffer; /* bytes of each buffer */
+    size_t buffer; /* size of each pinned buffer in bytes */
     void *pinned[BUFFERS];
     cudaEvent_t copied[BUFFERS];
     int turn;
-    float *scratch; /* [threads][CHUNK] */
+    /* One conversion buffer of CHUNK floats per thread: [threads][CHUNK]. */
+    float *scratch;
 } loader;
 
 static int loader_open(loader *l, const kvd_checkpoint *c, size_t most, kvd_err *err)
@@ -125,7 +126,7 @@ static int loader_open(loader *l, const kvd_checkpoint *c, size_t most, kvd_err 
     return l->scratch ? 0 : kvd_no_memory(err, "converting weights", scratch);
 }
 
-/* Waits until all copies are done, and frees the loader. */
+/* Waits until all copies to the device are done, and frees the loader. */
 static int loader_close(loader *l, kvd_err *err)
 {
     const cudaError_t e = l->stream ? cudaStreamSynchronize(l->stream) : cudaSuccess;
@@ -142,17 +143,21 @@ static int loader_close(loader *l, kvd_err *err)
 }
 
 /*
- * Rectangle of a part to copy: columns first_col .. first_col + cols - 1 from row first_row on, row
- * by row.
+ * Rectangle of a weight matrix to copy to the device: columns first_col .. first_col + cols - 1,
+ * beginning with row first_row. The caller gives the number of elements, which are copied row by
+ * row.
  */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    const char *stored; /* elements of the part in the file if no conversion is needed, else NULL */
+    /* Elements of the matrix in the mapped file if they need no conversion, else NULL. */
+    const char *stored;
 } cut;
 
-/* Writes elements first .. first+n-1 of the part to `to`, converted to the type of the cut. */
+/*
+ * Writes elements first .. first+n-1 of the whole matrix c->weight to `to`, converted to c->type.
+ */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -167,8 +172,7 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
 }
 
 /*
- * Writes elements first .. first+n-1 of the cut (a rectangle of a part) to `to`; n is at most
- * CHUNK.
+ * Writes elements first .. first+n-1 of the rectangle *c of a matrix to `to`; n is at most CHUNK.
  */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
@@ -187,7 +191,10 @@ static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Generates the random weights of a cut on the device, block by block of the tensor. */
+/*
+ * Generates the random weights of the rectangle *c, which has `rows` rows, on the device. Calls the
+ * generator once per block of rows that are contiguous in the tensor.
+ */
 static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
 {
     const kvd_weight *w = &c->weight;
@@ -205,7 +212,9 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies n elements of the cut to the device, through the two pinned buffers. */
+/*
+ * Copies n elements of the rectangle *c to the device address `to`, through the two pinned buffers.
+ */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -232,8 +241,8 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 /* ---- layout of the arena (one device allocation for all weights) ---- */
 
 /*
- * State of a walk over all weight arrays in the order of their place in the arena. Without a base
- * address the walk only counts bytes.
+ * State of a walk that assigns every weight array its address in the arena (one device allocation)
+ * and fills it. If `base` is NULL, the walk only counts bytes.
  */
 typedef struct {
     const kvd_config *c;
@@ -242,21 +251,23 @@ typedef struct {
     char *base;
     size_t used;
     loader *load;
-    int expert;    /* number of the routed expert whose parts are placed */
-    bool streamed; /* true if routed experts are not placed */
+    int expert;    /* index of the routed expert whose weights are placed in the arena */
+    bool streamed; /* true if routed experts are streamed, so the arena does not hold them */
 } walk;
 
-/* The section of a part that one GPU's share holds: the whole part, some rows, or some columns. */
+/*
+ * The section of a weight matrix that one GPU holds: the whole matrix, some rows, or some columns.
+ */
 typedef enum { WHOLE, ROWS, COLUMNS } extent;
 typedef struct {
     kvd_part part;
     extent extent;
-    int first, n; /* first row or column, and their number */
+    int first, n; /* first row or column, and number of rows or columns */
 } piece;
 
 /*
- * Places n pieces one after another in one array of elements of `type`, and stores the array's
- * address in *to, or NULL if the model has none of the pieces.
+ * Assigns one array of the arena to n sections of weight matrices, one after another, as elements
+ * of `type`. Stores the array's address in *to, or NULL if the model has none of these matrices.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
@@ -304,8 +315,8 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
 }
 
 /*
- * Places columns first .. first + n - 1 of an expert in the arena. `part` is the expert's gate
- * matrix; its up and down matrices are the next two parts.
+ * Places an expert's weights in the arena, restricted to hidden units first .. first + n - 1.
+ * `part` is the expert's gate matrix; the next two values of kvd_part are its up and down matrices.
  */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
@@ -321,7 +332,7 @@ static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu
                : 0;
 }
 
-/* Places the share's columns of the routed expert w->expert in the arena. */
+/* Places this GPU's section of the routed expert w->expert in the arena. */
 static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
 {
     return place_expert(w, l, KVD_PART_EXPERT_GATE, w->share->first_expert, w->share->n_expert, to,
@@ -329,8 +340,8 @@ static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
 }
 
 /*
- * Places the weights of the expert block of a layer with routed experts: the router, the shared
- * expert and, unless they are streamed, the routed experts.
+ * Places the weights of a layer's experts in the arena: the router, the shared expert and, unless
+ * they are streamed, the routed experts.
  */
 static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
@@ -354,7 +365,7 @@ static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
     return 0;
 }
 
-/* Places the weights of the feed-forward block of a layer without routed experts. */
+/* Places the feed-forward weights of a layer without routed experts in the arena. */
 static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -370,7 +381,7 @@ static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
                : 0;
 }
 
-/* Places the projections of latent attention, which are the same on every GPU, in the arena. */
+/* Places the projections of latent attention in the arena; every GPU holds them whole. */
 static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
 {
     const piece q_down = {KVD_PART_Q_DOWN, WHOLE, 0, 0}, q = {KVD_PART_Q, WHOLE, 0, 0},
@@ -450,7 +461,7 @@ static int place_rest(walk *w, kvd_gpu_weights *to, kvd_err *err)
                : 0;
 }
 
-/* Returns the size in bytes of one GPU's share of a routed expert. */
+/* Returns the size in bytes of the section of a routed expert that one GPU holds. */
 static size_t expert_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share)
 {
     walk w = {.c = c, .share = share, .type = type};
@@ -481,11 +492,17 @@ struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    walk place; /* places one expert, at the base of a slot */
+    /*
+     * Assigns addresses to the weights of one expert; its base is the buffer (slot) that is filled.
+     */
+    walk place;
     char *slot[SLOTS];
-    cudaEvent_t used[SLOTS]; /* the last work that reads a slot */
-    cudaEvent_t copied;      /* the last copy into a slot */
-    int turn;                /* slot of the next expert */
+    /*
+     * For each slot (device buffer of one expert): event after the last work that reads the slot.
+     */
+    cudaEvent_t used[SLOTS];
+    cudaEvent_t copied; /* event after the last copy into a slot */
+    int turn;           /* index of the slot that the next expert is copied to */
 };
 
 static void stream_close(kvd_gpu_expert_stream *s)
@@ -503,8 +520,8 @@ static void stream_close(kvd_gpu_expert_stream *s)
 }
 
 /*
- * Opens the stream of routed experts. Its two slots, buffers for one expert each, start at `slots`,
- * the end of the arena.
+ * Opens the stream of routed experts, which copies experts to the device on demand. Its two slots
+ * (device buffers for one expert each) start at `slots`, the end of the arena.
  */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {

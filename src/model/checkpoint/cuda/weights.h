@@ -1,17 +1,17 @@
 /*
- * Loads all weights of a model onto one GPU, or one GPU's share of them if several GPUs hold one
- * model (tensor parallelism, split as in Megatron-LM: Shoeybi et al. 2019). Matrices have the type
- * of the pass; vectors are float32.
+ * Loads all weights of a model onto one GPU, or one GPU's section ("share") of them if several GPUs
+ * hold one model (tensor parallelism as in Megatron-LM, Shoeybi et al. 2019). Matrices have the
+ * element type of the forward pass; vectors are float32.
  *
- * Share g of n has the KV heads from g n_kv_heads / n on with their query heads, and the columns of
- * the feed-forward block from g ffn / n on. Q, K, V, gate and up are split by rows of the stored
- * matrices, O and down by columns, and the products of these two are summed over the shares. Every
- * GPU holds the norms, the embedding and the values added after a sum (the biases of O and down).
- * Only the first GPU holds the head with its projection.
+ * GPU g of n holds the KV heads from g n_kv_heads / n on with their query heads, and the hidden
+ * units of the feed-forward block from g d_ffn / n on. The matrices of Q, K, V, gate and up are
+ * split by rows, those of O (attention output) and down by columns; products with O and down are
+ * summed over the GPUs. Every GPU holds the norms, the embedding and the biases that are added
+ * after such a sum. Only the first GPU holds the output head with its projection.
  *
- * Routed experts that do not fit are streamed: an expert is read from the checkpoint, through two
- * pinned buffers and on a stream of its own, into one of two slots on the device when a batch needs
- * it. While one slot is read by the products, the other is filled.
+ * Routed experts that do not fit are streamed. When a batch needs an expert, it is read from the
+ * checkpoint through two pinned buffers, on a separate CUDA stream, into one of two device buffers
+ * (slots). One slot is filled while products read the other.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
@@ -21,79 +21,108 @@
 #include "model/checkpoint/family.h"
 
 /*
- * Computations on a GPU: forward pass, gradients, serving. Each rejects models with a feature that
- * it does not support, and names the feature.
+ * Computations on a GPU: forward pass, gradients, serving. The forward pass supports all models.
+ * The others fail for models with a feature that they do not support, and name the feature.
  */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
-/* Heads and feed-forward columns of one share of the model. */
+/* Heads and hidden units of the feed-forward block that one GPU holds ("share" of the model). */
 typedef struct {
-    int index, count;        /* index of this share, and number of shares */
-    int first_head, n_heads; /* query heads */
+    int index, count;        /* index of this GPU, and number of GPUs that hold the model */
+    int first_head, n_heads; /* query heads of this GPU */
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
-    int first_expert, n_expert; /* columns of every routed expert */
-    int first_shared, n_shared; /* columns of the expert that every token uses */
+    int first_expert, n_expert; /* hidden units of every routed expert on this GPU */
+    int first_shared, n_shared; /* hidden units of the shared expert, which every token uses */
 } kvd_gpu_share;
 
-/* Device arrays with the weights of one expert, whose feed-forward block has n columns. */
+/*
+ * Device arrays with the weights of one expert, a feed-forward block with n hidden units on this
+ * GPU.
+ */
 typedef struct {
-    void *gate_up;                   /* [2 n][d_model], gate first */
-    void *down;                      /* [d_model][n] */
-    float *bias_gate_up, *bias_down; /* bias_down: complete on every share */
+    /* Gate matrix followed by up matrix: [2 n][d_model]. */
+    void *gate_up;
+    void *down; /* down matrix: [d_model][n] */
+    /* Biases: bias_gate_up [2 n], and bias_down [d_model], which every GPU holds whole. */
+    float *bias_gate_up, *bias_down;
 } kvd_gpu_expert;
 
-/* Weights of latent attention (model/pass/latent.h), of all heads. */
+/* Weights of latent attention (model/pass/latent.h). Every GPU holds all heads. */
 typedef struct {
-    void *q_down;       /* [q_rank][d_model], or NULL */
-    float *norm_q_down; /* [q_rank], or NULL */
-    void *q;            /* [n_heads * (d_nope + rope_dims)][q_rank, or d_model without q_down] */
-    void *down;         /* [latent + rope_dims][d_model] */
-    float *norm;        /* [latent] */
-    void *up;           /* [n_heads][d_nope + d_value][latent] */
+    /*
+     * First matrix of a factored query projection: [q_rank][d_model], or NULL if the projection is
+     * one matrix.
+     */
+    void *q_down;
+    float *norm_q_down; /* gains of the norm after q_down: [q_rank], or NULL */
+    /*
+     * Query projection: [n_heads * (d_nope + rope_dims)] rows of q_rank columns, or of d_model
+     * columns if q_down is NULL.
+     */
+    void *q;
+    /* Projection to the latent and rotated key: [latent + rope_dims][d_model]. */
+    void *down;
+    float *norm; /* gains of the norm of the latent: [latent] */
+    /*
+     * Matrices of each head between the latent and its d_nope key and d_value value dimensions:
+     * [n_heads][d_nope + d_value][latent].
+     */
+    void *up;
 } kvd_gpu_latent;
 
 /*
- * Fills *out with share `index` of `count`. Fails if `use` does not compute such a model, naming
- * the feature, or if heads or ffn are not multiples of count, naming the numbers.
+ * Fills *out with the heads and hidden units that GPU `index` of `count` holds. Fails if the
+ * computation `use` does not support the model, naming the feature, or if the numbers of heads or
+ * hidden units are not multiples of count, naming the numbers.
  */
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
                      kvd_err *err);
 
 /*
- * Weights of one layer. Matrices are [out][in] row-major, as checkpoints store them. A pointer is
- * NULL if the model has no such weights.
+ * Weights of one layer on one GPU. Matrices are [outputs][inputs] row-major, as checkpoints store
+ * them. A pointer is NULL if the model has no such weights. Numbers of heads are those of this GPU.
  */
 typedef struct {
-    void *qkv;     /* [(n_heads + 2 n_kv_heads) * d_head][d_model] of the share */
-    void *o;       /* [d_model][n_heads * d_head]; with latents [d_model][n_heads * d_value] */
-    void *gate_up; /* [2 n_ffn][d_model], gate first; without a gate [n_ffn][d_model] */
-    void *down;    /* [d_model][n_ffn] */
+    /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
+    void *qkv;
     /*
-     * Biases of the output projection and of the down matrix; every share holds all of their
-     * elements.
+     * Output projection of attention: [d_model][n_heads * d_head], with latent attention
+     * [d_model][n_heads * d_value].
      */
+    void *o;
+    /*
+     * Gate matrix followed by up matrix: [2 n_ffn][d_model]; without a gate only up
+     * [n_ffn][d_model].
+     */
+    void *gate_up;
+    void *down; /* down matrix of the feed-forward block: [d_model][n_ffn] */
+    /* Biases of the matrices above. bias_o and bias_down are whole on every GPU. */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
     /*
-     * gains and biases of the norms of attention and of the feed-forward block. They are before
-     * these blocks; with KVD_ORDER_AFTER they are after their sums with the residual
+     * Gains and biases of two norms: [0] of attention, [1] of the feed-forward block. Each norm
+     * reads the input of its block; with KVD_ORDER_AFTER it reads the sum of the block's output and
+     * the residual.
      */
     float *norm[2], *norm_bias[2];
-    /* gains of the norms after attention and after the feed-forward block, with their biases */
+    /*
+     * Gains and biases of the norms applied to the outputs of attention [0] and feed-forward block
+     * [1].
+     */
     float *branch[2], *branch_bias[2];
     /*
-     * gains of the norms of Q and K: [d_head], or with qk_norm_whole [n_heads * d_head] and
-     * [n_kv_heads * d_head]
+     * Gains of the norms of Q and K: each [d_head], or with qk_norm_whole [n_heads * d_head] and
+     * [n_kv_heads * d_head].
      */
     float *norm_q, *norm_k;
-    float *sinks;          /* [n_heads] of the share */
-    kvd_gpu_latent latent; /* latent attention, in place of qkv */
+    float *sinks;          /* logits of the attention sinks: [n_heads] */
+    kvd_gpu_latent latent; /* weights of latent attention, which replace qkv */
     /*
      * Arrays of a layer with routed experts, which has no gate_up and down. Router: matrix
      * [n_experts][d_model], bias [n_experts], and a second bias [n_experts] used only to choose
-     * experts. On the host: the list [n_experts] of experts, whose pointers are NULL if experts are
-     * streamed. Shared expert, which every token uses: its weights, and those [d_model] of its
-     * factor.
+     * experts. `expert` is a host array [n_experts]; its pointers are NULL if experts are streamed.
+     * `shared` is the shared expert, which every token uses. shared_scale [d_model] is the vector w
+     * of the factor sigmoid(x w) on its output.
      */
     float *router, *bias_router, *bias_choice;
     kvd_gpu_expert *expert;
@@ -101,7 +130,8 @@ typedef struct {
     float *shared_scale;
     /*
      * n_qkv: number of values of Q, K and V per token. n_o: number of columns of the output
-     * projection. They are smaller than in the model if V is truncated (methods/cuda/fold.h).
+     * projection. Both are smaller than in the model if a compression method has truncated V
+     * (methods/cuda/fold.h).
      */
     int n_qkv, n_o;
 } kvd_gpu_layer;
@@ -112,16 +142,27 @@ typedef struct kvd_gpu_weights {
     kvd_config config;
     kvd_dtype type;
     kvd_gpu_share share;
-    kvd_gpu_layer *layer; /* [n_layers] */
-    void *embedding;      /* [vocab_size][d_embed] */
-    void *head;           /* [vocab_size][d_embed], the embedding itself if tied; share 0 only */
-    float *positions;     /* [max_positions + 2][d_model] or NULL */
-    void *project_in;     /* [d_model][d_embed] or NULL */
-    void *project_out;    /* [d_embed][d_model] or NULL; share 0 only */
+    kvd_gpu_layer *layer; /* host array [n_layers] */
+    void *embedding;      /* embedding of each token: [vocab_size][d_embed] */
+    /*
+     * Output head [vocab_size][d_embed], on the first GPU only; if tied, the same pointer as
+     * `embedding`.
+     */
+    void *head;
+    /* Learned position vectors [max_positions + 2][d_model], or NULL. */
+    float *positions;
+    /* Projection of the embedding to the residual stream: [d_model][d_embed], or NULL. */
+    void *project_in;
+    /*
+     * Projection of the residual stream to the output head: [d_embed][d_model], or NULL; first GPU
+     * only.
+     */
+    void *project_out;
     float *norm_final, *norm_final_bias;
-    size_t bytes;                    /* bytes on this GPU */
-    kvd_gpu_expert_stream *streamed; /* NULL if all experts are resident */
-    /* base address of the device allocation that holds all arrays; private */
+    size_t bytes; /* bytes of device memory that the weights take on this GPU */
+    /* Copies routed experts to the device on demand; NULL if all experts are in device memory. */
+    kvd_gpu_expert_stream *streamed;
+    /* Private: the device allocation that contains all weight arrays. */
     void *arena;
 } kvd_gpu_weights;
 
@@ -130,21 +171,21 @@ size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_
                              bool streamed);
 
 /*
- * Allocates and fills the weights on the current device. All threads read and convert the file in
- * pieces in pinned memory while earlier pieces are copied. Weights that the file stores in `type`
- * are copied without conversion. Random weights (model/checkpoint/shapes.h) are made on the device.
- * If the device has too little free memory, fails with the needed and the free bytes. If `streamed`
- * is set, routed experts are left out, and the checkpoint must stay open.
+ * Allocates and fills the weights on the current device. All threads read and convert the file
+ * piecewise into pinned memory while earlier pieces are copied. Weights that the file stores in
+ * `type` are copied without conversion. Random weights (model/checkpoint/shapes.h) are made on the
+ * device. If the device has too little free memory, fails with the needed and the free bytes. If
+ * `streamed`, routed experts are not loaded, and the checkpoint must stay open.
  */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
 /*
- * Fills *to with the weights of a routed expert in a slot, which work queued on `stream` from now
- * on may read. Returns when the file has been read; the copies may still be running. The caller
- * must call kvd_gpu_expert_used when it has queued all work that reads the slot, before it fetches
- * another expert.
+ * Copies a routed expert into one of the two device slots and fills *to with its addresses. Work
+ * queued on `stream` after this call may read it. Returns when the file has been read; the copies
+ * may still be running. When all work that reads the expert is queued, the caller must call
+ * kvd_gpu_expert_used before it fetches another expert.
  */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);

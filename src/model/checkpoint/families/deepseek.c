@@ -1,9 +1,9 @@
 /*
  * Reads configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437).
- * These models have latent attention, which caches one latent and one rotated key per token. Dense
- * layers come first, then layers with routed experts and shared experts, which every token uses. V2
- * routes by softmax probabilities, V3 by sigmoids and a learned bias; both may restrict a token to
- * some groups of experts.
+ * These models have latent attention, which caches one latent and one rotated key per token. The
+ * first layers have one feed-forward block; later layers have routed experts, and shared experts
+ * that every token uses. V2 chooses experts by softmax probabilities, V3 by sigmoids and a learned
+ * bias. Both may restrict a token to some groups of experts.
  */
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,10 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails unless the configuration lacks `key` or gives it the string `only`. */
+/*
+ * Fails if config.json has a value other than the string `only` under `key`; an absent key is
+ * accepted.
+ */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -23,8 +26,9 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
 }
 
 /*
- * Reads the sizes of latent attention. The configuration's single KV head is the latent with its
- * rotated key; num_key_value_heads counts the heads that the latent is expanded to.
+ * Reads the sizes of latent attention. The model gets one KV head, the latent with its rotated key.
+ * The key num_key_value_heads, which counts the heads that the latent is expanded to, is checked
+ * only.
  */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -61,8 +65,8 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Sets the scale of attention scores: 1 / sqrt(width of a query), times the square of YaRN's
- * mscale_all_dim factor.
+ * Sets the scale of attention scores to 1 / sqrt(dimensions of a query head), times the square of
+ * YaRN's factor for mscale_all_dim.
  */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -77,8 +81,8 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the grouping of the routed experts; n_group 0 or absent means one group. Each group must
- * have at least `least` experts.
+ * Reads the groups of routed experts, from which DeepSeek's router chooses some per token; n_group
+ * 0 or absent means one group. Fails if a group has fewer than `least` experts.
  */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
@@ -101,8 +105,8 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads the keys that DeepSeek-V2 and V3 share. `keys` and the other arguments are the Hugging Face
- * library's defaults for absent keys.
+ * Reads the keys of config.json that DeepSeek-V2 and V3 share. `keys`, `shared`, `dense` and
+ * `scale` are the Hugging Face library's defaults for absent keys.
  */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)

@@ -1,10 +1,13 @@
 /*
- * Gemma (Gemma Team 2024, arXiv:2403.08295), Gemma 2 (2024, arXiv:2408.00118) and Gemma 3 (2025,
- * arXiv:2503.19786). RMS norms multiply by 1 + the stored gain. The gate uses GELU, and the
- * embedding is scaled by sqrt(hidden_size). The rest of Gemma is as in Llama. In Gemma 2 and 3 each
- * branch has a norm before and after it, scores have their own scale, and layers with a window
- * alternate with layers without. Gemma 2 caps scores and logits. Gemma 3 normalises Q and K, and
- * its layers with a window have their own RoPE base.
+ * Reads configurations of Gemma (Gemma Team 2024, arXiv:2403.08295), Gemma 2 (2024,
+ * arXiv:2408.00118) and Gemma 3 (2025, arXiv:2503.19786). RMS norms multiply by 1 + the stored
+ * gain. The gate uses GELU, and the embedding is scaled by sqrt(hidden_size). The rest of Gemma is
+ * as in Llama.
+ *
+ * In Gemma 2 and 3, attention and feed-forward block each have a norm before and after them,
+ * attention scores have their own scale, and layers with a sliding window alternate with layers
+ * without. Gemma 2 caps attention scores and logits. Gemma 3 normalises Q and K, and its layers
+ * with a window have their own RoPE base.
  *
  * `gemma3` is the multimodal model: its language model is in text_config, and the tensors of its
  * vision model are ignored.
@@ -16,8 +19,8 @@
 #include "model/checkpoint/families/families.h"
 
 /*
- * Reads the set of layers with a sliding window: the layers that layer_types names, or without that
- * key all layers but every `pattern`-th.
+ * Sets the layers with a sliding window: the layers that the key layer_types names, or without that
+ * key all layers except every `pattern`-th.
  */
 static int read_windows(const json_t *root, int window, int pattern, kvd_config *c, kvd_err *err)
 {
@@ -29,8 +32,8 @@ static int read_windows(const json_t *root, int window, int pattern, kvd_config 
 }
 
 /*
- * Reads the softcap stored at `key`, the bound c of c tanh(x / c). `absent` is its value if the key
- * is absent; null means no cap.
+ * Reads a softcap, the bound c of c tanh(x / c), under `key`. If the key is absent, *out becomes
+ * `absent`; if it is null, *out becomes 0 (no cap).
  */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
@@ -40,8 +43,8 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
 }
 
 /*
- * Reads the keys that Gemma 2 and Gemma 3 share. The caller has read the sizes. `softcap` holds the
- * default caps of attention scores and of logits.
+ * Reads the keys of config.json that Gemma 2 and Gemma 3 share. The caller has read the sizes.
+ * `softcap` holds the default bounds of attention scores and of logits.
  */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
@@ -64,8 +67,8 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
 }
 
 /*
- * Reads the activation of Gemma: gelu_pytorch_tanh, which the first files call gelu in hidden_act,
- * as the Hugging Face library does.
+ * Reads the activation function of Gemma, gelu_pytorch_tanh. The first published files call it gelu
+ * in hidden_act, which means gelu_pytorch_tanh here, as in the Hugging Face library.
  */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -104,8 +107,8 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the sizes of Gemma 3. Published multimodal files leave out sizes that equal the default of
- * the Hugging Face library.
+ * Reads the sizes of Gemma 3. Published multimodal files omit sizes that equal the default of the
+ * Hugging Face library.
  */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -152,13 +155,13 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "library does not apply to this model",
                         c->logit_softcap);
     /*
-     * In the multimodal model the top level of config.json has the keys of the head and of the end
-     * tokens.
+     * In the multimodal model, the keys of the output head and of the end tokens are at the top
+     * level of config.json, not in text_config.
      */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 
-/* Gemma stores the same tensors as Llama. */
+/* Gemma files store the same tensors as Llama files. */
 const kvd_family kvd_family_gemma = {
     .name = "gemma",
     .architecture = "GemmaForCausalLM",
@@ -200,8 +203,8 @@ const kvd_family kvd_family_gemma3_text = {
 };
 
 /*
- * Prefixes of tensor names in files as published (Transformers up to 4.51), and as saved by
- * Transformers from 4.52 on.
+ * Prefixes of the language model's tensor names in multimodal files: as published (Transformers up
+ * to 4.51), and as saved by Transformers from 4.52 on.
  */
 static const char *const other_bases[] = {"language_model.model.", "model.language_model.", NULL};
 static const char *const other_models[] = {"vision_tower.", "multi_modal_projector.",

@@ -1,6 +1,6 @@
 /*
- * Reads configurations of Llama 2, 3 and 3.1 and of models that use Llama's name, such as Yi; also
- * of Mistral, Phi-3, StarCoder2 and Mixtral.
+ * Reads configurations of Llama 2, 3 and 3.1, of models that use Llama's model_type, such as Yi,
+ * and of Mistral, Phi-3, StarCoder2 and Mixtral.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -46,8 +46,8 @@ const kvd_family kvd_family_llama = {
 };
 
 /*
- * Reads the size of the sliding window of all layers in tokens. `absent` is its value if the file
- * has no such key; 0 or null means no window.
+ * Reads the size in tokens of the sliding window that all layers have. `absent` is the size if
+ * config.json has no such key; 0 or null means no window.
  */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
@@ -60,7 +60,7 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
 
 /*
  * Reads Mistral 7B and similar models: Llama with a sliding window if the configuration has one. If
- * the key is absent, the window is that of version 0.1.
+ * the key sliding_window is absent, the size is that of Mistral 7B v0.1.
  */
 
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
@@ -86,15 +86,15 @@ const kvd_family kvd_family_mistral = {
 };
 
 /*
- * Reads Phi-3 and Phi-4: Llama with Q, K and V in one tensor, gate and up in another, longrope, a
- * sliding window, and, in Phi-4-mini, RoPE on a part of each head.
+ * Reads Phi-3 and Phi-4: Llama with Q, K and V in one tensor, gate and up in another, LongRoPE
+ * scaling, a sliding window, and, in Phi-4-mini, RoPE on a part of each head.
  */
 
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     /*
-     * ORIGINAL is the value of original_max_position_embeddings that the Hugging Face library
-     * assumes if the key is absent.
+     * ORIGINAL: original_max_position_embeddings that the Hugging Face library assumes if the key
+     * is absent. ROPE: bit set of the RoPE variants that Phi-3 models use.
      */
     enum {
         ORIGINAL = 4096,
@@ -173,7 +173,9 @@ const kvd_family kvd_family_starcoder2 = {
     .n_stored = sizeof starcoder2_stored / sizeof starcoder2_stored[0],
 };
 
-/* Reads Mixtral: Mistral with routed experts in every layer. */
+/*
+ * Reads Mixtral: Mistral with routed experts in every layer, chosen by the router for each token.
+ */
 
 static int read_mixtral(const json_t *root, kvd_config *c, kvd_err *err)
 {

@@ -1,7 +1,8 @@
 /*
- * Reads configurations of OPT, which has learned positions and no RoPE, LayerNorm before attention
- * and feed-forward (350m: after them), biases, and ReLU. If word_embed_proj_dim is not hidden_size,
- * embedding and head have that width, and projections convert between it and hidden_size.
+ * Reads configurations of OPT, which has learned positions instead of RoPE, LayerNorm before
+ * attention and feed-forward block (in the 350m: after them), biases, and ReLU. If
+ * word_embed_proj_dim differs from hidden_size, embedding and output head have word_embed_proj_dim
+ * columns, and two projections convert from and to hidden_size.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -26,7 +27,7 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
     bool biases = true;
     c->positions = KVD_POSITIONS_LEARNED;
     c->norm = KVD_NORM_LAYER;
-    c->norm_eps = 1e-5; /* no key states it */
+    c->norm_eps = 1e-5; /* no key of OPT's config.json states it */
     if (kvd_cfg_activation(root, "activation_function", false, "relu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "ffn_dim", &c->d_ffn, err) ||
         read_order(root, c, err) || kvd_cfg_bool(root, "enable_bias", &biases, err) ||

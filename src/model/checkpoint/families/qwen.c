@@ -6,8 +6,8 @@
 #include "model/checkpoint/families/families.h"
 
 /*
- * Reads the set of layers with a sliding window. If use_sliding_window is true, these are the
- * layers that layer_types names, or without that key the layers from max_window_layers on.
+ * Sets the layers with a sliding window, if use_sliding_window is true: the layers that the key
+ * layer_types names, or without that key the layers from max_window_layers on.
  */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -16,7 +16,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     if (kvd_cfg_bool(root, "use_sliding_window", &used, err) ||
         kvd_cfg_size_or(root, "sliding_window", &window, err))
         return -1;
-    /* max_window_layers may be 0, so it is not read as a size. */
+    /* max_window_layers may be 0, which kvd_cfg_size would refuse. */
     const json_t *stated = kvd_cfg_member(root, "max_window_layers");
     if (stated && (!json_is_integer(stated) || json_integer_value(stated) < 0))
         return kvd_fail(err, "'max_window_layers' is not an integer from 0 on");
@@ -31,8 +31,8 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the keys that all Qwen models share. `d_head` is the head width if head_dim is absent; 0
- * means hidden_size / num_attention_heads.
+ * Reads the keys of config.json that all Qwen models share. `d_head` is the number of dimensions of
+ * a head if the key head_dim is absent; 0 means hidden_size / num_attention_heads.
  */
 static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
 {

@@ -9,8 +9,8 @@
 static const char what[] = "attention";
 
 /*
- * Returns the bytes of scratch per attention score, including its probability if that has another
- * type.
+ * Returns the bytes of scratch per attention score: a float32 score and, if `type` is not float32,
+ * the probability in 2 bytes.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -25,12 +25,15 @@ size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads)
 
 /* ---- attention of sequences of equal length by cuBLAS ---------------------------------------- */
 
-/* Arguments of a call of kvd_gpu_attend, and its scratch. */
+/*
+ * Arguments of a call of kvd_gpu_attend, and its scratch (n_scores scores and probabilities, and
+ * addresses of matrices).
+ */
 typedef struct {
     const kvd_gpu_attention_in *in;
     kvd_dtype type;
     cudaDataType cuda_type;
-    size_t d, bytes; /* d: width of a head; bytes: per element */
+    size_t d, bytes; /* d: dimensions of a head; bytes: bytes per element */
     const char *q, *k, *v;
     char *out;
     size_t ldq, ldk, ldv, ldo;
@@ -40,19 +43,19 @@ typedef struct {
     void **pointers;
     /*
      * 1 if the rows of every head start at multiples of 16 bytes, which cublasGemmBatchedEx may
-     * rely on
+     * rely on.
      */
     int aligned;
 } call;
 
 /*
- * Description of one batched matrix product, scores or output, in cuBLAS's column-major terms: m is
- * [n][k] and so on.
+ * A batched matrix product, for the scores (K and Q) or for the output (V and probabilities), as
+ * cuBLAS sees it in column-major order: c (m x n) = op(a) (m x k) b (k x n).
  */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
-    int a, b, c; /* matrices, as KVD_AT_... */
+    int a, b, c; /* which matrices of a head, as KVD_AT_... */
     size_t lda, ldb, ldc;
     cudaDataType c_type;
 } product;
@@ -84,8 +87,9 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 }
 
 /*
- * Computes attention for a block of n units (a unit is one head of one sequence). cuBLAS sees
- * row-major matrices as their transposes: scores^T [keys][rows] = K Q^T, out^T [d][rows] = V^T P^T.
+ * Computes attention for a block of queries of n units; a unit is one query head of one sequence.
+ * cuBLAS sees row-major matrices as their transposes, so the products are scores^T [keys][rows] = K
+ * Q^T and out^T [d][rows] = V^T P^T, with the probabilities P.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -115,8 +119,8 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns the addresses of the matrices of block b, for sequences of `len` rows each, of which the
- * first starts at row `at`.
+ * Returns the addresses of the matrices for block b of the queries, for neighbouring sequences of
+ * `len` tokens each; `at` is the first token in the batch of the first sequence.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
@@ -141,7 +145,10 @@ static kvd_attention_units units_of(const call *x, const kvd_score_block *b, siz
                                  .group = n_heads / (size_t)x->in->share->n_kv_heads};
 }
 
-/* Computes attention for n neighbouring sequences of `len` tokens each, starting at row `at`. */
+/*
+ * Computes attention for n neighbouring sequences of `len` tokens each; the first one starts at
+ * token `at` of the batch.
+ */
 static int attend_equal(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {
     const size_t n_units = n * (size_t)x->in->share->n_heads;

@@ -1,6 +1,6 @@
 /*
- * The attention hook of model/pass/attention.h on the device: the forward pass passes Q, K and V of
- * a layer to it and receives the output of attention.
+ * The attention hook on the device (model/pass/attention.h is its CPU version): the forward pass
+ * gives Q, K and V of a layer to the hook and receives the output of attention.
  */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_H
@@ -13,25 +13,31 @@
 #include "model/checkpoint/cuda/weights.h"
 
 /*
- * The input of attention for one layer of one batch on one GPU, with the heads of kvd_gpu_share.
- * Work is queued on `stream`; the pass overwrites the arrays in later work on that stream. Row t of
- * q starts at element t * ld and holds the heads one after another. k and v (with the KV heads)
- * have the same layout; q_pre and k_pre have it with ld_pre.
+ * The input of attention for one layer of one batch on one GPU, with the heads that this GPU holds
+ * (kvd_gpu_share). The hook queues its work on `stream`; the forward pass overwrites the arrays in
+ * later work on that stream. Token t of q starts at element t * ld and holds the query heads one
+ * after another. k and v, with the KV heads, have the same layout; q_pre and k_pre have it with
+ * ld_pre.
  */
 typedef struct {
     const kvd_config *config; /* configuration of the whole model */
     const kvd_gpu_share *share;
     int layer;
     size_t n_sequences;
-    const size_t *offset;     /* host [n_sequences + 1] */
-    size_t first_sequence;    /* index in the corpus */
-    size_t n_tokens, longest; /* number of rows, and of rows of the longest sequence */
-    /* host arrays [n_sequences], or NULL for whole sequences, as in kvd_attention_in */
-    const size_t *start, *whole;
-    kvd_dtype type; /* KVD_F32 or KVD_BF16 */
+    /* Host array: first token of each of the n_sequences sequences, followed by n_tokens. */
+    const size_t *offset;
+    size_t first_sequence; /* index in the corpus of the batch's first sequence */
+    /* Number of tokens of the batch, and of its longest sequence. */
+    size_t n_tokens, longest;
     /*
-     * Q, K and V after RoPE, or the output of the QKV product without bias, norm and RoPE if the
-     * hook set wants_raw
+     * Host arrays with the first position and the final length of each sequence, or NULL if all
+     * sequences are whole, as in kvd_attention_in.
+     */
+    const size_t *start, *whole;
+    kvd_dtype type; /* element type of Q, K and V: KVD_F32 or KVD_BF16 */
+    /*
+     * Q, K and V after RoPE. If the hook set wants_raw, they are the output of the QKV projection,
+     * without bias, norm and RoPE.
      */
     const void *q, *k, *v;
     size_t ld;
@@ -41,43 +47,51 @@ typedef struct {
      */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    size_t window;      /* sliding window of this layer; 0: none */
-    const float *sinks; /* device [share's n_heads] sink of each head; NULL: the model has none */
+    size_t window; /* sliding window of this layer in tokens; 0: none */
+    /*
+     * Device array with the attention sink logit of each query head of this GPU; NULL if the model
+     * has no sinks.
+     */
+    const float *sinks;
     cudaStream_t stream;
     const kvd_cublas *lib;
-    cublasHandle_t blas; /* handle that queues on `stream` */
+    cublasHandle_t blas; /* cuBLAS handle that queues on `stream` */
 } kvd_gpu_attention_in;
 
 /*
- * Attention hook of one GPU. The hooks of several GPUs are called at the same time, each from its
- * own thread with its device current.
+ * Attention hook of one GPU. If several GPUs hold the model, their hooks are called at the same
+ * time, each from its own thread with its device current.
  */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /*
-     * Queues the attention of a layer on the stream. Its output, [n_tokens][share's n_heads *
-     * d_head] of in->type, is written to out.
+     * Queues the attention of a layer on in->stream. Writes the attention output,
+     * [n_tokens][n_heads of this GPU * d_head] of in->type, to out. Returns 0, or -1 with *err.
      */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
-    int wants_pre; /* 1 if the hook needs q_pre and k_pre */
+    int wants_pre; /* 1 if `run` reads in->q_pre and in->k_pre */
     /*
-     * 1 if the hook wants q, k and v as the QKV product gives them. The hook must then add bias,
+     * 1 if `run` wants q, k and v as the QKV projection returns them. It must then add the bias,
      * norms and RoPE itself, if the model has them.
      */
     int wants_raw;
 };
 
 /*
- * Exact attention, computed in one of two ways. The first is the kernels of kernels/cuda (a Hopper
- * kernel, or mma.sync on other GPUs). They require bf16, d_head a multiple of 16 up to 128, at most
- * KVD_HEADS_MAX heads, scores without cap and sinks, and no window shorter than max_len. They also
- * require Q, K and V of a token next to each other, as one product leaves them. In all other cases
- * cuBLAS computes a product, a softmax and a product per block of queries and some heads, with
- * scores and softmax in float32 and probabilities rounded to the type of the pass. The scratch of
- * this second way is allocated on first use.
+ * Exact attention, computed in one of two ways.
  *
- * Create and use it with one device current, on one stream. run() does not wait for the device,
- * except for the copy of an earlier batch's lengths if the lengths of this batch differ.
+ * The attention kernels of kernels/cuda (a Hopper kernel, or mma.sync on other GPUs) require bf16,
+ * d_head a multiple of 16 up to 128, at most KVD_HEADS_MAX heads, scores without softcap and sinks,
+ * and no sliding window shorter than max_len. They also require Q, K and V of a token next to each
+ * other in memory, as the QKV projection leaves them.
+ *
+ * In all other cases cuBLAS computes a product, a softmax and a product per block of queries and
+ * some heads. Scores and softmax are float32; probabilities are rounded to the element type of the
+ * pass. The scratch of this second way is allocated on first use.
+ *
+ * Create and use it with one device current, on one stream. The hook does not wait for the device,
+ * with one exception: if the sequence lengths differ from those of the last batch, it waits for the
+ * copy of the last batch's lengths.
  */
 typedef struct kvd_gpu_dense kvd_gpu_dense;
 kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
@@ -88,22 +102,23 @@ size_t kvd_gpu_dense_bytes(const kvd_config *c, const kvd_gpu_share *share, kvd_
                            size_t max_tokens, size_t max_len);
 kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
 /*
- * Returns the engine of a layer with this window: "sm_90a kernel", "mma.sync kernel" or "cuBLAS
- * products".
+ * Returns the name of the implementation that computes a layer with this sliding window (0: none):
+ * "sm_90a kernel", "mma.sync kernel" or "cuBLAS products".
  */
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d, size_t window);
 
 /*
- * Attention by cuBLAS products, for the caches of methods/cuda, with any leading dimensions. q
- * [n_tokens][n_heads][d_head] of `type` has rows ldq apart and heads d_head apart; k and v
- * [n_tokens][n_kv_heads][d_head] likewise with ldk and ldv; out [n_tokens][n_heads][d_head]. All
- * else comes from *in, whose own q, k, v, type and n_tokens are not read. The caller must pad
- * narrower heads with zeros.
+ * Attention by cuBLAS products with any leading dimensions, for the caches of methods/cuda. q
+ * [n_tokens][n_heads][d_head] of `type` has tokens ldq elements apart and heads d_head apart; k and
+ * v [n_tokens][n_kv_heads][d_head] likewise with ldk and ldv; out [n_tokens][n_heads][d_head] with
+ * ldo. All other parameters come from *in, whose own q, k, v, type and n_tokens are not read. If a
+ * cache keeps fewer dimensions than d_head, the caller must pad heads with zeros.
  *
- * scratch holds kvd_gpu_attend_scratch bytes for a max_len of at least in->longest: at most 256 MB
- * plus 200 KB, or one row of scores. n_heads is the share's number of heads. The products are
- * fastest if all rows of heads start at multiples of 16 bytes: then one call takes all heads of all
- * neighbouring sequences of equal length.
+ * kvd_gpu_attend_scratch returns the bytes of `scratch` for sequences of up to max_len tokens (at
+ * least in->longest) and the n_heads query heads of this GPU: at most 256 MiB plus 192 KiB, or the
+ * scores of one query of each head. The products are fastest if all rows of heads start at
+ * multiples of 16 bytes: then one call handles all heads of all neighbouring sequences of equal
+ * length.
  */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,
@@ -111,8 +126,8 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
                    void *scratch, kvd_err *err);
 
 /*
- * Attention hook that records: it calls `record` with Q, K and V before `inner` computes. If
- * `output` is not NULL, it is called with the attention output afterwards.
+ * Attention hook that records: calls `record` with Q, K and V, then lets the hook `inner` compute
+ * attention, then calls `output` with the result if `output` is not NULL.
  */
 typedef struct {
     kvd_gpu_attention hook;

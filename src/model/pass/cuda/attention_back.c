@@ -10,8 +10,8 @@
 static const char what[] = "gradient of attention";
 
 /*
- * Returns the bytes of scratch per attention score: the score, its probability, and the gradients
- * of both.
+ * Returns the bytes of scratch per attention score: the score and the gradient of its probability
+ * in float32 and, if `type` is not float32, probability and gradient of the score in 2 bytes each.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -28,30 +28,32 @@ size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_head
 typedef struct {
     const kvd_gpu_attention_back_in *in;
     cudaDataType type;
-    /* d: width of a head; bytes: size of an element; group: number of query heads per KV head */
+    /*
+     * d: dimensions of a head; bytes: bytes per element; group: number of query heads per KV head.
+     */
     size_t d, bytes, group;
     size_t n_scores;
     /*
-     * four scratch buffers: float32 scores (later probabilities) and their gradients, then both
-     * converted to `type`
+     * Four scratch buffers: float32 scores (later probabilities), float32 gradients, and both
+     * converted to the element type of the pass.
      */
     char *score[4];
     void **pointers;
     /*
      * 1 if the rows of every head start at multiples of 16 bytes, which cublasGemmBatchedEx may
-     * rely on
+     * rely on.
      */
     int aligned;
 } call;
 
 /*
- * Description of a batched matrix product c (m x n) = a b, or c += a b, in cuBLAS's column-major
- * terms.
+ * A batched matrix product as cuBLAS sees it in column-major order: c (m x n) = op(a) op(b), or c
+ * += op(a) op(b) if `add`.
  */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
-    int a, b, c; /* matrices, as KVD_BACK_... */
+    int a, b, c; /* which matrices of a head, as KVD_BACK_... */
     size_t lda, ldb, ldc;
     int add;
 } product;
@@ -83,9 +85,11 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Computes the gradients of a block of n units (a unit is one KV head of one sequence). cuBLAS sees
- * row-major matrices as their transposes: scores^T [keys][rows] = K Q^T and d_prob^T = V d_O^T;
- * then dQ^T [d][rows] = K^T dS^T, and dK^T [d][keys] += Q^T dS, dV^T += d_O^T P.
+ * Computes the attention gradients of a block of queries of n units; a unit is one KV head of one
+ * sequence, with one of its query heads. cuBLAS sees row-major matrices as their transposes, so the
+ * products are scores^T [keys][rows] = K Q^T and d_prob^T = V d_O^T; then dQ^T [d][rows] = K^T
+ * dS^T, dK^T [d][keys] += Q^T dS and dV^T += d_O^T P. P are the probabilities, S the scores, and d
+ * means the gradient with respect to a matrix.
  */
 static int block_back(const call *x, const kvd_score_block *b, const kvd_back_units *units,
                       size_t n, kvd_err *err)
@@ -121,8 +125,9 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns the addresses of the matrices of block b, for sequences of `len` rows each, of which the
- * first starts at row `at`, and for query head number `member` of every KV head.
+ * Returns the addresses of the matrices for block b of the queries, for neighbouring sequences of
+ * `len` tokens each, and for the query head with index `member` in the group of each KV head. `at`
+ * is the first token in the batch of the first sequence.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)
@@ -149,8 +154,8 @@ static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t a
 }
 
 /*
- * Computes the attention gradients of n neighbouring sequences of `len` tokens each, starting at
- * row `at`.
+ * Computes the attention gradients of n neighbouring sequences of `len` tokens each; the first one
+ * starts at token `at` of the batch.
  */
 static int equal_back(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {

@@ -13,26 +13,38 @@
 #include "common/cuda/memory.h"
 #include "common/half.h"
 
-/* The input of kvd_gpu_attend_back. Rows are tokens; the heads of a row follow one another. */
+/*
+ * The input of kvd_gpu_attend_back. Rows of arrays are tokens; the heads of a token follow one
+ * another.
+ */
 typedef struct {
-    size_t n_sequences, longest, window; /* window: sliding window of this layer; 0: none */
-    const size_t *offset;                /* host [n_sequences + 1] */
+    /* window: sliding window of this layer in tokens; 0: none. */
+    size_t n_sequences, longest, window;
+    /*
+     * Host array: first token of each of the n_sequences sequences, and the number of tokens n at
+     * the end.
+     */
+    const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;
-    const void *q, *k, *v; /* inputs of attention, of `type`, rows ld apart */
+    const void *q, *k, *v; /* inputs of attention, of `type`, tokens ld elements apart */
     size_t ld;
-    /* gradient with respect to the output of attention, [n][n_heads * d_head] of `type` */
+    /* Gradient with respect to the output of attention: [n][n_heads * d_head] of `type`. */
     const void *d_o;
-    float *dq, *dk, *dv; /* written, rows ld_d apart; dk and dv are added to */
+    /*
+     * Gradients with respect to q (overwritten) and to k and v (added to), tokens ld_d elements
+     * apart.
+     */
+    float *dq, *dk, *dv;
     size_t ld_d;
     cudaStream_t stream;
     const kvd_cublas *lib;
-    cublasHandle_t blas; /* handle that queues on `stream` */
+    cublasHandle_t blas; /* cuBLAS handle that queues on `stream` */
 } kvd_gpu_attention_back_in;
 
 /*
- * Returns the bytes of scratch for sequences of up to max_len tokens: at most about 256 MB, or one
- * row of scores of each KV head.
+ * Returns the bytes of scratch for sequences of up to max_len tokens: at most about 256 MiB, or the
+ * scores of one query of each KV head.
  */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 

@@ -1,4 +1,7 @@
-/* Writes the addresses of attention_units.h; a thread writes one address. */
+/*
+ * Kernels that write the addresses of matrices described by attention_units.h; each thread writes
+ * one address.
+ */
 #include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };

@@ -1,6 +1,6 @@
 /*
- * Addresses of the matrices of every head, for the products of attention and of its gradient: one
- * cuBLAS call takes the matrices of all heads of all sequences of equal length.
+ * Addresses of the matrices of every head, for batched products of attention and of its gradient:
+ * one cuBLAS call handles the matrices of all heads of all neighbouring sequences of equal length.
  */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
@@ -19,16 +19,17 @@ extern "C" {
 #endif
 
 /*
- * Names of the matrices of one head of one sequence, for a block of query rows and the keys that
- * they see.
+ * The matrices of one head of one sequence in the products of attention, for a block of queries and
+ * the keys that they see: keys, queries, scores, values, probabilities, output.
  */
 enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
 
 /*
- * Positions of all matrices. Units are the heads of sequences of equal length, one after another:
- * unit u is query head u % n_heads of sequence u / n_heads. Matrix m of a unit starts at base[m] +
- * the sequence's number * sequence[m] + its head's number * head[m] (KV head for K and V), in
- * bytes. The scores and probabilities of units follow one another, starting with unit `first`.
+ * Memory layout of all matrices. A unit is one query head of one sequence; unit u is query head u %
+ * n_heads of sequence u / n_heads, all sequences having the same length. Matrix m of a unit is at
+ * base[m] + (sequence index) * sequence[m] + (head index) * head[m], in bytes; for K and V the
+ * index is that of the KV head. Scores and probabilities are in scratch memory, unit after unit,
+ * beginning with unit `first`.
  */
 typedef struct {
     char *base[KVD_AT_MATRICES];
@@ -46,7 +47,8 @@ static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units 
 
 /*
  * Fills at [KVD_AT_MATRICES][n] with the addresses of the matrices of units first .. first + n - 1.
- * A launcher as in model/pass/cuda/blocks.h.
+ * Launches a kernel on the stream and returns its error, as the functions of
+ * model/pass/cuda/blocks.h do.
  */
 cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
                                    cudaStream_t stream);
@@ -54,27 +56,27 @@ cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void 
 /* ---- the gradient ---- */
 
 /*
- * Names of the matrices for a block of rows of one query head of one sequence, and of the keys that
- * the rows see. The last four are in scratch memory.
+ * The matrices of one query head of one sequence in the gradient of attention, for a block of
+ * queries and the keys that they see. The last four are in scratch memory.
  */
 enum {
     KVD_BACK_Q,
     KVD_BACK_K,
     KVD_BACK_V,
-    KVD_BACK_DO, /* d_ means the gradient with respect to */
+    KVD_BACK_DO, /* DO, DQ, DK and DV: gradients with respect to O (output), Q, K and V */
     KVD_BACK_DQ,
     KVD_BACK_DK,
     KVD_BACK_DV,
-    KVD_BACK_SCORES, /* float32, then the probabilities */
-    KVD_BACK_D_PROB, /* float32 */
-    KVD_BACK_P,      /* probabilities in the type of the pass */
-    KVD_BACK_DS,     /* gradients of scores in the type of the pass */
+    KVD_BACK_SCORES, /* float32 scores, later probabilities */
+    KVD_BACK_D_PROB, /* float32 gradient with respect to the probabilities */
+    KVD_BACK_P,      /* probabilities in the element type of the pass */
+    KVD_BACK_DS,     /* gradients of scores in the element type of the pass */
     KVD_BACK_MATRICES
 };
 
 /*
- * Strides of a matrix in memory: for KV head h of sequence s it starts at base + s * sequence + h *
- * head, in bytes.
+ * Memory layout of one matrix: for KV head h of sequence s it is at base + s * sequence + h * head,
+ * in bytes.
  */
 typedef struct {
     char *base;
@@ -82,8 +84,9 @@ typedef struct {
 } kvd_back_place;
 
 /*
- * Positions of all matrices. Unit u is KV head u % n_heads of sequence u / n_heads. In scratch the
- * units follow one another, starting with unit `first`.
+ * Memory layout of all matrices. A unit is one KV head of one sequence; unit u is KV head u %
+ * n_heads of sequence u / n_heads. Scratch memory holds unit after unit, beginning with unit
+ * `first`.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];
@@ -99,7 +102,8 @@ static inline KVD_ANYWHERE char *kvd_back_matrix(const kvd_back_units *a, int m,
 
 /*
  * Fills at [KVD_BACK_MATRICES][n] with the addresses of the matrices of units first .. first + n -
- * 1. A launcher as in model/pass/cuda/blocks.h.
+ * 1. Launches a kernel on the stream and returns its error, as the functions of
+ * model/pass/cuda/blocks.h do.
  */
 cudaError_t kvd_back_pointers(const kvd_back_units *a, size_t n, void **at, cudaStream_t stream);
 

@@ -10,8 +10,8 @@
 #include "model/pass/cuda/layer_back.h"
 
 /*
- * Size in bytes of the logits that are computed at a time: enough rows for an efficient product
- * with any output head.
+ * Largest size in bytes of the logits that are computed at a time: enough token rows for an
+ * efficient product with any output head.
  */
 #define LOGITS ((size_t)512 << 20)
 
@@ -160,9 +160,10 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
 /* ---- numbering of the checks for values that are not finite ---------------------------------- */
 
 /*
- * Stages follow those of the forward pass, in the order in which the backward pass reaches them:
- * the gradient after the last layer; then for each layer the gradients of Q, K and V, and the
- * gradient of its input.
+ * A stage is the number of a check; a check that fails records its stage and token. Stages of the
+ * backward pass follow those of the forward pass, in the order in which they are reached: the
+ * gradient after the last layer; then, for each layer from the last on, the gradients of Q, K and
+ * V, and the gradient of the layer's input.
  */
 static unsigned stage_behind(const kvd_config *c)
 {
@@ -190,8 +191,8 @@ static void stage_name(const kvd_config *c, unsigned stage, char *to, size_t siz
 /* ---- loss and output head -------------------------------------------------------------------- */
 
 /*
- * Copies the target token of every row to the device and, for draws, the random number in [0, 1)
- * that selects it.
+ * Copies the target (next token) of every position to the device and, if targets are drawn from the
+ * model, the random number in [0, 1) that selects each.
  */
 static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 {
@@ -218,9 +219,9 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Computes the losses and the gradient of rows `first` .. `first` + `rows` - 1 of the last layer's
- * output. On entry dx holds the input of the head for these rows; on return it holds their
- * gradient.
+ * Computes the losses of token rows first .. first + rows - 1 of the last layer's output, and the
+ * gradient with respect to these rows. On entry w->dx holds the input of the output head for these
+ * rows; on return it holds the gradient.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {
@@ -270,7 +271,7 @@ static int loss_back(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 
 /* ---- running a batch ------------------------------------------------------------------------- */
 
-/* State of one call of kvd_gpu_backward_run, with its arguments. */
+/* State of one call of kvd_gpu_backward_run: its arguments. */
 typedef struct {
     kvd_gpu_backward *w;
     const kvd_batch *b;
@@ -330,8 +331,8 @@ static int hand_out(const job *j, int layer, kvd_err *err)
 }
 
 /*
- * Turns dx from the gradient of the layer's output into the gradient of its input. Q, K, V and the
- * attention output are recomputed first.
+ * Turns w->dx from the gradient of the layer's output into the gradient of its input. Q, K, V and
+ * the attention output are recomputed first.
  */
 static int layer_back(const job *j, int layer, kvd_err *err)
 {

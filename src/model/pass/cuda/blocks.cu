@@ -1,13 +1,14 @@
 /*
- * Embedding, and norms with their additions and checks. Both are bound by memory: the embedding
- * reads 2 or 4 bytes of table and writes 4 bytes of x per element; a norm reads 4 bytes (and writes
- * 4 more if the sum is stored) and writes y. gain, bias and the added vector stay in cache.
+ * Embedding, and norms with the additions and checks that precede them. Both are bound by memory:
+ * the embedding reads 2 or 4 bytes of table and writes 4 bytes per element; a norm reads 4 bytes
+ * (and writes 4 more if it stores a sum) and writes its output. gain, bias and the added vector
+ * stay in cache.
  *
- * Embedding: one block per token. Norm: one block per row, which it keeps in registers up to
- * NORM_KEPT elements, so that x is read once. Longer rows, and rows whose length is not a multiple
- * of 4, are read again for each sum. The four squares of a 16-byte piece are added in float32, and
- * these sums in float64. The CPU adds all squares in float64, so a difference of 1e-7 in the scale
- * of a row remains.
+ * Embedding: one block per token. Norm: one block per token row, which it keeps in registers up to
+ * NORM_KEPT elements, so that the row is read once. Longer rows, and rows whose length is not a
+ * multiple of 4, are read again for each sum. The squares of four neighbouring elements are added
+ * in float32, and these sums in float64. The CPU adds all squares in float64, so a relative
+ * difference of 1e-7 in the scale of a row remains.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -70,8 +71,8 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
 }
 
 /*
- * Reads elements at .. at + N - 1 of a row and adds the values that the norm adds to x; stores the
- * sum in x.
+ * Reads elements at .. at + N - 1 of a token row of x, adds the values a.add to them, and stores
+ * the sum in x.
  */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
@@ -231,7 +232,10 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
                          const uint32_t *position, size_t n, size_t width, float *x,
                          cudaStream_t stream)
 {
-    /* number of elements per thread; neighbouring threads must write neighbouring addresses */
+    /*
+     * Number of elements per thread. It is small because neighbouring threads must write
+     * neighbouring addresses.
+     */
     enum { N = 4 };
     if (width % N == 0 && aligned16(table) && aligned16(positions) && aligned16(x))
         embed_kernel<T, N><<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, scale, id, positions,
@@ -283,7 +287,7 @@ extern "C" cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, con
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /* The cast is safe: this call adds nothing, so x is not written. */
+    /* The cast is safe: this call adds nothing to x, so x is not written. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

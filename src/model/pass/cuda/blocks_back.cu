@@ -1,12 +1,12 @@
 /*
- * Gradients of norms, of activations, and of the step between the QKV product and attention
+ * Gradients of norms, of activations, and of the steps between the QKV projection and attention
  * (model/pass/cuda/blocks_back.h).
  *
- * All are bound by memory. Norm: 8 bytes read and 4 written per element (4 more read if it adds),
- * one block per row, sums in float64; a row is read again from cache for each sum. Activation: its
- * input is read and overwritten, and 4 bytes of gradient are read. Q, K, V: a warp handles one head
- * of one token, element by element; 4 bytes are read and 8 written, and with a norm the output of
- * the product is read too.
+ * All are bound by memory. Norm: 8 bytes read and 4 written per element (4 more read if the
+ * gradient is added), one block per row, sums in float64; a row is read again from cache for each
+ * sum. Activation: its input is read and overwritten, and 4 bytes of gradient are read. Q, K, V: a
+ * warp handles one head of one token, element by element; 4 bytes are read and 8 written, and with
+ * a norm the output of the projection is read too.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -28,11 +28,13 @@ struct norm_args {
 };
 
 /*
- * Computes the gradient dx of a norm y of x, with gain g, from dy.
+ * Computes the gradient dx of a norm y of x with gain g, from dy; if a.add, adds the gradient to
+ * dx.
  *
  * RMS norm:   y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *
- * Layer norm: y = z g + b with z = (x - mean(x)) s, dx = s (g dy - mean(g dy) - z mean(g dy z)).
+ * Layer norm: y = z g + b with z = (x - mean(x)) s and s = 1 / std(x),
+ *             dx = s (g dy - mean(g dy) - z mean(g dy z)).
  */
 template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kernel(const norm_args a)
 {
@@ -67,9 +69,12 @@ template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kerne
 
 template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
 {
-    if (KIND == KVD_GELU) /* Phi(x) + x phi(x) */
+    if (KIND == KVD_GELU) /* Phi(x) + x phi(x), Phi and phi being the normal distribution */
         return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
-    if (KIND == KVD_GELU_TANH) { /* f = x s(u), u = 2 c (x + a x^3): f' = s + x s (1 - s) u' */
+    /*
+     * f = x s(u) with u = 2 sqrt(2/pi) (x + a x^3) and the sigmoid s has f' = s + x s (1 - s) u'.
+     */
+    if (KIND == KVD_GELU_TANH) {
         const float twice = 1.59576912f, cube = 0.044715f;
         const float s = 1.0f / (1.0f + expf(-twice * (x + cube * x * x * x)));
         return s + x * s * (1.0f - s) * twice * (1.0f + 3.0f * cube * x * x);
@@ -146,10 +151,11 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/* ---- from Q, K and V after RoPE to their product --------------------------------------------- */
+/* ---- gradient from Q, K and V after RoPE to the output of their projection ------------------ */
 
 /*
- * A pair of elements that RoPE rotates together; if their number is odd, the last has no partner.
+ * Two elements i and j of a head that RoPE rotates together. If d_head is odd, the last element has
+ * no partner (pair is false).
  */
 struct couple {
     int i, j;
@@ -184,7 +190,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t unit = ((size_t)blockIdx.x * THREADS + threadIdx.x) / 32,
                  token = unit / (size_t)heads;
     if (token >= n)
-        return; /* a whole warp returns */
+        return; /* the whole warp returns */
     const int head = (int)(unit % (size_t)heads);
     const size_t before = (size_t)head * (size_t)d, at = unit * (size_t)d;
     const float *const gain = head < a.n_heads ? a.gain_q : head < turned ? a.gain_k : NULL;
@@ -197,7 +203,8 @@ __global__ void __launch_bounds__(THREADS)
         float x = a.d[at + (size_t)c.i], y = a.d[at + (size_t)c.j];
         const float both[2] = {x, y};
         wrong |= any_not_finite(both);
-        if (c.pair && a.cosine && head < turned) { /* rotates by the negative angle */
+        /* The inverse of RoPE: rotation by the negative angle. */
+        if (c.pair && a.cosine && head < turned) {
             const size_t table = (size_t)a.rope_row[token] * (size_t)half + (size_t)p;
             const float cosine = a.cosine[table], sine = a.sine[table], u = x, v = y;
             x = u * cosine + v * sine;

@@ -1,6 +1,7 @@
 /*
- * Dense (exact) attention of the forward pass on the device: by the attention kernels at full head
- * width (paged.h), or by cuBLAS products for models that the kernels do not support.
+ * Dense (exact) attention of the forward pass on the device: by the attention kernels with all
+ * dimensions of each head kept (paged.h), or by cuBLAS products for models that the kernels do not
+ * support.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -12,11 +13,12 @@ static const char what[] = "attention";
 struct kvd_gpu_dense {
     kvd_gpu_attention hook;
     size_t d, max_tokens, max_len;
-    kvd_gpu_paged *paged; /* NULL if the kernels do not support these heads */
+    /* Attention by the kernels of kernels/cuda; NULL if they do not support this model's heads. */
+    kvd_gpu_paged *paged;
     kvd_paged_layer layer;
     kvd_device_memory memory;
-    size_t scratch_bytes; /* bytes of the scratch of the products */
-    void *scratch;        /* NULL until the first use of the products */
+    size_t scratch_bytes; /* bytes of scratch for attention by cuBLAS products */
+    void *scratch;        /* NULL until attention first runs by cuBLAS products */
 };
 
 /* Returns 1 if some layer has a sliding window shorter than max_len, so that it hides keys. */

@@ -58,8 +58,8 @@ static size_t pages_of(size_t tokens)
 }
 
 /*
- * Fills entry i of the lists with the sequence of `len` tokens that starts at row `at` of the
- * batch.
+ * Fills entry i of the lists for a sequence of `len` tokens that starts at token `at` of the batch.
+ * *next_page is the first unused page of the run, and is advanced.
  */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {

@@ -1,8 +1,9 @@
 /*
- * Two small kernels of dense attention. One fills the page table of requests whose pages follow one
- * another. The other moves rows of O from the layout of the attention kernels (kernels/layout.h:
- * every request starts at a multiple of 8 rows) to rows without gaps. The functions are launchers,
- * by the rules of model/pass/cuda/blocks.h.
+ * Two small kernels of dense attention. One fills the page table of sequences ("requests") whose
+ * pages follow one another. The other moves rows of the attention output O from the layout of the
+ * attention kernels (kernels/layout.h: every request starts at a multiple of 8 rows) to rows
+ * without gaps. The functions launch on the stream and return the kernel's error, as those of
+ * model/pass/cuda/blocks.h do.
  */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_ROWS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_ROWS_H
@@ -15,14 +16,17 @@
 extern "C" {
 #endif
 
-/* Fills table [n][max_pages]: entry j of request b = first_page[b] + j. */
+/*
+ * Fills the page table of n sequences, table [n][max_pages]: entry j of sequence b is first_page[b]
+ * + j.
+ */
 cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Writes to [n_tokens][bytes] from rows of from [..][bytes]: token t of request b, whose tokens
- * begin at start[b], takes row t - start[b] + q_start[b]. start [n] rises from 0. bytes is a
- * multiple of 16, and both arrays are aligned to 16 bytes.
+ * Copies rows of `bytes` bytes each from `from`, in which sequence b starts at row q_start[b], to
+ * `to` [n_tokens][bytes], in which it starts at row start[b] and no row is unused. start [n] is
+ * ascending and begins with 0. bytes is a multiple of 16, and both arrays are aligned to 16 bytes.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,

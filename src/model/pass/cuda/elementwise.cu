@@ -1,9 +1,9 @@
 /*
  * Activations and conversions (model/pass/cuda/blocks.h). Bound by memory: an activation reads one
  * element (two with a gate) and writes one. Only GELU on bf16 is bound by the arithmetic of erff,
- * at three quarters of a copy's bandwidth on an H200. A thread handles pieces of 16 bytes; a block
- * covers some columns of some rows. If the pieces of a row are not aligned, threads handle single
- * elements.
+ * and reaches three quarters of a copy's bandwidth on an H200. A thread handles 16 bytes at a time;
+ * a block covers some columns of some rows. If the rows are not aligned to 16 bytes, threads handle
+ * single elements.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -22,8 +22,9 @@ __device__ __forceinline__ float silu(float x)
 }
 
 /*
- * Returns the activation KIND of x: GELU x Phi(x), its approximation x sigmoid(2 sqrt(2/pi) (x +
- * 0.044715 x^3)), or ReLU max(x, 0). NaN stays NaN, so that later checks find it.
+ * Returns the activation KIND of x: GELU x Phi(x) with the normal distribution Phi, its
+ * approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), or ReLU max(x, 0). NaN stays NaN, so
+ * that later checks find it.
  */
 template <kvd_activation KIND> __device__ __forceinline__ float activation(float x)
 {

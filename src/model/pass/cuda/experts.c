@@ -1,9 +1,9 @@
 /*
- * Computes the routed experts of a layer on the device. The experts run one after another in rising
- * order, as on the CPU: the tokens of an expert are gathered, go through three products, and are
- * added to the residual with their factors. No two additions meet, so equal batches give bitwise
- * equal results. The router works in float32 in a bf16 pass too, because rounding could change the
- * choice of experts.
+ * Computes the routed experts of a layer on the device. As on the CPU, the experts run one after
+ * another in ascending order: the inputs of an expert's tokens are copied together, go through
+ * three products, and are added to the residual stream times their factors. No two additions to one
+ * element run at the same time, so equal batches give bitwise equal results. The router works in
+ * float32 even in a bf16 pass, because rounding could change the choice of experts.
  */
 #include "model/pass/cuda/layer.h"
 
@@ -27,8 +27,8 @@ static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *e
 }
 
 /*
- * Computes the output of expert x, which has `width` columns, for n rows of `in`, and writes it to
- * w->experts.out.
+ * Computes the output of expert x, which has `width` hidden units on this GPU, for the n token rows
+ * of `in`, and writes it to w->experts.out.
  */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
@@ -53,8 +53,8 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
 }
 
 /*
- * Adds the outputs of all routed experts to the residual. If they are streamed, the host reads the
- * next one while the device copies and multiplies earlier ones.
+ * Adds the outputs of all routed experts to the residual stream. If experts are streamed from the
+ * checkpoint, the host reads the next one while the device copies and multiplies earlier ones.
  */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
@@ -70,7 +70,10 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /* Only the first GPU adds the bias of down, because the outputs of all GPUs are summed. */
+        /*
+         * Only the first GPU adds the bias of the down matrix, because the outputs of all GPUs are
+         * summed.
+         */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -88,7 +91,7 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
     return 0;
 }
 
-/* Adds the output of the shared expert, which every token uses, to the residual. */
+/* Adds the output of the shared expert, which every token uses, to the residual stream. */
 static int add_shared(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
@@ -116,8 +119,8 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
                        "routed experts", err))
         return -1;
     /*
-     * The other GPUs set their residual to 0, so that the sum over the GPUs contains the residual
-     * once.
+     * GPUs other than the first set their residual stream to 0, so that the sum over the GPUs
+     * contains the residual once.
      */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",

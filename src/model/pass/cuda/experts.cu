@@ -1,11 +1,11 @@
 /*
- * Routed experts (model/pass/cuda/blocks.h): the choice of experts, the lists of their tokens, and
- * the copies of rows to and from an expert.
+ * Kernels for routed experts (model/pass/cuda/blocks.h): the choice of experts, the lists of each
+ * expert's tokens, and the copies of token rows to and from an expert.
  *
  * One thread chooses the experts of a token, in the order of sums and comparisons of the CPU; with
- * groups of experts one warp. One block lists the tokens of an expert: it reads the choices of all
- * tokens twice, first to count its own, then to write them. All of this is small next to the
- * products of the experts.
+ * groups of experts, one warp does. One block lists the tokens of an expert: it reads the choices
+ * of all tokens twice, first to count its tokens, then to write them. All of this is small next to
+ * the products of the experts.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If fewer logits than needed are numbers (not NaN), the factors are NaN. */
+        /* If fewer than n_chosen logits are numbers (not NaN), the factors are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -49,15 +49,15 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
             (float)(exp((double)logit[expert[j]] - (double)top) / (r.add_up ? of_chosen : sum));
 }
 
-/* An expert and the value that it is ranked by; `expert` is n_experts if there is no candidate. */
+/* An expert and the value by which it is ranked; `expert` is n_experts if there is no candidate. */
 struct candidate {
     float value;
     uint32_t expert;
 };
 
 /*
- * Returns the better of two candidates: the one with the larger value, or of equal values the one
- * with the lower expert number.
+ * Returns the better of two candidates: the one with the larger value; ties go to the lower expert
+ * index.
  */
 __device__ __forceinline__ candidate better(candidate a, candidate b, uint32_t experts)
 {
@@ -77,7 +77,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Turns the router's logits of a token into scores: softmax probabilities or sigmoids. */
+/* Turns a token's router logits into scores in place: softmax probabilities or sigmoids. */
 __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *score, uint32_t lane)
 {
     const uint32_t experts = (uint32_t)r.n_experts;
@@ -98,8 +98,8 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
 }
 
 /*
- * Chooses the experts of a token by groups. NaN is never chosen; if too few values are numbers, the
- * factors are NaN.
+ * Chooses the experts of a token by groups (model/pass/routing.h). A NaN is never chosen; if fewer
+ * than n_chosen values are numbers, the factors are NaN.
  */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
@@ -152,7 +152,10 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* The CPU version adds 1e-20 to the sum too, so that a sum of zeros gives factors of 0. */
+    /*
+     * As on the CPU, 1e-20 is added to the sum, so that a sum of zeros gives factors of 0 instead
+     * of 0 / 0.
+     */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -203,7 +206,7 @@ __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const kvd_gpu_routes
 
 /* ---- copying and adding rows ----------------------------------------------------------------- */
 
-/* Copies rows of `pieces` values of type V. */
+/* Copies the rows of x with indices `row` to y; a row has `pieces` values of type V. */
 template <class V>
 __global__ void __launch_bounds__(ROW_THREADS)
     gather_kernel(const V *x, const uint32_t *row, size_t pieces, V *y)
@@ -223,7 +226,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         x[to + j] += p * (bias ? y[from + j] + bias[j] : y[from + j]);
 }
 
-/* Computes sigmoid(x . w), the factor of the shared expert's output; a warp handles a row. */
+/* Computes factor = sigmoid(x . w) on the shared expert's output; a warp handles one token. */
 __global__ void __launch_bounds__(ROW_THREADS)
     gate_kernel(const float *x, const float *w, size_t n, size_t d, float *factor)
 {

@@ -10,10 +10,11 @@
 struct kvd_gpu_forward {
     kvd_config config;
     kvd_gpu_forward_spec spec;
-    kvd_gpu_worker *worker; /* [n_gpus] */
+    kvd_gpu_worker *worker; /* state of each of the n_gpus GPUs */
     kvd_gpu_sum *sum;
-    uint32_t *rows;   /* pinned: ids, positions and rope rows, max_tokens each */
-    kvd_gpu_bad *bad; /* pinned [n_gpus] */
+    /* Pinned host memory: token ids, positions and rows of the RoPE tables, max_tokens each. */
+    uint32_t *rows;
+    kvd_gpu_bad *bad; /* pinned host memory: first bad token row of each of the n_gpus GPUs */
     char engine[512];
 };
 
@@ -48,8 +49,8 @@ static int check_spec(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s, kv
 }
 
 /*
- * Writes the description of the attention engine: "sm_90a kernel", or "cuBLAS products, other
- * layers: sm_90a kernel" if some layers have a sliding window.
+ * Writes the description of the attention implementation, such as "sm_90a kernel". If layers differ
+ * because some have a sliding window, it is "cuBLAS products, other layers: sm_90a kernel".
  */
 static void name_attention(const kvd_gpu_forward *f, char *to, size_t size)
 {
@@ -88,7 +89,9 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* visits GPUs in descending order, so that the first GPU is the current device at the end */
+    /*
+     * GPUs are opened in descending order, so that the first GPU is the current device at the end.
+     */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -186,16 +189,17 @@ void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx)
 /* ---- running a batch ------------------------------------------------------------------------- */
 
 /*
- * A job: layers first .. last of a batch, starting from the embedding or from a given residual
- * stream.
+ * One run of the forward pass: layers first .. last of a batch, starting from the token embedding
+ * or from a given residual stream.
  */
 typedef struct {
     kvd_gpu_forward *f;
     const kvd_batch *b;
     kvd_gpu_attention *const *hook;
     int first, last;
-    int whole;         /* 1 if the last layer runs to its end */
-    const float *from; /* residual that enters `first`, or NULL */
+    int whole; /* 1 if the last layer is computed to its end, 0 if only to its attention */
+    /* Residual stream that enters layer `first`; NULL: start from the embedding. */
+    const float *from;
     float *residual, *hidden;
 } job;
 
@@ -254,7 +258,9 @@ static void *work_in_thread(void *ctx)
     return NULL;
 }
 
-/* Runs each GPU's part in its own thread; the first GPU's part runs in the calling thread. */
+/*
+ * Runs each GPU's part of a job in its own thread; the first GPU's part runs in the calling thread.
+ */
 static int work_on_all(job *j, kvd_err *err)
 {
     hand h[KVD_GPUS_MAX] = {0};

@@ -1,11 +1,11 @@
 /*
- * The forward pass of every family on one or several GPUs. model/pass/forward.h is the CPU version;
- * each layer computes the same, and tests compare them. All weights stay on the device, except
+ * The forward pass of every model family on one or several GPUs. model/pass/forward.h is the CPU
+ * version; both compute the same, and tests compare them. All weights stay on the device, except
  * routed experts that do not fit (kvd_gpu_forward_spec).
  *
  * Products run on cuBLAS: KVD_F32 in float32 without TF32, KVD_BF16 from bf16 with float32 sums.
- * The residual stream is float32 in both. Equal batches on equal GPUs give bitwise equal results;
- * the grouping of sequences into batches changes results by rounding.
+ * The residual stream is float32 in both cases. Equal batches on equal GPUs give bitwise equal
+ * results; the grouping of sequences into batches changes results by rounding.
  */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H
@@ -18,56 +18,65 @@ enum { KVD_GPUS_MAX = 16 };
 typedef struct kvd_gpu_forward kvd_gpu_forward;
 
 typedef struct {
-    kvd_dtype type;        /* KVD_F32 or KVD_BF16 */
-    int first_gpu, n_gpus; /* CUDA device numbers; NCCL computes the sums if n_gpus > 1 */
+    kvd_dtype type; /* element type of the pass: KVD_F32 or KVD_BF16 */
+    /*
+     * First CUDA device number, and number of devices; if n_gpus > 1, NCCL computes sums over the
+     * GPUs.
+     */
+    int first_gpu, n_gpus;
     size_t max_tokens, max_len;
     /*
-     * Weights of the whole model in `type` on the only GPU, borrowed and never changed. NULL: the
-     * pass loads its own.
+     * Weights of the whole model in `type` on the only GPU, borrowed and never changed; NULL: the
+     * pass loads its own weights.
      */
     const kvd_gpu_weights *weights;
     /*
-     * Most bytes of device memory that the pass may take on each GPU; 0: all that is free. Routed
-     * experts that do not fit into `memory`, or into what is free less a twentieth of the device's
-     * memory, are streamed from the checkpoint (model/checkpoint/cuda/weights.h): all else stays
-     * resident, and results have the same bits.
+     * Largest number of bytes of device memory that the pass may take on each GPU; 0 means all free
+     * memory. If the routed experts do not fit into `memory`, or into the free memory less a
+     * twentieth of the device's memory, they are streamed from the checkpoint
+     * (model/checkpoint/cuda/weights.h). All other weights stay resident, and results have the same
+     * bits.
      */
     size_t memory;
 } kvd_gpu_forward_spec;
 
 /*
- * Returns the bytes that a pass takes on each GPU: weights, activations and attention's scratch. If
- * `memory` of the specification is not 0 and too small for all experts, they are streamed.
+ * Returns the bytes that a forward pass takes on each GPU: weights, activations and scratch of
+ * attention. If `memory` of the specification is not 0 and too small for all routed experts, they
+ * count as streamed.
  */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
- * Returns a new pass with all weights loaded, unless s->weights has them. The checkpoint must stay
- * open as long as the pass. Device first_gpu is current on return.
+ * Returns a new forward pass. Loads all weights, unless s->weights has them. The checkpoint must
+ * stay open as long as the pass exists. Device first_gpu is current on return. On failure returns
+ * NULL and fills *err.
  */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);
 void kvd_gpu_forward_free(kvd_gpu_forward *f);
 
-/* Return the weights and the stream of GPU number `gpu`, 0 .. n_gpus - 1. */
+/* Return the weights and the CUDA stream of GPU number `gpu`, 0 .. n_gpus - 1. */
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
-/* Returns the dense attention hook of a GPU, which was created with the pass. */
+/* Returns the hook for exact ("dense") attention of a GPU, which was created with the pass. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
- * Returns the description of the engine that result files record, such as "2 x NVIDIA H200, bf16,
- * cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel". Ends with ", experts streamed" if they
- * are.
+ * Returns the description of devices and libraries that result files record, such as "2 x NVIDIA
+ * H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel". It ends with ", experts
+ * streamed" if routed experts are streamed.
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
 /*
  * GPU versions of kvd_forward_run, kvd_forward_residual, kvd_forward_run_from and
- * kvd_forward_logits. hook [n_gpus] holds one hook per GPU (NULL: dense attention). residual,
- * hidden and logits are float32 arrays on the first GPU. All functions but kvd_gpu_forward_logits
- * return after the device has finished, including the work that the hooks queued, and fail with the
- * messages of the CPU versions. On several GPUs an error of a hook or of CUDA is reported for the
- * first GPU to fail; the pass may then only be freed with kvd_gpu_forward_free.
+ * kvd_forward_logits. `hook` has one attention hook per GPU; NULL means exact attention. residual,
+ * hidden and logits are float32 arrays on the first GPU.
+ *
+ * All functions except kvd_gpu_forward_logits return after the device has finished, including the
+ * work that the hooks queued, and fail with the messages of the CPU versions. On several GPUs, an
+ * error of a hook or of CUDA is reported for the first GPU that fails; the pass may then only be
+ * freed with kvd_gpu_forward_free.
  */
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                         int last_layer, float *hidden, kvd_err *err);
@@ -76,35 +85,36 @@ int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int first_layer, const float *residual, float *hidden, kvd_err *err);
 /*
- * Queues the head on the first GPU's stream, in pieces of max_tokens rows. The caller must check
- * that the logits are finite (evaluate/cuda/quality.h does).
+ * Queues the computation of logits on the first GPU's stream, max_tokens token rows at a time. The
+ * caller must check that the logits are finite (evaluate/cuda/quality.h does).
  */
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
                            kvd_err *err);
 
 /*
- * The phases that a run queues, in the order of a layer with norms before its blocks. The sum over
- * GPUs follows O (unless attention and feed-forward block are parallel) and down.
+ * The phases of a forward pass that can be timed, in the order of a layer with norms before
+ * attention and feed-forward block. The sum over GPUs (KVD_GPU_SUM) comes after KVD_GPU_DOWN and
+ * after KVD_GPU_O; if attention and feed-forward block are parallel, only after KVD_GPU_DOWN.
  */
 typedef enum {
     KVD_GPU_EMBED,
     KVD_GPU_NORM,
     KVD_GPU_QKV,
-    KVD_GPU_ROPE, /* includes bias and norms of Q and K */
+    KVD_GPU_ROPE, /* includes the bias and norms of Q and K */
     KVD_GPU_ATTENTION,
     KVD_GPU_O,
     KVD_GPU_GATE_UP,
     KVD_GPU_ACTIVATION,
     KVD_GPU_DOWN,
-    KVD_GPU_SUM, /* sum over the GPUs; only with several */
+    KVD_GPU_SUM, /* sum over the GPUs, if there are several */
     KVD_GPU_FINAL,
     KVD_GPU_PHASES
 } kvd_gpu_phase;
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
 /*
- * Sets a callback for timing: it is called when a phase has been queued on the first GPU's stream;
- * NULL removes it.
+ * Sets a callback for timing, which is called when a phase has been queued on the first GPU's
+ * stream; NULL removes the callback.
  */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);

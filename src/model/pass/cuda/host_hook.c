@@ -14,7 +14,7 @@ static float *floats(size_t n, size_t width, kvd_err *err)
 }
 
 /*
- * Copies a layer's rows from the device to `to` [n_tokens][width] on the host and converts them to
+ * Copies rows of all tokens of a layer from the device to `to` [n_tokens][width] on the host, as
  * float32.
  */
 static int fetch(const kvd_host_hook *h, const kvd_gpu_attention_in *in, const void *from,
@@ -71,8 +71,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                                    .window = in->window,
                                    .sinks = in->sinks ? h->sinks : NULL};
     /*
-     * This copy of the attention sinks needs no wait: the copies of rows below are on the same
-     * stream and wait for it.
+     * This copy of the attention sinks needs no wait: the copies of Q, K and V below are on the
+     * same stream and wait for it.
      */
     if (in->sinks && kvd_cuda_check(cudaMemcpyAsync(h->sinks, in->sinks,
                                                     (size_t)in->config->n_heads * sizeof *h->sinks,

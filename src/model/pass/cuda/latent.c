@@ -24,8 +24,8 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
 }
 
 /*
- * Description of a matrix product per head in cuBLAS's column-major terms: c [m][n] = op(a) [m][k]
- * b [k][n]. The matrices of successive heads are a stride apart, in elements.
+ * Matrix products of all heads as cuBLAS sees them in column-major order: c [m][n] = op(a) [m][k] b
+ * [k][n]. The matrices of successive heads are a stride apart, counted in elements.
  */
 typedef struct {
     cublasOperation_t op;
@@ -43,7 +43,9 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* Computes the matrix product of every head, in one call if the addresses are aligned. */
+/*
+ * Computes the product of every head, in one cuBLAS call if the addresses are aligned to 16 bytes.
+ */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -65,8 +67,8 @@ static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase ph
 }
 
 /*
- * Computes the queries of all heads before their product with W_UK, the key part of the latent's
- * up-projection, into w->narrow.
+ * Computes the queries of all heads before their product with W_UK, which maps them to the latent,
+ * into w->narrow.
  */
 static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, unsigned stage,
                        kvd_err *err)
@@ -94,7 +96,7 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
 
 /*
  * Computes the last `latent` dimensions of every query: the query's unrotated dimensions times
- * W_UK, the key part of the up-projection.
+ * W_UK.
  */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {

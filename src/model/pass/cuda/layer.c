@@ -5,8 +5,9 @@
 /* ---- numbering of the checks for values that are not finite ---------------------------------- */
 
 /*
- * Stages are in the order in which the CPU's pass finds a bad row: embedding; for each layer Q, K
- * and V, then its output; final norm.
+ * A stage is the number of a check; a check that fails records its stage and token. Stages are in
+ * the order of the CPU's forward pass: embedding; for each layer first Q, K and V, then the layer's
+ * output; final norm.
  */
 static unsigned stage_qkv(int layer)
 {
@@ -62,11 +63,11 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                : kvd_gpu_launched(w, cudaSuccess, p, err);
 }
 
-/* ---- ranges of rows -------------------------------------------------------------------------- */
+/* ---- ranges of token rows -------------------------------------------------------------------- */
 
 /*
- * Range of rows of all arrays that have a row per token. half: 0 or 1 if the range is a half of the
- * rows, -1 if it is all rows.
+ * Range of token rows in all arrays that have a row per token. `half` is 0 or 1 if the range is the
+ * first or second half of the batch, -1 if it is the whole batch.
  */
 typedef struct {
     size_t first, n;
@@ -79,11 +80,11 @@ static rows all_rows(size_t n)
 }
 
 /*
- * Splits n rows into halves where that pays, and returns the number of parts: 1 or 2. It pays if
- * sums over GPUs follow, if the next product needs only its own rows, and if products of half as
- * many rows run at about the same rate (on two H200, Llama 3.1 8B: 1024 rows lose 13 %, 2048 rows
- * gain 5 %). Rows are never split during graph capture, because the sums in a graph have only one
- * stream.
+ * Splits the n token rows of a batch into two halves if that is faster, and returns the number of
+ * parts: 1 or 2. Then the sum over GPUs of one half runs while products of the other half are
+ * computed. Halves are used if there are several GPUs, norms precede attention and feed-forward
+ * block, and n is at least 2048 (two H200, Llama 3.1 8B: 1024 rows lose 13 %, 2048 rows gain 5 %).
+ * During graph capture batches are never split, because sums in a graph have only one stream.
  */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
@@ -100,8 +101,8 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 }
 
 /*
- * Makes the main stream wait for the sums over GPUs on the second stream: of one half, or of all
- * rows.
+ * Makes the main stream wait for sums over GPUs on the second stream: for the sum of one half of
+ * the token rows, or of both if `half` is -1.
  */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
@@ -120,7 +121,7 @@ int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err)
     return join(w, -1, err);
 }
 
-/* Queues the sum over GPUs of one half of the rows on the second stream. */
+/* Queues the sum over GPUs of one half of the token rows on the second stream. */
 static int sum_beside(kvd_gpu_worker *w, rows r, kvd_err *err)
 {
     const size_t d = (size_t)w->config.d_model;
@@ -156,8 +157,8 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
 }
 
 /*
- * Computes a matrix product for a range of rows: to [n][out] = from [n][in] W^T, or adds it if
- * `add` is set.
+ * Computes a matrix product for a range of token rows: to [n][out] = from [n][in] W^T. If `add` is
+ * not 0, adds the product to `to`.
  */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
@@ -168,9 +169,10 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 }
 
 /*
- * Queues the product of one GPU's share into its residual. The first GPU adds the product to the
- * residual; the others add it only after an earlier product, and otherwise overwrite. The sum over
- * the GPUs then is the new residual.
+ * Queues the product with the part of a matrix that this GPU holds, into its copy of the residual
+ * stream. The first GPU adds the product to the residual. Other GPUs overwrite their copy, or add
+ * if `earlier` says that it already holds a product. The sum over the GPUs then is the new
+ * residual.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -180,8 +182,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Computes y, the norm of the residual, after adding the pending bias or branch output to the
- * residual; without a gain y is the residual itself.
+ * Computes y, the norm of the residual stream, after adding the pending bias or block output
+ * (w->pending) to the residual. Without a gain, y is the residual itself.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -206,8 +208,8 @@ static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows
 /* ---- from the token ids to the first layer --------------------------------------------------- */
 
 /*
- * Computes embeddings for models with an input projection: the table's rows are written to `wide`,
- * converted to the pass's type in `narrow`, and projected into the residual.
+ * Computes embeddings for models with an input projection: table rows are written to w->wide,
+ * converted to the element type of the pass in w->narrow, and projected into the residual stream.
  */
 static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
@@ -217,7 +219,8 @@ static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
                                   NULL, NULL, n, narrow, w->wide, w->stream);
     if (!e)
         e = kvd_gpu_convert(KVD_F32, w->wide, type, w->narrow, n * narrow, w->stream);
-    if (!e && w->weights.positions) /* position t reads row t + 2 of the table */
+    /* Position t reads row t + 2 of the table of learned positions. */
+    if (!e && w->weights.positions)
         e = kvd_gpu_embed(KVD_F32, w->weights.positions + 2 * d, 0, w->position, NULL, NULL, n, d,
                           w->x, w->stream);
     if (e)
@@ -261,8 +264,9 @@ static int rotates(const kvd_gpu_worker *w)
 }
 
 /*
- * Computes the inputs of the products: `normed`, which is the residual itself in models that do not
- * norm inputs, and `second` if the feed-forward block has a separate norm of the layer's input.
+ * Computes the inputs of attention and feed-forward block: w->normed, which is the residual itself
+ * in models that do not norm inputs, and w->second if the feed-forward block has its own norm of
+ * the layer's input.
  */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
@@ -302,7 +306,10 @@ static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                             KVD_GPU_ROPE, err);
 }
 
-/* Computes Q, K and V from the residual, in the form that the hook takes. */
+/*
+ * Computes Q, K and V from the residual stream, as the attention hook wants them: after bias, norms
+ * and RoPE, or raw.
+ */
 static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
                                const kvd_gpu_attention *hook, kvd_err *err)
 {
@@ -353,7 +360,10 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
-/* Checks the attention output for values that are not finite; used if no product reads it. */
+/*
+ * Checks the attention output for values that are not finite. Used if the layer ends after
+ * attention, so that no later check would find them.
+ */
 static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;
@@ -366,7 +376,7 @@ static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
     return kvd_cuda_check(e, kvd_gpu_phase_name(KVD_GPU_ATTENTION), err);
 }
 
-/* Computes the gate and up products of `in`, and writes their activation to `narrow`. */
+/* Computes the gate and up projections of `in`, and writes their activation to w->narrow. */
 static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                        kvd_err *err)
 {
@@ -386,8 +396,9 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
 }
 
 /*
- * Computes the feed-forward block of `in` and adds its output, without the bias of the down matrix,
- * to the residual, summed over the GPUs. The caller makes that bias the pending bias.
+ * Adds the output of the feed-forward block for input `in`, without the bias of the down matrix, to
+ * the residual stream, and queues its sum over the GPUs. The caller must set w->pending to that
+ * bias.
  */
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
@@ -400,7 +411,7 @@ static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *i
                : 0;
 }
 
-/* Adds the output projection of attention to the residual. */
+/* Adds the output projection of attention to the residual stream. */
 static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const bool latent = w->config.latent > 0;
@@ -411,8 +422,8 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
 }
 
 /*
- * Runs the part of a layer after attention for models with parallel blocks: attention and the
- * feed-forward block both read the layer's input, so one sum over the GPUs serves both.
+ * Computes the steps of a layer after attention, for models in which attention and feed-forward
+ * block both read the layer's input: one sum over the GPUs covers both.
  */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -428,8 +439,9 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
 }
 
 /*
- * Runs the part of a layer after attention. With two halves of rows, the sum over GPUs of the first
- * half runs during the second half's output projection, that of the second half during the first
+ * Computes the steps of a layer after attention, for models with norms before attention and
+ * feed-forward block. If the token rows are split into halves, the sum over GPUs of the first half
+ * runs during the second half's output projection, the sum of the second half during the first
  * half's feed-forward block, and so on into the next layer.
  */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
@@ -463,8 +475,9 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
 }
 
 /*
- * Computes the output of a branch, 0 (attention) or 1 (feed-forward), in w->branch: the norm of
- * narrow [n][in] times `matrix`, plus `bias`. The next norm of the residual adds it.
+ * Computes the output of attention (`which` 0) or of the feed-forward block (1) in w->branch: the
+ * norm of w->narrow [n][in] times `matrix`, plus `bias`. The next norm of the residual stream adds
+ * it.
  */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
@@ -486,7 +499,10 @@ static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size
                             KVD_GPU_NORM, err);
 }
 
-/* Runs the part of a layer after attention, for models with a norm after each branch. */
+/*
+ * Computes the steps of a layer after attention, for models that apply a norm to the outputs of
+ * attention and feed-forward block.
+ */
 static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -501,7 +517,7 @@ static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                : 0;
 }
 
-/* Runs the part of a layer after attention, for layers with routed experts. */
+/* Computes the steps of a layer after attention, for layers with routed experts. */
 static int behind_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -544,8 +560,8 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     if (layer < w->config.n_layers - 1)
         return 0;
     /*
-     * The output of the last branch is added to the residual here, because the caller may read rows
-     * of it.
+     * The output of the last feed-forward block is added to the residual stream here, because the
+     * caller may read the residual.
      */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)

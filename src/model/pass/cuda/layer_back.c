@@ -19,8 +19,8 @@ static cudaDataType cuda_type(kvd_dtype type)
 }
 
 /*
- * Computes a product of the forward pass: to [n][out] = from [n][in] W^T, or adds it; W [out][in]
- * and from have the type of the pass.
+ * Computes a product of the forward pass: to [n][out] = from [n][in] W^T, or adds the product to
+ * `to` if `add` is not 0. The matrix W [out][in] and `from` have the element type of the pass.
  */
 static int forward_product(const kvd_gpu_backward *w, const void *from, const void *matrix,
                            size_t n, size_t in, size_t out, void *to, kvd_dtype to_type, int add,
@@ -37,8 +37,8 @@ static int forward_product(const kvd_gpu_backward *w, const void *from, const vo
 }
 
 /*
- * Computes the gradient of a matrix product: dx [n][in] = dy [n][out] W, or adds it; dy has the
- * type of the pass.
+ * Computes the gradient of a matrix product: dx [n][in] = dy [n][out] W, or adds it to dx if `add`
+ * is not 0. dy has the element type of the pass.
  */
 int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matrix, size_t n,
                      size_t in, size_t out, float *dx, int add, kvd_err *err)
@@ -53,8 +53,8 @@ int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matr
 }
 
 /*
- * Returns a gradient in the type of the pass: x itself, or a copy in w->narrowed. On failure
- * returns NULL and fills *err.
+ * Returns a gradient x [n][width] in the element type of the pass: x itself, or a converted copy in
+ * w->narrowed. On failure returns NULL and fills *err.
  */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err)
@@ -71,8 +71,8 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
 /* ---- norms, and additions before them -------------------------------------------------------- */
 
 /*
- * Adds `bias` to x if it is not NULL. If y is not NULL, it receives the norm of x in the type
- * `type`, or x unchanged if gain is NULL.
+ * Adds `bias` to x if it is not NULL. If y is not NULL, it receives the norm of x with gain
+ * l->norm[which], or x unchanged if there is no gain or `which` is -1; y has `type`.
  */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
@@ -94,14 +94,14 @@ int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, 
         err);
 }
 
-/* ---- the part of a layer after attention ----------------------------------------------------- */
+/* ---- gradients of the steps of a layer after attention --------------------------------------- */
 
 static size_t width_gate_up(const kvd_gpu_backward *w)
 {
     return w->w.config.activation == KVD_SWIGLU ? 2 * w->ffn : w->ffn;
 }
 
-/* Computes the gate and up products of `in` again, into the worker's buffer `wide`. */
+/* Recomputes the gate and up projections of `in` into the worker's buffer `wide`. */
 static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void *in, size_t n,
                    kvd_err *err)
 {
@@ -110,9 +110,9 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
 }
 
 /*
- * Computes the gradient of the feed-forward block. w->w.wide holds the block's gate and up. d_in
- * receives the gradient with respect to the input of gate and up; if `add`, the gradient is added
- * to it. dy is the gradient with respect to the block's output.
+ * Computes the gradient of the feed-forward block. w->w.wide holds its gate and up projections, dy
+ * is the gradient with respect to its output. d_in receives the gradient with respect to its input;
+ * if `add` is not 0, the gradient is added to d_in.
  */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
@@ -131,8 +131,8 @@ static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, 
 }
 
 /*
- * Computes d_o, the gradient with respect to the attention output, from dx, the gradient with
- * respect to its output projection.
+ * Computes w->d_o, the gradient with respect to the attention output, from w->dx, the gradient with
+ * respect to its projection.
  */
 static int output_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -142,18 +142,16 @@ static int output_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t
                : 0;
 }
 
-/*
- * Adds the output projection of attention to the worker's x. The next step adds the bias of the
- * projection.
- */
+/* Adds the output projection of attention, without its bias, to the worker's residual stream. */
 static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
 /*
- * Computes the gradient of a layer with norms before its blocks (KVD_ORDER_BEFORE): out = x1 +
- * F(norm'(x1)), x1 = x + O(o), with feed-forward block F and output projection O.
+ * Computes the gradient of the steps after attention if norms precede attention and feed-forward
+ * block (KVD_ORDER_BEFORE): out = x1 + F(norm'(x1)), x1 = x + O(o), with layer input x, attention
+ * output o, its projection O and feed-forward block F.
  */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -168,8 +166,9 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * Computes the gradient of a layer with parallel blocks (KVD_ORDER_PARALLEL): out = x + O(o) +
- * F(norm'(x)), with feed-forward block F and output projection O.
+ * Computes the gradient of the steps after attention if attention and feed-forward block are
+ * parallel (KVD_ORDER_PARALLEL): out = x + O(o) + F(norm'(x)), with layer input x, attention output
+ * o, its projection O and feed-forward block F.
  */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
@@ -184,8 +183,9 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
 }
 
 /*
- * Computes the gradient of a layer with norms after its sums (KVD_ORDER_AFTER): y = norm(x1), x1 =
- * x + O(o); out = norm'(s), s = y + F(y).
+ * Computes the gradient of the steps after attention if norms follow the sums (KVD_ORDER_AFTER): y
+ * = norm(x1), x1 = x + O(o); out = norm'(s), s = y + F(y), with layer input x, attention output o,
+ * its projection O and feed-forward block F.
  */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -220,9 +220,12 @@ int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
     }
 }
 
-/* ---- attention and the part of a layer before it --------------------------------------------- */
+/* ---- gradients of attention and of the steps before it --------------------------------------- */
 
-/* Computes d_qkv, the gradients with respect to Q and K after RoPE and to V, from d_o. */
+/*
+ * Computes w->d_qkv, the gradients with respect to Q and K after RoPE and to V, from w->d_o, the
+ * gradient with respect to the attention output.
+ */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;
@@ -259,8 +262,8 @@ int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int la
 }
 
 /*
- * Computes the gradient of the output of the QKV product and, unless `last` is set, adds the
- * gradient that comes through attention to dx.
+ * Computes the gradient with respect to the output of the QKV projection. Unless `last`, also adds
+ * the gradient that reaches the layer's input through attention to w->dx.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err)

@@ -1,9 +1,9 @@
 /*
- * One layer of the backward pass on the device (model/pass/layer_back.h is the CPU version), for
- * backward.c, in three steps: the part after attention, attention, and the part before it. The
- * worker (layer.h) recomputes the layer forward first. It leaves x [n][d_model] as it enters the
- * layer, normed (and second) as the products read it, Q, K and V after RoPE in qkv, and the output
- * of attention in narrow.
+ * The gradient of one layer on the device (model/pass/layer_back.h is the CPU version), for
+ * backward.c, in three steps: the steps of the layer after attention, attention, and the steps
+ * before it. The worker (layer.h) first recomputes the layer's forward pass. It leaves these
+ * arrays: x [n][d_model], the layer's input; normed (and second), the inputs of attention and
+ * feed-forward block; qkv, Q, K and V after RoPE; narrow, the output of attention.
  */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_BACK_H
 #define KVD_MODEL_PASS_CUDA_LAYER_BACK_H
@@ -15,46 +15,71 @@
 
 struct kvd_gpu_backward {
     /*
-     * worker of the forward pass, which recomputes a layer; its x, normed, second, qkv, wide and
-     * narrow are used as the worker leaves them
+     * The worker of the forward pass, which recomputes a layer. Its buffers x, normed, second, qkv,
+     * wide and narrow are read afterwards.
      */
     kvd_gpu_worker w;
     size_t d, d_embed, vocab, width_q, width_k, width, ffn, piece;
     kvd_device_memory memory;
     /*
-     * [n_layers + 1][max_tokens][d_model] residual that enters each layer, then the last layer's
-     * output
+     * Residual stream [n_layers + 1][max_tokens][d_model]: the input of each layer, then the output
+     * of the last layer.
      */
     float *x;
-    float *dx, *dy; /* [max_tokens][d_model] */
     /*
-     * [max_tokens][d_model], input of the feed-forward block in layers with norms after the sums
-     * (KVD_ORDER_AFTER); else NULL
+     * Gradients with respect to the residual stream (dx) and to the output of a norm (dy):
+     * [max_tokens][d_model] each.
+     */
+    float *dx, *dy;
+    /*
+     * Input [max_tokens][d_model] of the feed-forward block in models with norms after the sums
+     * (KVD_ORDER_AFTER); else NULL.
      */
     float *between;
-    /* [max_tokens][d_model], input of the feed-forward block in the type of the pass */
+    /* Input [max_tokens][d_model] of the feed-forward block, in the element type of the pass. */
     void *y;
-    float *d_ffn;         /* [max_tokens][d_ffn] */
-    float *d_o;           /* [max_tokens][width_q] */
-    float *d_qkv, *d_raw; /* [max_tokens][width_q + 2 width_k] */
-    float *d_pre;         /* [max_tokens][width_q + width_k] */
+    /* Gradient inside the feed-forward block: [max_tokens][d_ffn]. */
+    float *d_ffn;
+    /* Gradient with respect to the output of attention: [max_tokens][width_q]. */
+    float *d_o;
     /*
-     * [max_tokens][width_q + 2 width_k], the QKV product before the norms of Q and K, or NULL in a
-     * model without such norms
+     * Gradients of Q, K and V after RoPE, and of the output of their projection:
+     * [max_tokens][width_q + 2 width_k].
+     */
+    float *d_qkv, *d_raw;
+    /* Gradients of Q and K before RoPE: [max_tokens][width_q + width_k]. */
+    float *d_pre;
+    /*
+     * Output of the QKV projection before the norms of Q and K, [max_tokens][width_q + 2 width_k];
+     * NULL in a model without such norms.
      */
     void *product;
-    /* gradient converted to the type of the pass, as input of a product; NULL in float32 */
+    /*
+     * A gradient converted to the element type of the pass, as input of a product; NULL in a
+     * float32 pass.
+     */
     void *narrowed;
-    void *scratch; /* scratch of attention */
-    float *logits; /* [piece][vocab] */
-    /* gradient of the logits in the type of the pass; equals `logits` in float32 */
+    void *scratch; /* scratch of the gradient of attention */
+    float *logits; /* logits of `piece` tokens at a time: [piece][vocab] */
+    /*
+     * Gradient of the logits in the element type of the pass; the same array as `logits` in a
+     * float32 pass.
+     */
     void *d_logits;
-    float *d_embedded; /* [piece][d_embed] */
-    uint32_t *target;  /* [max_tokens] */
-    double *u, *loss;  /* [max_tokens] for each row: uniform number in [0, 1), for draws; loss */
-    /* arrays in pinned host memory */
-    uint32_t *rows;  /* ids, positions, rope rows, targets: max_tokens each */
-    double *numbers; /* u and loss, max_tokens each */
+    /* Gradient with respect to the output head's input: [piece][d_embed]. */
+    float *d_embedded;
+    uint32_t *target; /* token whose probability is the loss of each position: [max_tokens] */
+    /*
+     * For each of max_tokens positions: random number in [0, 1) by which a target is drawn, and
+     * loss.
+     */
+    double *u, *loss;
+    /*
+     * This and the next two arrays are in pinned host memory. rows: token ids, positions, rows of
+     * the RoPE tables and targets, max_tokens each.
+     */
+    uint32_t *rows;
+    double *numbers; /* copies of u and loss: max_tokens each */
     kvd_gpu_bad *bad;
     bool draws;
     uint64_t seed;
@@ -62,32 +87,36 @@ struct kvd_gpu_backward {
 };
 
 /*
- * Updates dx from the gradient with respect to the layer's output to the gradient with respect to
- * its input, without the part that comes through attention; computes d_o, the gradient with respect
- * to the output of attention.
+ * Computes the gradients of the steps of a layer after attention. Turns w->dx from the gradient
+ * with respect to the layer's output into the gradient with respect to its input, except for the
+ * contribution of attention. Computes w->d_o, the gradient with respect to the output of attention.
  */
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/* Computes d_qkv, the gradient with respect to Q and K after RoPE and to V, from d_o. */
+/*
+ * Computes w->d_qkv, the gradient with respect to Q and K after RoPE and to V, from w->d_o, the
+ * gradient with respect to the output of attention.
+ */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
 /*
- * Computes d_pre (gradient before RoPE) and d_raw (gradient before the norms of Q and K) from
- * d_qkv. Unless `last` is set, adds the gradient that comes through attention to dx. Rows that are
- * not finite are recorded in the worker's `bad`: rows of d_qkv as `stage`, rows of dx as stage + 1.
+ * Computes w->d_pre (gradients before RoPE) and w->d_raw (gradients before the norms of Q and K)
+ * from w->d_qkv. Unless `last`, adds the gradient that reaches the layer's input through attention
+ * to w->dx. Token rows that are not finite are recorded in the worker's `bad`: rows of d_qkv with
+ * check number `stage`, rows of dx with stage + 1.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 
 /*
- * Helpers that the head's gradient needs too.
+ * Helpers that the gradient of the output head needs too.
  *
- * Returns a gradient x [n][width] in the type of the pass: x itself, or a copy in w->narrowed. On
- * failure returns NULL and fills *err.
+ * kvd_back_narrow returns a gradient x [n][width] in the element type of the pass: x itself, or a
+ * converted copy in w->narrowed. On failure it returns NULL and fills *err.
  */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err);
 /*
- * Computes dx [n][in] = dy [n][out] W, or adds it if `add` is set; dy and W [out][in] have the type
- * of the pass.
+ * Computes dx [n][in] = dy [n][out] W, or adds the product to dx if `add` is not 0; dy and W
+ * [out][in] have the element type of the pass.
  */
 int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matrix, size_t n,
                      size_t in, size_t out, float *dx, int add, kvd_err *err);
@@ -95,8 +124,8 @@ int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matr
 int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, size_t n,
                   const float *dy, float *dx, int add, kvd_err *err);
 /*
- * Checks x [n][width]: records the first row that is not finite, with `stage`, in the worker's
- * `bad`.
+ * Checks x [n][width]: records the first row that is not finite, with check number `stage`, in the
+ * worker's `bad`.
  */
 int kvd_back_check(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                    unsigned stage, kvd_err *err);

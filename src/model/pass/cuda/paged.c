@@ -1,8 +1,9 @@
 /*
- * Sequences are processed in runs of a bounded number, so that the padding of short sequences in
- * blocks and pages stays bounded. The lists of a batch (model/pass/cuda/dense_lists.h) are computed
- * when its lengths differ from the last batch's; the page table and the list of tiles are computed
- * when the run or the widths change.
+ * Sequences are processed in groups of a bounded number ("runs"), one kernel launch each, so that
+ * the padding of short sequences in blocks and pages stays bounded. The lists of a batch's
+ * sequences (model/pass/cuda/dense_lists.h) are computed when the lengths differ from the last
+ * batch's. The page table and the list of attention tiles are computed when the run or the numbers
+ * of kept dimensions change.
  */
 #include "model/pass/cuda/paged.h"
 
@@ -15,7 +16,7 @@
 #include "model/pass/cuda/dense_lists.h"
 #include "model/pass/cuda/dense_rows.h"
 
-enum { RUN_SEQUENCES_MIN = 16, CTAS_MAX = 1024 /* most CTAs of a plan */ };
+enum { RUN_SEQUENCES_MIN = 16, CTAS_MAX = 1024 /* largest number of CTAs of a work plan */ };
 
 static const char what[] = "attention";
 
@@ -25,14 +26,14 @@ struct kvd_gpu_paged {
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
     /*
-     * output buffer for Q in the second append launch, which is not used; NULL if there is only one
-     * launch
+     * Output buffer for the queries of the second kvd_append launch, which nobody reads; NULL
+     * before such a launch.
      */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    const kvd_dense_run *prepared; /* run that table, tiles and args describe; NULL: none */
+    const kvd_dense_run *prepared; /* run that table, tile and args describe; NULL: none */
     kvd_prefill_args args;
 };
 
@@ -58,7 +59,10 @@ int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int
     return 0;
 }
 
-/* Sizes in bytes of the arrays that the attention kernels use. */
+/*
+ * Sizes in bytes of the arrays that the attention kernels use; run_sequences is the number of
+ * sequences per kernel launch.
+ */
 typedef struct {
     size_t run_sequences, q, pool, o, table, tile, plan, lists;
 } sizes;
@@ -68,7 +72,7 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns the buffer sizes for attention on heads of full width (d_head). */
+/* Returns the buffer sizes for attention with all d_head dimensions of each head kept. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -176,8 +180,8 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 }
 
 /*
- * Computes the page table and the list of tiles of a run. If both already describe this run, only
- * the position in the list is reset.
+ * Computes the page table and the list of attention tiles of a run (the sequences of one launch).
+ * If both already describe this run, only the counter of processed tiles is reset.
  */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
@@ -212,9 +216,9 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 }
 
 /*
- * Appends the rows of Q, K and V to the pages. kvd_append has one matrix for Q and K. If Q and K
- * have different matrices, the first launch stores K multiplied by a_q, and the second launch
- * overwrites it with the correct K.
+ * Writes K and V of a run to the pages, and Q to its blocks, multiplied by the layer's matrices.
+ * kvd_append has one matrix for Q and K. If a_q and a_k differ, the first launch stores K
+ * multiplied by a_q, and the second launch overwrites it with K multiplied by a_k.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

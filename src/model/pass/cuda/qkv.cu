@@ -1,17 +1,17 @@
 /*
- * The step between the QKV product and attention: bias, norm of each head, copy before RoPE, RoPE,
- * check (kvd_gpu_qkv_finish); and for latent attention the rows that it starts from
- * (kvd_gpu_latent_rows).
+ * The steps between the QKV projection and attention in one kernel: bias, norm of each head, copy
+ * before RoPE, RoPE, check (kvd_gpu_qkv_finish). Also the queries, keys and values of latent
+ * attention from their projections (kvd_gpu_latent_rows).
  *
- * Bound by memory: every element of Q and K is read and written once, and written once more if the
- * copy is wanted. V is read, and written if it has a bias. Arithmetic is float32, rounded once at
- * each store.
+ * Bound by memory: every element of Q and K is read and written once, and written once more if a
+ * copy before RoPE is wanted. V is read, and written if it has a bias. Arithmetic is float32,
+ * rounded once at each store.
  *
- * A team of lanes processes one head at a time. Its size is the power of two that fits d_head / 2
- * in pieces of 16 bytes: lane l has piece l of the head's first half and piece l of its second
- * half, so that both partners of RoPE are in one lane in either layout. A block has one token or a
- * few, and a team keeps its angles from head to head. Heads whose halves do not consist of such
- * pieces are handled by finish_any: a warp per head, element by element.
+ * A team of lanes processes one head at a time; each lane handles 16 bytes of each half of the
+ * head. So the two dimensions that RoPE rotates together are in one lane, in either layout. The
+ * size of a team is the power of two that covers d_head / 2. A block has one token or a few, and a
+ * team keeps its RoPE angles from head to head. If the half of a head is not a multiple of 16
+ * bytes, finish_any handles it: a warp per head, element by element.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -36,13 +36,15 @@ __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
                             : gain;
 }
 
-/* Returns the scale factor of a norm that runs over all heads of Q or K of a token together. */
+/*
+ * Returns the scale factor of a norm that covers all heads of a token's Q, or all heads of its K.
+ */
 __device__ __forceinline__ float whole_factor(const kvd_gpu_qkv &a, size_t token, int head)
 {
     return a.factor[2 * token + (head < a.n_heads ? 0 : 1)];
 }
 
-/* Returns the number of leading dimensions of a head that are rotated. */
+/* Returns the number of leading dimensions of a head that RoPE rotates. */
 __host__ __device__ __forceinline__ int dims_rotated(const kvd_gpu_qkv &a)
 {
     return a.rope_dims ? a.rope_dims : a.d_head - a.d_head % 2;
@@ -96,8 +98,9 @@ __global__ void __launch_bounds__(THREADS)
     const int at[2] = {lane * N, half + lane * N};
 
     /*
-     * Layout of halves: cosine i rotates (x[i], y[i]). Interleaved layout: apply_rope uses the
-     * first N/2 for the pairs of x and the others for the pairs of y.
+     * cos and sin of this lane's RoPE angles. With KVD_ROPE_HALF, angle i rotates (x[i], y[i]).
+     * With the interleaved layout, the first N/2 angles rotate neighbouring elements of x, the
+     * others neighbouring elements of y.
      */
     float c[N], s[N];
     if (a.cosine && mine) {
@@ -182,7 +185,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns one element of a head as the QKV product gives it, plus the bias, before norm and RoPE.
+ * Returns one element of a head as the QKV projection gives it, plus the bias, before norm and
+ * RoPE.
  */
 template <class T>
 __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size_t before, int i)
@@ -193,8 +197,8 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
 }
 
 /*
- * Computes the scale factors of norms that run over all heads. Block (t, 0) computes the factor of
- * Q of token t, block (t, 1) that of K.
+ * Computes the scale factors of norms that cover all heads of Q or of K. Block (t, 0) computes the
+ * factor for Q of token t, block (t, 1) that for K.
  */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
@@ -212,8 +216,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
 }
 
 /*
- * Handles any d_head and any number of rotated dimensions. A lane reads only elements that it
- * writes itself, except for the sum, which is finished before.
+ * Does the steps of kvd_gpu_qkv_finish for any d_head and any number of rotated dimensions. A lane
+ * reads only elements that it writes itself, except for the norm's sum, which is complete before
+ * anything is written.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -244,8 +249,8 @@ __global__ void __launch_bounds__(THREADS)
     }
     bool wrong = false;
     /*
-     * Dimensions beyond the rotated ones are handled in neighbouring pairs; with an odd number the
-     * last has no partner.
+     * Dimensions that RoPE does not rotate are handled two at a time; if d_head is odd, the last
+     * one has no partner.
      */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
@@ -294,8 +299,8 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
     enum { N = 16 / sizeof(typename T::raw) };
     const int pieces = a.d_head / 2 / N;
     /*
-     * In the interleaved layout, pairs beyond the rotated ones have cosine 1 and sine 0 in the
-     * tables, so they need no special case.
+     * In the interleaved layout, dimensions that RoPE does not rotate have cosine 1 and sine 0 in
+     * the tables, so they need no special case.
      */
     const bool usual = dims_rotated(a) == a.d_head || a.layout == KVD_ROPE_INTERLEAVED;
     if (usual && a.d_head % (2 * N) == 0 && pieces <= 32 && aligned16(a.qkv) && aligned16(a.pre) &&
@@ -316,8 +321,9 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
 /* ---- latent attention ---- */
 
 /*
- * One block writes K, V and the rotated dimensions of Q of a token. Bound by memory: the product of
- * LATENT is read twice and written twice, the rotated dimensions are read and written once.
+ * One block writes K, V and the rotated dimensions of Q of one token. Bound by memory: the latent
+ * and key projection is read twice and written twice, the rotated dimensions are read and written
+ * once.
  */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {

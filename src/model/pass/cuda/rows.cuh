@@ -1,6 +1,6 @@
 /*
- * Helpers shared by the device kernels of this folder: elements of the three types as float32, N of
- * them in one access, and sums over threads.
+ * Helpers shared by the device kernels of this folder: reading and writing float32, float16 and
+ * bf16 elements as float32, N elements in one access, and sums over threads.
  */
 #ifndef KVD_MODEL_PASS_CUDA_ROWS_CUH
 #define KVD_MODEL_PASS_CUDA_ROWS_CUH
@@ -51,8 +51,8 @@ struct bf16 {
 };
 
 /*
- * N elements for one load or store of up to 16 bytes. The address must be a multiple of their size
- * in bytes (of 16, if they are larger).
+ * N elements for one load or store of up to 16 bytes. The address must be a multiple of the size of
+ * the N elements in bytes, or of 16 if they are larger.
  */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void store(void *base, size_t at, const float (&x)[N]
     *reinterpret_cast<pack<T, N> *>(static_cast<typename T::raw *>(base) + at) = p;
 }
 
-/* Returns x rounded to type T, as a store and a load would give it. */
+/* Returns x rounded to type T, as if it were stored as T and read again. */
 template <class T> __device__ __forceinline__ float rounded(float x)
 {
     return T::widen(T::narrow(x));
@@ -95,7 +95,10 @@ template <int N> __device__ __forceinline__ bool any_not_finite(const float (&x)
     return found;
 }
 
-/* Records a row that is not finite in *bad, encoded as kvd_gpu_bad_at (a host function) does. */
+/*
+ * Records in *bad that token row `row` is not finite in check number `stage`, as kvd_gpu_bad_at (a
+ * host function) encodes it.
+ */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -110,8 +113,8 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
 }
 
 /*
- * Returns the sum over the threads of a block, bitwise equal in all of them. part [32] is shared
- * memory that has no other use.
+ * Returns the sum of x over the threads of a block, bitwise equal in all of them. part [32] is
+ * shared memory that has no other use.
  */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {

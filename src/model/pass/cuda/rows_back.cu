@@ -1,13 +1,13 @@
 /*
- * Gradients of the two softmaxes, of scores and of logits (model/pass/cuda/blocks_back.h). Bound by
- * memory, except for the double-precision exponentials of a draw.
+ * Gradients of two softmaxes: of attention scores and of logits (model/pass/cuda/blocks_back.h).
+ * Bound by memory, except for the double-precision exponentials when a target token is drawn.
  *
- * Scores: a row is handled by a warp or, beyond WARP_KEYS keys, by a block. It is read twice, for
- * prob . d_prob and for the result.
+ * Attention scores: the row of one query is handled by a warp or, beyond WARP_KEYS keys, by a
+ * block. It is read twice, for the sum prob . d_prob and for the result.
  *
- * Logits: a block handles a row and reads it for the maximum, for the sum of exponentials, and for
- * the result. The sum is kept in SEGMENTS pieces, in order, so that a drawn token is found by
- * adding few numbers: first the segment, then the token in it.
+ * Logits: a block handles the row of one position and reads it for the maximum, for the sum of
+ * exponentials, and for the result. The sum is kept as SEGMENTS partial sums in order, so that a
+ * drawn token is found with few additions: first the segment, then the token in it.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     __shared__ double part[32];
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
-        return; /* a whole warp returns; a block always has a row */
+        return; /* the whole warp returns; a block always has a row */
     double sum = 0;
     for (size_t j = threadIdx.x % TEAM; j < a.n_keys; j += TEAM)
         sum += (double)a.prob[at + j] * (double)a.d_prob[at + j];
@@ -59,7 +59,7 @@ template <class T> cudaError_t launch_scores(const scores_args &a, cudaStream_t 
 
 struct logits_args {
     const float *logits;
-    size_t vocab, segment; /* columns per segment */
+    size_t vocab, segment; /* segment: number of tokens per segment */
     uint32_t *target;
     const double *u;
     void *d_logits;
@@ -80,8 +80,8 @@ __device__ __forceinline__ float block_max(float x, float *part)
 }
 
 /*
- * Samples a token: returns the first token at which the sum of exponentials exceeds `goal`. Runs on
- * one thread.
+ * Draws a token on one thread: returns the first token at which the cumulative sum of exponentials
+ * exceeds `goal`. sums[s] is the sum over segment s.
  */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)
@@ -137,7 +137,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) logits_kernel(cons
         a.target[blockIdx.x] = token;
         a.loss[blockIdx.x] = loss;
         total = sum;
-        of_target = expm1(-loss); /* p - 1 without cancellation */
+        of_target = expm1(-loss); /* p(target) - 1 without cancellation */
         chosen = token;
     }
     __syncthreads();

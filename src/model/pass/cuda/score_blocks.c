@@ -30,7 +30,10 @@ bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t 
     b->first += b->rows;
     if (b->first >= len)
         return false;
-    /* the first key of the window is rounded down to a multiple of 8, for cuBLAS */
+    /*
+     * The first key of the sliding window is rounded down to a multiple of 8, for alignment in
+     * cuBLAS.
+     */
     b->from = window && b->first + 1 > window ? (b->first + 1 - window) / 8 * 8 : 0;
     b->rows = smaller(len - b->first, ROWS);
     while (b->rows > 1 && b->rows * round_up(b->first + b->rows - b->from, 8) > room)

@@ -1,12 +1,12 @@
 /*
- * Softmax of blocks of scores with the causal mask, a window, a cap and sinks (kvd_gpu_softmax).
- * Bound by memory: 4 bytes read and 2 or 4 written per score.
+ * Softmax of blocks of attention scores with causal mask, sliding window, softcap and sinks
+ * (kvd_gpu_softmax). Bound by memory: 4 bytes read and 2 or 4 written per score.
  *
- * A row is handled by a warp or, beyond WARP_KEYS keys, by a block. Up to BLOCK_KEYS keys it is
- * kept in registers: maximum, exponentials, sum, result. A longer row is read twice: first for its
- * maximum and, in the same pass, the sum of the exponentials relative to the running maximum; then
- * for the result. A thread writes the scores that it reads, so prob may be the scores. A NaN in a
- * row makes all visible columns of the row NaN.
+ * A row (the scores of one query) is handled by a warp or, beyond WARP_KEYS keys, by a block. Up to
+ * BLOCK_KEYS keys it is kept in registers: maximum, exponentials, sum, result. A longer row is read
+ * twice: first for its maximum and, in the same pass, the sum of the exponentials relative to the
+ * running maximum; then for the result. A thread writes the scores that it reads, so prob may be
+ * the array of scores. A NaN in a row makes all visible columns of the row NaN.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -21,26 +21,29 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    CHUNK = 4 /* pieces that a thread of a long row reads at a time */
+    /* Number of groups of N scores that a thread of a long row reads before it uses them. */
+    CHUNK = 4
 };
 
 struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    uint32_t n_rows, rows, first, n_keys, window; /* n_rows: rows of all heads */
-    float scale, scale_log2;                      /* scale log2(e) */
-    float softcap, inner; /* scores are softcap * tanh(inner * product), if CAPPED */
-    const float *sinks;   /* [n_heads], or NULL */
+    /* n_rows: rows of all heads; rows: rows of one head. */
+    uint32_t n_rows, rows, first, n_keys, window;
+    float scale, scale_log2; /* scale_log2: scale times log2(e) */
+    /* With CAPPED, the score is softcap * tanh(inner * product), inner being scale / softcap. */
+    float softcap, inner;
+    const float *sinks; /* attention sink logits: [n_heads], or NULL */
     uint32_t first_head, n_heads;
 };
 
 /*
- * Row of scores that a thread's team (a warp or a block) handles, and the keys from .. to - 1 that
- * the row sees.
+ * The row of scores that a team of threads (a warp or a block) handles, and the keys from .. to - 1
+ * that its query sees.
  */
 struct row_place {
-    size_t at; /* offset of the first element */
+    size_t at; /* offset of the row's first element */
     uint32_t from, to;
 };
 
@@ -64,7 +67,7 @@ __device__ __forceinline__ float exponential(const softmax_args &a, float x, flo
     return y;
 }
 
-/* Returns true if the row sees all N keys from column j on. */
+/* Returns true if the row's query sees all N keys j .. j + N - 1. */
 template <int N> __device__ __forceinline__ bool inside(const row_place &r, uint32_t j)
 {
     return j >= r.from && j + N <= r.to;
@@ -75,7 +78,10 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/* Reads N scores from column j on; columns that the row does not see may receive any value. */
+/*
+ * Reads the scores of keys j .. j + N - 1; those of keys that the query does not see may receive
+ * any value.
+ */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
@@ -90,8 +96,8 @@ __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place
 }
 
 /*
- * Returns the term of the attention sink of a row's head in the sum of exponentials relative to
- * `top`.
+ * Returns exp(sink - top * scale), the term of the attention sink in the denominator of a row's
+ * softmax; `top` is the row's maximum. Returns 0 if the model has no sinks.
  */
 __device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, float top)
 {
@@ -99,7 +105,7 @@ __device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, 
                    : 0.0f;
 }
 
-/* Replaces the scores of columns that the row does not see by -infinity. */
+/* Replaces the scores of keys that the query does not see by -infinity. */
 template <int N> __device__ __forceinline__ void hide(const row_place &r, uint32_t j, float (&x)[N])
 {
     if (inside<N>(r, j))
@@ -141,7 +147,7 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* Returns the maximum over a team, which is a warp or the block. */
+/* Returns the maximum over a team of threads, which is a warp or the block. */
 template <int THREADS> __device__ __forceinline__ float team_max(float x, float *part)
 {
     x = warp_max(x);
@@ -159,8 +165,8 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
 }
 
 /*
- * Computes the softmax of rows of up to 4 PIECES THREADS keys in registers; with THREADS = 32 a
- * warp handles a row.
+ * Computes the softmax of rows of up to 4 PIECES THREADS keys in registers. If THREADS is 32, a
+ * warp handles a row; otherwise a block of THREADS threads does.
  */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
@@ -168,7 +174,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     __shared__ float tops[32], sums[32];
     const uint32_t row = blockIdx.x * (TEAM / THREADS) + threadIdx.x / THREADS;
     if (row >= a.n_rows)
-        return; /* a whole warp returns; a block always has a row */
+        return; /* the whole warp returns; a block always has a row */
     const row_place r = place_of(a, row);
     const uint32_t first = threadIdx.x % THREADS * 4;
     float x[PIECES][4], top = -FLT_MAX, sum = 0;
@@ -206,7 +212,10 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges the maximum and the sum of exponentials of another part of the row into top and sum. */
+/*
+ * Merges the maximum and the sum of exponentials of another part of the row into top and sum. Each
+ * sum is relative to the maximum of its part.
+ */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

@@ -12,7 +12,7 @@
 #ifdef KVD_NCCL_HERE
 
 typedef struct {
-    ncclComm_t comm; /* NULL after the sums have ended */
+    ncclComm_t comm; /* NULL after the NCCL communicator has been ended */
     int device;
     void (*destroy_graphs)(void *ctx);
     void *ctx;
@@ -21,8 +21,8 @@ typedef struct {
 struct kvd_gpu_sum {
     const kvd_nccl *lib;
     int n;
-    member *gpu;       /* [n] */
-    atomic_int failed; /* 1 + the first GPU that failed; 0: none */
+    member *gpu;       /* state of each of the n GPUs */
+    atomic_int failed; /* 1 + index of the first GPU that failed; 0: none */
     char engine[32];
 };
 
@@ -46,12 +46,12 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * NVLink multicast is off: a switch has few multicast groups, and on a host whose GPUs are
-     * shared with other processes, taking a group can fail or hinder the others; sums of this size
-     * gain little from it. All connections are made here, so that queueing a sum later never waits
-     * for the other GPUs. Sums in a CUDA graph never run together with other sums, because all
-     * streams of a GPU are waited for in between, so a graph needs no events for that. Variables
-     * that the user has set are not overridden.
+     * Sets NCCL's environment variables, unless the user has set them. NVLink multicast is off: a
+     * switch has few multicast groups, and on a host whose GPUs are shared, taking a group can fail
+     * or hinder other processes; sums of this size gain little from it. All connections are made
+     * now, so that queueing a sum later never waits for other GPUs. Sums in a CUDA graph never run
+     * together with other sums, because all streams of a GPU are waited for in between, so NCCL
+     * needs no support for mixing graphs.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -103,9 +103,9 @@ static int lives(int device)
 }
 
 /*
- * Ends the queued sums of one GPU. In NCCL the last GPU to make this call cleans up for all GPUs,
- * and waits for their graphs. A GPU whose context is lost would wait forever, so it must not make
- * the call.
+ * Ends the queued sums of one GPU. In NCCL, the last GPU that makes this call cleans up for all
+ * GPUs and waits for their graphs. A GPU whose context is lost would wait forever, so it must not
+ * make the call.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {
@@ -171,8 +171,8 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
 }
 
 /*
- * The exchange of all pieces forms one NCCL group. Then no GPU waits for a piece that another
- * queues later, in whatever order they run.
+ * The sends and receives of all memory blocks form one NCCL group. Then no GPU waits for a block
+ * that another GPU queues later, in whatever order they run.
  */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
@@ -190,12 +190,13 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 }
 
 /*
- * The wait polls without sleeping for the time of one or two decode steps, as cudaStreamSynchronize
- * does all the time; then it sleeps between polls.
+ * Polls without sleeping for the time of one or two decode steps (as cudaStreamSynchronize always
+ * does), then sleeps between polls.
  */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    enum { AWAKE = 20000 /* polls, about a microsecond each */ };
+    /* Number of polls without sleeping, about a microsecond each. */
+    enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;
     for (int i = 0; (e = cudaStreamQuery(stream)) == cudaErrorNotReady; i++) {

@@ -4,14 +4,14 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Size of cuBLAS's workspace in bytes. cuBLAS would otherwise allocate its default workspace
- * implicitly, which is half as large.
+ * Size of cuBLAS's workspace in bytes. cuBLAS would otherwise allocate its default workspace, which
+ * is half as large, by itself.
  */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
 /* ---- sizes and allocation of buffers --------------------------------------------------------- */
 
-/* Allocator of arrays in device memory; with memory NULL it only counts bytes. */
+/* Allocator of arrays in device memory; if `memory` is NULL, it only counts bytes. */
 typedef struct {
     kvd_device_memory *memory;
     size_t bytes;
@@ -78,9 +78,9 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
     const bool two_norms = c->order == KVD_ORDER_PARALLEL && !c->shared_norm;
     const bool projected = d_embed != d;
     /*
-     * The buffer `wide` holds gate and up, and at other times Q and K before RoPE, an embedding
-     * before its projection, the attention output in float32, or products and values of latent
-     * attention.
+     * The buffer `wide` holds gate and up projections. At other times it holds Q and K before RoPE,
+     * an embedding before its projection, the attention output in float32, or projections and
+     * values of latent attention.
      */
     const kvd_gpu_latent_sizes latent = kvd_gpu_latent_sizes_of(c, s->type);
     const size_t wide = larger(
@@ -144,7 +144,7 @@ static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Opens cuBLAS and makes all products use float32 sums, even if cuBLAS splits them. */
+/* Opens cuBLAS and makes all products use float32 sums, even if cuBLAS splits a sum into parts. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -185,7 +185,7 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)
 {
-    enum { SPARE = 20 }; /* one part in 20 stays free for caches and the runtime */
+    enum { SPARE = 20 }; /* one part in 20 of the memory stays free for caches and the runtime */
     const size_t there = s->weights ? s->weights->bytes : 0;
     *streamed = s->weights && s->weights->streamed;
     size_t left = 0, total = 0;
@@ -210,7 +210,7 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                      limited ? " for the pass" : "");
 }
 
-/* Loads the weights, or borrows those that the caller's specification has. */
+/* Loads the weights, or borrows those of the caller's specification s->weights. */
 static int take_weights(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool streamed, kvd_err *err)
 {

@@ -28,7 +28,8 @@ static int entry_by_id(const void *a, const void *b)
 }
 
 /*
- * Returns the hash table's slot that holds a piece, or the free slot in which it would be stored.
+ * Returns the slot of the vocabulary's hash table that holds the string `piece`, or the free slot
+ * in which it would be stored.
  */
 static uint32_t *find_slot(const kvd_vocab *v, const char *piece, size_t len)
 {
@@ -89,7 +90,7 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len)
 {
     const kvd_vocab_entry key = {.id = id};
     const kvd_vocab_entry *e = NULL;
-    if (id < v->n && v->entry[id].id == id) /* the usual case: no unused id before it */
+    if (id < v->n && v->entry[id].id == id) /* the usual case: no smaller id is unused */
         e = &v->entry[id];
     else if (v->n)
         e = bsearch(&key, v->entry, v->n, sizeof key, entry_by_id);
@@ -104,35 +105,38 @@ size_t kvd_vocab_end(const kvd_vocab *v)
     return v->n ? (size_t)v->entry[v->n - 1].id + 1 : 0;
 }
 
-/* Longest added token in bytes: matching takes up to this number of steps per byte of text. */
+/*
+ * Largest length of an added token in bytes. Matching takes up to this number of steps per byte of
+ * text.
+ */
 #define LONGEST 4096
 
 typedef struct {
     uint32_t id;
     bool lstrip, rstrip, single_word, normalized;
-    kvd_buffer text; /* the token's text, normalized if `normalized` */
+    kvd_buffer text; /* text of the token, normalized if `normalized` */
 } token;
 
 typedef struct {
-    uint32_t child, sibling; /* node indices; 0 means none */
-    uint32_t token;          /* index + 1; 0 means no token ends here */
+    uint32_t child, sibling; /* indices of nodes in the prefix tree; 0 means none */
+    uint32_t token;          /* index of a token + 1; 0 means that no token ends here */
     char byte;
 } node;
 
-/* Prefix tree of added tokens that are searched together. Node 0 is the root. */
+/* Prefix tree of the added tokens that are searched together. Node 0 is the root. */
 typedef struct {
     node *node;
     size_t n, capacity;
-    bool starts[256]; /* first bytes of the tokens */
-    bool lstrip;      /* true if a token also takes the white space before it */
+    bool starts[256]; /* marks the first bytes of all tokens */
+    bool lstrip;      /* true if some token also takes the white space before it */
 } tree;
 
 struct kvd_added_tokens {
-    token *token; /* sorted by id once parsed */
+    token *token; /* sorted by id after parsing */
     size_t n, capacity;
     /*
-     * prefix trees of the added tokens: tree[0] of those that are matched before the normalizer,
-     * tree[1] of those after it
+     * Prefix trees of the added tokens: tree[0] of those that are matched before the normalizer,
+     * tree[1] of those that are matched after it.
      */
     tree tree[2];
     kvd_regex *word; /* matches one character of a word */
@@ -149,7 +153,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
         return -1;
     if (!json_object_get(spec, "id"))
         return kvd_fail(err, "%s '%.100s': field 'id' is missing", what, content);
-    /* these fields are required, because the format has no defaults for them */
+    /* These fields are required, because the format has no defaults for them. */
     static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
     bool *values[] = {&t->single_word, &t->lstrip, &t->rstrip, &t->normalized, special};
     for (size_t i = 0; i < 5; i++) {
@@ -319,8 +323,8 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
 }
 
 /*
- * Returns the longest added token at the beginning of s, or NULL. Sets *cut if s ends where a
- * longer token may continue.
+ * Returns the longest added token with which s begins, or NULL. Sets *cut if s ends where a longer
+ * token may continue.
  */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
@@ -379,14 +383,14 @@ static int split_piece(const kvd_added_tokens *a, const tree *t, kvd_scan *scan,
                        kvd_piece piece, kvd_err *err)
 {
     const char *s = p->text.s + piece.begin;
-    size_t done = 0; /* bytes emitted so far */
+    size_t done = 0; /* number of bytes of the piece that are already emitted */
     size_t i = 0;
     while (i < piece.len) {
         bool cut = false;
         const token *k =
             t->starts[(unsigned char)s[i]] ? match_at(a, t, s + i, piece.len - i, &cut) : NULL;
         if (piece.open && (cut || (k && k->single_word && i + k->text.n == piece.len)))
-            break; /* the text that follows decides */
+            break; /* the text that follows decides whether the token matches */
         if (!k) {
             i++;
             continue;

@@ -10,14 +10,14 @@
 #include "model/text/tokenizer/pieces.h"
 
 typedef struct {
-    uint64_t pair; /* left << 32 | right; EMPTY: free slot */
+    uint64_t pair; /* ids of the two symbols: left << 32 | right; EMPTY in a free slot */
     uint32_t rank, id;
 } rule_slot;
-#define EMPTY UINT64_MAX /* not a pair, because ids are at most 2^31 - 1 */
+#define EMPTY UINT64_MAX /* not a possible `pair`, because ids are at most 2^31 - 1 */
 
 /*
- * Kind of the symbols that one character becomes at first: a known piece, its bytes, or the unknown
- * token.
+ * The symbols that byte-pair encoding starts with for one character: the character's own token, one
+ * token per byte, or the unknown token.
  */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
@@ -29,19 +29,20 @@ typedef struct {
 struct kvd_bpe {
     kvd_vocab vocab;
     rule_slot *rule;
-    size_t n_rules; /* number of slots, a power of two */
+    size_t n_rules; /* number of slots of the hash table `rule`, a power of two */
     bool byte_level, byte_fallback, fuse_unk, ignore_merges, has_unk, unk_known;
     uint32_t unk;
-    bool byte_known[256]; /* "<0xNN>" is a piece */
+    bool byte_known[256]; /* true if the vocabulary has the token "<0xNN>" of a byte */
     uint32_t byte_id[256];
-    unit start[256]; /* initial symbols of every byte (byte-level), or of every ASCII character */
+    /* Initial symbols of every byte (byte-level BPE), or of every ASCII character. */
+    unit start[256];
     kvd_pair_set *pairs;
     kvd_merge_model merge;
 };
 
 /*
- * Cache of the ids of words. Most words of a text repeat, so most are found here. Longer words and
- * longer results are not cached.
+ * Cache of the token ids of words. Most words of a text repeat, so most are found here. Words of
+ * more than 30 bytes or 24 ids are not cached.
  */
 #define CACHE_SLOTS 16384
 typedef struct {
@@ -100,7 +101,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* Files older than the field "type" contain a BPE model if they have merges. */
+    /* Files that are older than the field "type" contain a BPE model if they have merges. */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
@@ -155,7 +156,10 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
     return kvd_vocab_build(&m->vocab, err) ? kvd_in(err, "model vocabulary") : 0;
 }
 
-/* Reads one merge rule: "a b", or ["a", "b"], whose pieces may contain spaces. */
+/*
+ * Reads one merge rule of tokenizer.json: a string "a b" or, if `pairs`, an array ["a", "b"] whose
+ * strings may contain spaces.
+ */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
 {
@@ -206,7 +210,11 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        joined}; /* if a pair is repeated, its last merge is used */
+                        /*
+                         * If the file has a second rule for the same two symbols, it replaces the
+                         * first.
+                         */
+                        joined};
     return 0;
 }
 
@@ -331,7 +339,10 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         *pending = true;
         return 0;
     }
-    /* Bytes are appended before a pending unknown character, as in Hugging Face tokenizers. */
+    /*
+     * The tokens of bytes are appended before a pending unknown token, as in Hugging Face
+     * tokenizers.
+     */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
         if (kvd_merge_add(w, m->unk, err))
@@ -343,7 +354,7 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
     return 0;
 }
 
-/* Merges the symbols of the word by byte-pair encoding and appends their ids. */
+/* Merges the symbols of the word by byte-pair encoding and appends their token ids to *ids. */
 static int merge_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                       kvd_ids *ids, kvd_err *err)
 {
@@ -369,7 +380,7 @@ static int merge_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_
     return kvd_merge_end(&w->merge, open, err);
 }
 
-/* Sets *found and *id if the whole word is a piece of the vocabulary. */
+/* Sets *found and *id if the whole word is one token of the vocabulary. */
 static int whole_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, uint32_t *id,
                       bool *found, kvd_err *err)
 {
@@ -397,7 +408,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /* While the word may still become a single piece, none of its ids is certain. */
+    /* As long as the word may still become a single token, none of its ids is certain. */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

@@ -8,13 +8,16 @@
 
 #define NONE UINT32_MAX
 
-/* Smallest number of symbols of a part of a long word; parts are joined one at a time. */
+/*
+ * Smallest number of symbols of a long word that are merged together; a long word is merged part by
+ * part.
+ */
 #define PART 4096
 
-/* Number of steps between two checks for a request to stop: a few milliseconds. */
+/* Number of merge steps between two checks for a request to stop: a few milliseconds. */
 #define STEPS 16384
 
-/* ---- set of pairs of neighbouring characters -------------------------- */
+/* ---- set of neighbouring characters ---------------------------------------------------- */
 
 #define PAIR_BITS    ((size_t)1 << 21)
 #define LONGEST_PAIR 16
@@ -42,8 +45,9 @@ static bool continues(char c)
 }
 
 /*
- * Returns the number of bytes of the character at the start of s: one byte, and the continuation
- * bytes that follow it. Pieces of a file need not be UTF-8, so there may be any number of them.
+ * Returns the number of bytes of the character at the beginning of s: one byte, and the UTF-8
+ * continuation bytes that follow. Tokens of a file need not be valid UTF-8, so there may be any
+ * number of continuation bytes.
  */
 static size_t character(const char *s, size_t len)
 {
@@ -72,8 +76,8 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
 }
 
 /*
- * Returns true if no merge can join `left` and `right`, because no merged piece has the last
- * character of `left` followed by the first one of `right`.
+ * Returns true if no merge can join `left` and `right`: no merged token contains the last character
+ * of `left` followed by the first character of `right`.
  */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
@@ -96,11 +100,11 @@ static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
     return !(m->pairs->bit[slot / 64] >> slot % 64 & 1);
 }
 
-/* ---- joining symbols --------------------------------------------------- */
+/* ---- merging symbols ------------------------------------------------------------------------- */
 
 /*
- * Restores the heap order below node i. With four children per node the heap is flatter, and the
- * children share a cache line.
+ * Restores the heap order below node i. Nodes have four children: the heap is flatter than with
+ * two, and the children of a node share a cache line.
  */
 static void sift_down(kvd_merge_work *w, size_t i)
 {
@@ -155,8 +159,7 @@ static void pop(kvd_merge_work *w)
 }
 
 /*
- * Joins the first n symbols of the word by merges, appends their ids, and removes them from the
- * list.
+ * Merges the first n symbols of the word, appends their token ids, and removes them from the list.
  */
 static int join(kvd_merge_work *w, size_t n, kvd_err *err)
 {
@@ -188,8 +191,8 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
         /*
-         * A candidate is stale if its pair of symbols has changed. If the pair has changed into
-         * another one with the same merged piece, it is still valid, as in Hugging Face tokenizers.
+         * A candidate is stale if its two symbols have changed since it was added. If the new
+         * symbols merge to the same token, it is still valid, as in Hugging Face tokenizers.
          */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
@@ -226,7 +229,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/* ---- words, joined part by part ---------------------------------------- */
+/* ---- words, merged part by part -------------------------------------------------------- */
 
 /*
  * Returns the number of symbols before the last position that no merge can cross, or 0 if there is
@@ -255,7 +258,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         if (n && join(w, n, err))
             return -1;
         /*
-         * If there is no such position, the list doubles before the next search, so that all
+         * If no such position was found, the list may double before the next search, so that all
          * searches together take linear time.
          */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;

@@ -10,11 +10,14 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/* Normal forms of UTF-8 (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and NFKD. */
+/*
+ * The first part of this file computes normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC,
+ * NFD, NFKC and NFKD.
+ */
 
 /*
- * Characters with a combining class or a decomposition that were assigned after Unicode 9.0, by
- * which Hugging Face tokenizers normalizes: it leaves them as they are. Up to Unicode 15.0.
+ * Characters with a combining class or a decomposition that Unicode 10.0 to 15.0 added. Hugging
+ * Face tokenizers uses the tables of Unicode 9.0 and therefore leaves them as they are.
  */
 static const struct {
     uint32_t first, last;
@@ -37,8 +40,8 @@ typedef struct {
 } mark;
 
 /*
- * Characters that a later character may still change: those since the last one that no later
- * character can change.
+ * Buffer of the last characters, which a later character may still change by composition or
+ * reordering.
  */
 typedef struct {
     mark *c;
@@ -90,7 +93,8 @@ static int order(run *r, kvd_err *err)
                 }
         } else if (!sorted) {
             /*
-             * counting sort, because hostile texts may have thousands of marks after one character
+             * This is a counting sort, because hostile texts may have thousands of marks after one
+             * character.
              */
             mark *copy = malloc((j - i) * sizeof *copy);
             if (!copy)
@@ -110,7 +114,9 @@ static int order(run *r, kvd_err *err)
     return 0;
 }
 
-/* Appends the characters of the run to *out, composed if `compose`, and empties the run. */
+/*
+ * Appends the characters of the buffer *r to *out, composed if `compose`, and empties the buffer.
+ */
 static int flush(run *r, bool compose, kvd_buffer *out, kvd_err *err)
 {
     if (!r->n)
@@ -171,8 +177,9 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
 }
 
 /*
- * Appends the normal form of s (valid UTF-8) to *out: composed if `compose`, else decomposed; by
- * compatible decompositions (NFKC, NFKD) if `compatible`, else by canonical ones (NFC, NFD).
+ * Appends the normal form of s (valid UTF-8) to *out. Characters are composed if `compose` (NFC,
+ * NFKC), else decomposed (NFD, NFKD). If `compatible` (NFKC, NFKD), compatibility decompositions
+ * are used, else canonical ones.
  */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
@@ -180,8 +187,9 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
     run r = {0};
     int rc = -1;
     /*
-     * Characters below `inert` do not change, unless a mark (U+0300 or later) follows. The first
-     * one with a compatible form is U+00A0, the first one with a canonical decomposition U+00C0.
+     * Characters below `inert` do not change, unless a combining mark (U+0300 or later) follows.
+     * The first character with a compatibility decomposition is U+00A0, the first one with a
+     * canonical decomposition U+00C0.
      */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
@@ -192,7 +200,7 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /* the character before this one may compose with it */
+        /* The character before this one may compose with it. */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -221,7 +229,7 @@ done:
 }
 
 /*
- * Returns the largest byte offset at which every text that starts with s can be cut without
+ * Returns the largest byte offset at which every text that begins with s can be cut without
  * changing its normal forms: before a character that combines with no character before it. Returns
  * 0 if there is no such offset.
  */
@@ -241,8 +249,8 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
 #define NESTING_MAX 32
 
 /*
- * Limit of growth: a text of n bytes may become GROWTH n + GROWTH_BASE bytes. Published normalizers
- * at most triple it.
+ * Limit of the growth of a text: n bytes may become GROWTH n + GROWTH_BASE bytes. Published
+ * normalizers at most triple the length.
  */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
@@ -253,13 +261,13 @@ static const char *const kind_names[] = {"Prepend", "Replace", "Strip", "Lowerca
 
 typedef struct {
     kind kind;
-    kvd_regex *pattern; /* Replace */
-    kvd_buffer content; /* Prepend, Replace */
-    bool left, right;   /* Strip */
+    kvd_regex *pattern; /* used by Replace */
+    kvd_buffer content; /* used by Prepend and Replace: the new text */
+    bool left, right;   /* used by Strip: which ends of the text */
 } step;
 
 struct kvd_normalizer {
-    step *step; /* steps of all sequences, in order */
+    step *step; /* steps of all nested sequences, in the order of execution */
     size_t n, capacity;
 };
 
@@ -388,8 +396,8 @@ static int too_long(const step *s, size_t before, kvd_err *err)
 }
 
 /*
- * Applies a Replace step of the normalizer. `before` is the number of bytes of the text before the
- * first step.
+ * Applies a Replace step of the normalizer. `before` is the length in bytes of the text before the
+ * first step, from which the growth limit is computed.
  */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
@@ -403,8 +411,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
         if (begin == end) {
             /*
-             * Hugging Face tokenizers loses track of positions if a pattern matches the empty text,
-             * and may crash
+             * If a pattern matches the empty text, Hugging Face tokenizers loses track of positions
+             * and may crash, so there is no result to reproduce.
              */
             rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu",
                           begin);
@@ -420,8 +428,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * the replacement belongs to the first character if the text that it replaces ends within
-         * that character
+         * *first counts the leading bytes that come from the document's first character. The
+         * replacement counts as part of them if the replaced text ends within them.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
@@ -468,7 +476,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
                             "which letters are mapped",
                             c, i, utf8proc_unicode_version());
         n = kvd_utf8_encode((uint32_t)utf8proc_tolower((utf8proc_int32_t)c), utf8);
-        if (c == 0x130) /* the one letter that becomes two: i and a dot above */
+        /* U+0130 is the only letter that becomes two characters: i and a dot above. */
+        if (c == 0x130)
             n += kvd_utf8_encode(0x307, utf8 + n);
         if (kvd_buffer_add(out, utf8, n, err))
             return -1;
@@ -480,8 +489,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 }
 
 /*
- * Brings text into a Unicode normal form. On entry *first is the length of the first character. On
- * return it is the number of leading bytes of the result that come from this character.
+ * Converts a text to a Unicode normal form. On entry *first is the number of leading bytes that
+ * come from the document's first character; on return it is that number for the result.
  */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
@@ -503,7 +512,8 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    *first = same ? same : kvd_utf8_width(out->s[0]); /* composed with the following characters */
+    /* The first character was composed with following ones. */
+    *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;
 }
@@ -557,7 +567,8 @@ int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err 
         return 0;
     kvd_buffer text = {0}, scratch = {0};
     int rc = -1;
-    size_t before = 0, after = 0; /* bytes of all texts so far, before and after normalizing */
+    /* Number of bytes of all texts so far, before and after normalizing. */
+    size_t before = 0, after = 0;
     for (size_t i = 0; i < p->n; i++) {
         kvd_piece piece = p->piece[i];
         if (!piece.is_id) {

@@ -26,7 +26,7 @@ int kvd_buffer_add(kvd_buffer *b, const char *s, size_t n, kvd_err *err)
     if (n > SIZE_MAX - b->n)
         return kvd_no_memory(err, "text", (unsigned long long)n);
     void *array = b->s;
-    /* s may point into the buffer itself, which moves when it grows */
+    /* `s` may point into the buffer itself, which moves when it grows. */
     const bool inside = b->s && s >= b->s && s < b->s + b->n;
     const size_t at = inside ? (size_t)(s - b->s) : 0;
     if (kvd_grow(&array, &b->capacity, b->n + n, 1, err))
@@ -112,7 +112,10 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
     s->behavior = behavior;
 }
 
-/* Returns true if the next stretch of the text is joined to the one that waits to be emitted. */
+/*
+ * Returns true if the next stretch of the text (a match or the text between matches) is joined to
+ * the stretch that is not yet emitted.
+ */
 static bool glued(const kvd_splitter *s, bool is_match)
 {
     switch (s->behavior) {
@@ -157,9 +160,10 @@ int kvd_splitter_end(kvd_splitter *s, kvd_err *err)
 uint32_t kvd_byte_to_char(unsigned char b)
 {
     if (b <= 0x20)
-        return 0x100u + b; /* 0x00..0x20: the first 33 */
+        /* Bytes 0x00 .. 0x20 are represented by the first 33 characters from U+0100 on. */
+        return 0x100u + b;
     if (b >= 0x7f && b <= 0xa0)
-        return 0x100u + 33 + (b - 0x7fu); /* 34 more */
+        return 0x100u + 33 + (b - 0x7fu); /* the next 34 characters */
     if (b == 0xad)
         return 0x100u + 67;
     return b;

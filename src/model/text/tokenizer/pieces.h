@@ -1,6 +1,6 @@
 /*
- * A text that is being tokenized: a growing store of bytes, and the list of pieces into which it is
- * cut so far. A piece is a stretch of the store, or the id of an added token.
+ * A text that is being tokenized: a growing buffer of bytes, and the list of pieces into which the
+ * text is cut so far. A piece is a range of the buffer, or the id of an added token.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 #define KVD_MODEL_TEXT_TOKENIZER_PIECES_H
@@ -12,8 +12,8 @@
 #include "common/err.h"
 
 /*
- * Grows *array, whose capacity is *capacity elements, to room for at least `need` elements of
- * `size` bytes.
+ * Grows *array, whose capacity is *capacity elements of `size` bytes, to room for at least `need`
+ * elements.
  */
 int kvd_grow(void **array, size_t *capacity, size_t need, size_t size, kvd_err *err);
 
@@ -26,41 +26,45 @@ int kvd_buffer_add(kvd_buffer *b, const char *s, size_t n, kvd_err *err);
 void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
-    size_t begin, len; /* range in the store; unused if is_id */
+    size_t begin, len; /* range of the piece in the buffer; unused if is_id */
     /*
      * Number of leading bytes of the piece that come from the first character of the document,
-     * including bytes inserted before that character. Used by Metaspace with prepend_scheme
-     * "first".
+     * including bytes inserted before that character. Used by the pre-tokenizer Metaspace with
+     * prepend_scheme "first".
      */
     size_t first;
     uint32_t id;
     bool is_id;
     /*
-     * The text of the piece continues beyond the known bytes. Only the last piece of a list can be
-     * open, and only if the text is the start of a document.
+     * True if the text of the piece continues beyond the known bytes. Only the last piece of a list
+     * can be open, and only if the text is the beginning of a longer document.
      */
     bool open;
 } kvd_piece;
 
 typedef struct {
     kvd_buffer text;
-    kvd_piece *piece, *next; /* a step reads piece[0 .. n) and writes next[0 .. n_next) */
+    /*
+     * The current list and the next list: a step of the tokenizer reads piece[0 .. n) and writes
+     * next[0 .. n_next).
+     */
+    kvd_piece *piece, *next;
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
 
 /*
- * Replaces the pieces by one document (no piece if it is empty), or by the start of one if `open`.
- * Memory is kept between documents.
+ * Makes the document `text` the only piece of the list (no piece if it is empty). If `open`, it is
+ * the beginning of a longer document. Memory is kept between documents.
  */
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece to the next list of pieces; an empty piece is left out. */
+/* Appends a piece to the next list of pieces, unless it is empty. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 /*
- * Appends bytes [begin, end) of a piece, counted from its start, to the next list of pieces. The
- * part is open if the piece is open and ends at `end`.
+ * Appends bytes [begin, end) of the piece *whole, counted from its beginning, to the next list of
+ * pieces. The new piece is open if *whole is open and ends at `end`.
  */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
@@ -68,7 +72,10 @@ int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, si
 /* Makes the next list of pieces the current list. */
 void kvd_pieces_step(kvd_pieces *p);
 
-/* Treatment of the matches of a pattern when a text is cut at them. */
+/*
+ * Treatment of the matches of a pattern at which a text is cut, as the field "behavior" of
+ * tokenizer.json says.
+ */
 typedef enum {
     KVD_SPLIT_REMOVED,
     KVD_SPLIT_ISOLATED,
@@ -78,14 +85,17 @@ typedef enum {
 } kvd_split_behavior;
 
 /*
- * State of cutting one piece at the matches of a pattern. It receives the stretches of the piece in
- * order, both matches and the text between matches, and emits pieces according to `behavior`.
+ * State of cutting the piece `whole` at the matches of a pattern. kvd_splitter_feed receives the
+ * matches and the text between matches in order, and emits pieces according to `behavior`.
  */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* waiting: the stretch [begin, end) is kept until the next stretch is known */
+    /*
+     * waiting: the range [begin, end) is kept until the next range is known, because the two may be
+     * joined.
+     */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;
@@ -95,15 +105,17 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 int kvd_splitter_feed(kvd_splitter *s, size_t begin, size_t end, bool is_match, kvd_err *err);
 int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 
-/* Alphabet of byte-level BPE (GPT-2), which writes each byte as one printable character. */
-
 /*
- * Returns the character that represents a byte. A printable byte is its own character; the others
- * are numbered from U+0100 on, in order.
+ * Returns the character that represents a byte in the alphabet of byte-level BPE (GPT-2), which
+ * writes each byte as one printable character. A printable byte is its own character; the others
+ * are numbered in order from U+0100 on.
  */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
-/* Returns the byte that a character represents, or -1 if the character is not in the alphabet. */
+/*
+ * Returns the byte that a character of this alphabet represents, or -1 if the character is not in
+ * it.
+ */
 int kvd_char_to_byte(uint32_t code_point);
 
 #endif

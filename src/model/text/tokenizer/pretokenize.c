@@ -11,8 +11,8 @@
 #define NESTING_MAX 32
 
 /*
- * Pattern by which the step ByteLevel splits text: contractions; runs of letters, digits or other
- * characters, each with an optional space before it; then white space.
+ * Pattern by which the pre-tokenizer ByteLevel splits text: contractions; runs of letters, digits
+ * or other characters, each with an optional space before it; then white space.
  */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -22,17 +22,21 @@ typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
 
 typedef struct {
     kind kind;
-    kvd_regex *pattern; /* Split */
+    kvd_regex *pattern; /* used by Split */
     kvd_split_behavior behavior;
     bool invert;
-    bool spelled;        /* after ByteLevel: the pattern sees its alphabet, not the text */
-    char replacement[4]; /* Metaspace: one character */
+    /*
+     * True after ByteLevel: the pattern is matched against the text written in ByteLevel's
+     * alphabet.
+     */
+    bool spelled;
+    char replacement[4]; /* used by Metaspace: one UTF-8 character of `width` bytes */
     unsigned width;
     prepend prepend;
 } step;
 
 struct kvd_pretokenizer {
-    step *step; /* steps of all sequences, in order */
+    step *step; /* steps of all nested sequences, in the order of execution */
     size_t n, capacity;
     bool byte_level;
 };
@@ -91,7 +95,9 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/* Adds the step Punctuation, which cuts at Unicode's punctuation and at the ASCII symbols. */
+/*
+ * Adds the pre-tokenizer Punctuation, which cuts at Unicode's punctuation and at the ASCII symbols.
+ */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -197,7 +203,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* after ByteLevel the step would have to read ByteLevel's alphabet instead of the text */
+    /* After ByteLevel this step would have to read the text written in ByteLevel's alphabet. */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -206,7 +212,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* \w of Hugging Face's library also matches the join controls */
+    /* \w in Hugging Face's library also matches the join controls U+200C and U+200D. */
     if (!strcmp(type, "Whitespace"))
         return kvd_json_known(spec, type, "type", err) ||
                        add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -250,7 +256,10 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/* A piece written in ByteLevel's alphabet, and for each of its bytes the original byte's index. */
+/*
+ * A piece of text written in ByteLevel's alphabet, and for each of its bytes the index of the
+ * original byte.
+ */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -309,8 +318,8 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             done = end;
         }
         /*
-         * The rest of an open piece is dropped, because the text that follows may change where the
-         * piece is cut.
+         * The rest of an open piece is dropped, because the text that follows may change where it
+         * is cut.
          */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
@@ -326,8 +335,8 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
 }
 
 /*
- * Adds a space before every piece that does not begin with one. The longer piece is written at the
- * end of the byte store.
+ * Adds a space before every piece of text that does not begin with one. The longer piece is written
+ * at the end of the byte buffer.
  */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {

@@ -5,15 +5,20 @@
 
 #include "model/text/tokenizer/pieces.h"
 
-/* Translates Oniguruma's pattern syntax into PCRE2's. */
+/*
+ * The first part of this file translates regular expressions from Oniguruma's syntax into PCRE2's.
+ */
 
-/* Class of the characters with Unicode's property White_Space; PCRE2's \s also has U+180E. */
+/*
+ * Characters with Unicode's property White_Space, as the inside of a character class; PCRE2's \s
+ * also has U+180E.
+ */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /*
- * Class of the characters that Oniguruma's \w matches (UTS #18 word), which PCRE2's \w does not all
- * match. Outside a class, Oniguruma looks up characters below U+0100 in a table that also has the
- * superscripts and fractions.
+ * Characters that Oniguruma's \w matches (UTS #18 word), as the inside of a character class;
+ * PCRE2's \w does not match all of them. Outside a class, Oniguruma looks up characters below
+ * U+0100 in a table that also has the superscripts and fractions (WORD_OUTSIDE).
  */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -113,7 +118,7 @@ static int hex_escape(walk *w, bool u)
     for (size_t k = 0; k < want; k++)
         if (!is_hex(w->p[w->i + 2 + k]))
             return refuse(w, "this hexadecimal escape");
-    /* a \x escape above 7f is a raw byte to Oniguruma, not a character */
+    /* For Oniguruma, an escape \x above 7f is a raw byte, not a character. */
     if (!u && w->p[w->i + 2] > '7')
         return refuse(w, "a raw byte above 7f");
     if (puts_to(w, "\\x{") || put(w, w->p + w->i + 2, want) || puts_to(w, "}"))
@@ -132,7 +137,8 @@ static int escape(walk *w)
     case 's':
         as = w->in_class ? SPACE : "[" SPACE "]";
         break;
-    case 'S': /* the property is written by its name, which requires PCRE2 10.40 */
+    /* Scripts are written as a property with its name, which requires PCRE2 10.40. */
+    case 'S':
         as = w->in_class ? "\\P{White_Space}" : "[^" SPACE "]";
         break;
     case 'w':
@@ -213,8 +219,8 @@ static int open_group(walk *w)
             return puts_to(w, same[k]);
         }
     /*
-     * the option (?i) is accepted at the start only; elsewhere its scope differs between Ruby and
-     * Perl
+     * The option (?i) is accepted only at the beginning of the pattern; elsewhere its scope differs
+     * between Ruby and Perl.
      */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
@@ -223,7 +229,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* groups need not be captured, because back references are refused */
+    /* Groups need not be captured, because back references are refused. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -304,17 +310,17 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #include "model/text/tokenizer/json_fields.h"
 
 /*
- * Limits of one match. A reasonable pattern needs a few steps per character; these limits stop an
- * exponential one within a second. The heap is used by the interpreter, which runs if the JIT's
- * stack overflows.
+ * Limits of one match. A reasonable pattern needs a few steps per character; these limits stop a
+ * pattern of exponential time within a second. HEAP_KIB is used by PCRE2's interpreter, which runs
+ * if the stack of the JIT overflows.
  */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
 /*
- * Numbers of positions that one call of PCRE2 tries. The number is small after a slow call, so that
- * a request to stop takes effect within a second.
+ * Smallest and largest number of positions that one call of PCRE2 tries. After a slow call the
+ * number is reduced, so that a request to stop takes effect within a second.
  */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
@@ -330,9 +336,10 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define SLOW_BYTES 100000.0
 
 struct kvd_regex {
-    pcre2_code *code;         /* NULL for a literal */
-    pcre2_match_context *ctx; /* match limits */
-    char *pattern;            /* the pattern as written, for messages; for a literal, its bytes */
+    pcre2_code *code;         /* NULL if the pattern is a literal text */
+    pcre2_match_context *ctx; /* limits of one match */
+    /* The pattern as written, for messages; if it is a literal text, the bytes to search for. */
+    char *pattern;
     size_t len;
 };
 
@@ -347,7 +354,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
     }
     if (kvd_onig_to_pcre2(pattern, len, &text, err))
         goto done;
-    /* in Ruby, ^ and $ match at every line, and only a line feed ends a line */
+    /* In Ruby, ^ and $ match at every line, and only a line feed ends a line. */
     int number;
     size_t at;
     if (pcre2_set_newline(ctx, PCRE2_NEWLINE_LF)) {
@@ -367,7 +374,10 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
                  text.s ? text.s : "");
         goto done;
     }
-    /* if the JIT fails, pcre2_match interprets the pattern: slower, with the same matches */
+    /*
+     * If the JIT compiler fails, pcre2_match interprets the pattern, slower but with the same
+     * matches.
+     */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
 done:
     pcre2_compile_context_free(ctx);
@@ -463,8 +473,8 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
         /*
-         * The last bytes of an open text may be the start of the literal, so they are not yet
-         * searched.
+         * The last bytes of an open text (one that continues) may be the beginning of the literal,
+         * so they are not yet searched.
          */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
@@ -477,7 +487,7 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     return 1;
 }
 
-/* Returns the processor time of this thread, in seconds. */
+/* Returns the processor time of this thread in seconds. */
 static double processor_seconds(void)
 {
     struct timespec t = {0};
@@ -485,7 +495,9 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Fails if the search, which has reached byte `at`, is too slow or has been asked to stop. */
+/*
+ * Fails if the search, which has reached byte `at`, is too slow or the program was asked to stop.
+ */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();
@@ -560,7 +572,8 @@ int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err)
         const int rc = search(s, begin, end, err);
         if (rc <= 0)
             return rc;
-        if (s->open && *begin == s->len) { /* an empty match, which may become longer */
+        /* An empty match at the end of an open text may become longer when more text follows. */
+        if (s->open && *begin == s->len) {
             s->known = s->len;
             return 0;
         }

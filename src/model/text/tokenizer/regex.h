@@ -1,7 +1,8 @@
 /*
- * Patterns of tokenizer.json. They are written for Oniguruma (Ruby syntax, UTF-8) and run by PCRE2.
- * A construct that the two read differently is rewritten (\s \w \v \uHHHH, script names) or refused
- * by name (\h \b, back references, nested classes and && in a class, {,n}, ...).
+ * Regular expressions of tokenizer.json. They are written for Oniguruma (Ruby syntax, UTF-8) and
+ * run by PCRE2. A construct that the two libraries read differently is rewritten (\s \w \v \uHHHH,
+ * script names) or refused by name (\h \b, back references, nested classes and && in a class, {,n},
+ * ...).
  *
  * Character classes follow the Unicode version of the installed PCRE2 (14.0 for PCRE2 10.42): a
  * character that became a letter in a later version is not a letter here.
@@ -18,13 +19,13 @@
 typedef struct kvd_regex kvd_regex;
 
 /*
- * Compiles a pattern; if `literal`, the pattern is a text that matches only itself. Returns NULL
- * with *err on failure.
+ * Compiles a regular expression. If `literal`, the pattern is a text that matches only itself. On
+ * failure returns NULL and fills *err.
  */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
 /*
- * Compiles the pattern in a JSON object {"String": ...} (literal) or {"Regex": ...}. Returns NULL
- * with *err on failure.
+ * Compiles the pattern in a JSON object: a literal text {"String": ...} or a regular expression
+ * {"Regex": ...}. On failure returns NULL and fills *err.
  */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
@@ -36,27 +37,32 @@ typedef struct {
     const char *text;
     size_t len, at, last_end;
     bool matched_before, open;
-    size_t known;  /* no match of an open text begins before this byte; set after the last match */
-    size_t window; /* number of positions that one call of PCRE2 tries */
+    /*
+     * Set after the last match of an open text (one that continues): no later match begins before
+     * this byte.
+     */
+    size_t known;
+    size_t window;   /* number of positions that one call of PCRE2 tries */
     size_t searches; /* number of searches in this text so far */
-    /* processor time at the first check of the speed, in seconds; 0 if not yet checked */
+    /* Processor time in seconds at the first check of the search's speed; 0 if not yet checked. */
     double clock;
-    size_t clock_at; /* byte that the search had reached at `clock` */
-    double checked;  /* processor time at the last check */
+    size_t clock_at; /* byte that the search had reached at time `clock` */
+    double checked;  /* processor time in seconds at the last check of the speed */
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
 /*
  * Starts to search `text`, which must be valid UTF-8 and stay valid until the search is done. If
- * `open`, the text continues after [len], and only matches that do not depend on its continuation
- * are found.
+ * `open`, the text continues after `len` bytes, and only matches that do not depend on the
+ * continuation are found.
  */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /*
- * Finds the next match, [*begin, *end). Returns 1 if there is one and 0 if none is left. Returns -1
- * with *err if the program was asked to stop, if one match takes too many steps, or if the search
- * as a whole is too slow (a pattern that reads far ahead from every position takes quadratic time).
- * Matches do not overlap; an empty match directly after the previous match is skipped.
+ * Finds the next match, bytes [*begin, *end) of the text. Returns 1 if there is one, 0 if none is
+ * left. Returns -1 with *err if the program was asked to stop, if one match takes too many steps,
+ * or if the search as a whole is too slow (a pattern that reads far ahead from every position takes
+ * quadratic time). Matches do not overlap; an empty match directly after the previous match is
+ * skipped.
  */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);
 void kvd_scan_release(kvd_scan *s);

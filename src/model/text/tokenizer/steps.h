@@ -1,6 +1,6 @@
 /*
  * The steps of a tokenizer, in the order in which a text passes them: normalizer, added tokens,
- * pre-tokenizer, byte-pair encoding, post-processor; then the decoder, and the whole tokenizer of
+ * pre-tokenizer, byte-pair encoding, post-processor. Then the decoder, and the whole tokenizer of
  * llama2.c.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
@@ -13,159 +13,168 @@
 #include "model/text/tokenizer/pieces.h"
 
 /*
- * Vocabulary of a tokenizer: table of pieces (strings) and their ids, searched by piece or by id.
- * Ids may have gaps; memory is proportional to the number of pieces.
+ * Vocabulary of a tokenizer: table of pieces (the strings of tokens) and their ids, searched by
+ * piece or by id. Ids may have gaps; memory is proportional to the number of pieces.
  */
 
 typedef struct {
-    size_t begin; /* offset in kvd_vocab.text */
+    size_t begin; /* offset of the piece in kvd_vocab.text */
     uint32_t len, id;
 } kvd_vocab_entry;
 
 typedef struct {
     kvd_buffer text;
-    kvd_vocab_entry *entry; /* sorted by id after kvd_vocab_build */
+    kvd_vocab_entry *entry; /* n entries, sorted by id after kvd_vocab_build */
     size_t n, capacity;
     uint32_t *slot; /* hash table of entry index + 1; 0 means free */
-    size_t n_slots; /* size of `slot`, a power of two */
+    size_t n_slots; /* number of slots of the hash table, a power of two */
     size_t longest; /* length of the longest piece in bytes */
 } kvd_vocab;
 
 /*
- * kvd_vocab_add appends one piece. kvd_vocab_build then builds the tables, and fails if a piece or
- * an id occurs twice.
+ * kvd_vocab_add appends one piece (the string of a token) with its id. kvd_vocab_build then builds
+ * the tables, and fails if a piece or an id occurs twice.
  */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
 
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
-/* Returns the piece of an id, not zero-terminated, or NULL if no piece has the id. */
+/*
+ * Returns the piece (string) of a token id, not zero-terminated, or NULL if the id is not in the
+ * vocabulary.
+ */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
-/* Returns the largest id + 1, or 0 if the vocabulary is empty. */
+/* Returns the largest id of the vocabulary + 1, or 0 if the vocabulary is empty. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
 /*
- * The "normalizer" of tokenizer.json, applied to each stretch of text between added tokens.
- * Normal forms are those of Unicode 9.0, as in Hugging Face tokenizers; Lowercase maps letters by
- * the Unicode version of utf8proc and fails on characters that this version lacks. Normalizers of
- * other types are refused when the file is read.
+ * The "normalizer" of tokenizer.json, applied to the text between added tokens. Normal forms are
+ * those of Unicode 9.0, as in Hugging Face tokenizers. Lowercase maps letters by the Unicode
+ * version of utf8proc and fails on characters that this version lacks. Normalizers of other types
+ * are refused when the file is read.
  */
 
 typedef struct kvd_normalizer kvd_normalizer;
 
 /*
- * Reads a normalizer from the JSON object `spec`; JSON null means no normalizer. Returns NULL with
- * *err on failure.
+ * Reads a normalizer from the JSON object `spec`; JSON null means no normalizer. On failure returns
+ * NULL and fills *err.
  */
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
 /*
- * Normalizes *text in place (it grows and shrinks) and overwrites *scratch. If `first` is not NULL,
- * it is updated: the number of bytes of *text that come from the first character of the document
- * (see kvd_piece).
+ * Normalizes *text in place (it may grow and shrink); *scratch is overwritten. If `first` is not
+ * NULL, *first is the number of leading bytes of *text that come from the first character of the
+ * document (see kvd_piece), and is updated.
  *
- * If `open`, the document continues after *text. The result in *text is then a prefix that the
- * normalized forms of all such documents share. Fails if the text grows to more than 64 times its
- * size plus 64 KiB.
+ * If `open`, the document continues after *text. The result is then a prefix that the normalized
+ * forms of all such documents share. Fails if the text grows to more than 64 times its size plus 64
+ * KiB.
  */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
-/* Normalizes the texts of a list of pieces; ids are not changed. */
+/* Normalizes the pieces of a list that are texts; pieces that are ids are not changed. */
 int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err *err);
 
 /*
- * The "added_tokens" of tokenizer.json: strings that become an id before the model sees the text.
- * If several match, the leftmost match is used, and of matches at one place the longest.
+ * The "added_tokens" of tokenizer.json: strings that become one id before the BPE model sees the
+ * text. If several match, the leftmost match is used, and of matches at the same position the
+ * longest.
  */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
 /*
- * Reads the array `spec`, which may be NULL. Ids in the file must be the ones that Hugging Face
- * tokenizers would assign: the model's id for a string of the vocabulary, else the next free id.
- * Returns NULL with *err on failure.
+ * Reads the array `spec` of added tokens, which may be NULL. Ids in the file must be the ones that
+ * Hugging Face tokenizers would assign: the id in `vocab` if the string is in the vocabulary, else
+ * the next free id. On failure returns NULL and fills *err.
  */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
 /*
- * Cuts the added tokens out of the pieces: those that match before the normalizer if `normalized`
- * is false, else those that match after it.
+ * Cuts added tokens out of the pieces of text: those that are matched after the normalizer if
+ * `normalized`, else those that are matched before it.
  */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
-/* Returns the text of an added token in decoded text, or NULL if the id is not an added token. */
+/*
+ * Returns the text of an added token as it appears in decoded text, or NULL if the id is not an
+ * added token.
+ */
 const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len);
 
 /* Returns the largest id of an added token + 1, or 0 if there are no added tokens. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /*
- * The "pre_tokenizer" of tokenizer.json, which cuts text into the words that the model sees.
+ * The "pre_tokenizer" of tokenizer.json, which cuts text into the words that the BPE model encodes.
  * Supports ByteLevel, Split, Punctuation, Metaspace, Digits, Whitespace, WhitespaceSplit and a
- * Sequence of them. Split and Digits may also follow ByteLevel; they then see its alphabet and may
- * cut inside a character.
+ * Sequence of them. Split and Digits may also follow ByteLevel; they then see the text in
+ * ByteLevel's alphabet and may cut inside a character.
  */
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
 
 /*
- * Reads the object `spec`; with JSON null, a whole document is one word. Returns NULL with *err on
- * failure.
+ * Reads a pre-tokenizer from the JSON object `spec`; with JSON null, a whole document is one word.
+ * On failure returns NULL and fills *err.
  */
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
 /*
- * Returns true if ByteLevel is a part of the pre-tokenizer. The model then works on bytes. The
- * pieces keep their bytes unchanged; the model's tables spell them in ByteLevel's alphabet.
+ * Returns true if ByteLevel is one of the pre-tokenizer's steps, so that the BPE model works on
+ * bytes. Pieces of text keep their bytes unchanged; only the model's tables are written in
+ * ByteLevel's alphabet.
  */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
 int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err);
 
 /*
- * The "model" of tokenizer.json: BPE. A word is split into its characters (or its bytes, if
- * byte-level); then neighbouring symbols are joined in the order of the list of merges.
+ * The "model" of tokenizer.json: byte-pair encoding (BPE). A word is split into symbols, its
+ * characters (or its bytes, if byte-level); then neighbouring symbols are joined in the order of
+ * the list of merges.
  */
 
 typedef struct kvd_bpe kvd_bpe;
-typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and a word cache; one per thread */
+typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and a cache of words; one per thread */
 
 /*
- * Reads the model. If `byte_level`, words are given as bytes, which the vocabulary spells in the
- * alphabet of kvd_byte_to_char. Returns NULL with *err on failure.
+ * Reads the BPE model of tokenizer.json. If `byte_level`, words are given as bytes, which the
+ * vocabulary writes in the alphabet of kvd_byte_to_char. On failure returns NULL and fills *err.
  */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
-/* Returns the vocabulary of the BPE model, which m owns. */
+/* Returns the vocabulary of the BPE model, which owns the vocabulary. */
 const kvd_vocab *kvd_bpe_vocab(const kvd_bpe *m);
 
 kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
 void kvd_bpe_work_free(kvd_bpe_work *w);
 
 /*
- * Appends the ids of one word, which is valid UTF-8, or any bytes with byte_level. A character that
- * is neither in the vocabulary nor covered by byte fallback becomes unk_token; without an unk_token
- * it is left out, as Hugging Face tokenizers does. If `open`, word [len] is the start of a longer
- * word, and only ids that all such words begin with are appended.
+ * Appends the token ids of one word, which is valid UTF-8, or any bytes if the model is byte-level.
+ * A character that is neither in the vocabulary nor covered by byte fallback becomes unk_token;
+ * without an unk_token it is left out, as in Hugging Face tokenizers. If `open`, `word` is the
+ * beginning of a longer word, and only ids with which all such words begin are appended.
  */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
 
 /*
- * The "post_processor" of tokenizer.json, which adds ids before and after the ids of the text.
- * Supports ByteLevel (which changes offsets only), TemplateProcessing for one sequence, and a
- * Sequence of them.
+ * The "post_processor" of tokenizer.json, which adds special token ids before and after the ids of
+ * the text. Supports ByteLevel (which has no effect on ids), TemplateProcessing for one sequence,
+ * and a Sequence of them.
  */
 
 typedef struct {
-    bool is_text; /* true: the place of the text's ids; false: the single id below */
+    bool is_text; /* true: the ids of the text are inserted here; false: the single id */
     uint32_t id;
 } kvd_template_part;
 
@@ -175,28 +184,28 @@ typedef struct {
 } kvd_template;
 
 /*
- * Reads a post-processor from the JSON object `spec`; JSON null means the text's ids alone. The
- * caller must release t on failure too.
+ * Reads a post-processor from the JSON object `spec` into *t; JSON null means the ids of the text
+ * alone. The caller must release t on failure too.
  */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
 /*
- * Appends the text's ids to *ids with the template's ids around them; special ids only if
+ * Appends the ids of the text, and the template's ids around them, to *ids; special ids only if
  * `add_special`. If `open`, more ids of the text follow, so nothing is appended after them.
  */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
 
 /*
- * The "decoder" of tokenizer.json, which joins the strings of ids, in order, into text. Supports
+ * The "decoder" of tokenizer.json, which joins the strings of tokens, in order, into text. Supports
  * ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip, and a Sequence of them.
  */
 
 typedef struct kvd_token_decoder kvd_token_decoder;
 
 /*
- * List of strings, one after another: string i is text.s[end[i - 1] .. end[i]), with end[-1] = 0.
+ * List of n strings, one after another: string i is text.s[end[i - 1] .. end[i]), with end[-1] = 0.
  */
 typedef struct {
     kvd_buffer text;
@@ -208,22 +217,22 @@ int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err);
 void kvd_strings_release(kvd_strings *l);
 
 /*
- * Reads the object `spec`; with JSON null, strings are joined with spaces. Returns NULL with *err
- * on failure.
+ * Reads a decoder from the JSON object `spec`; with JSON null, strings are joined with spaces. On
+ * failure returns NULL and fills *err.
  */
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
-/* Appends the text of the strings to *out; the contents of `strings` are overwritten. */
+/* Appends the decoded text of the strings to *out; the contents of `strings` are overwritten. */
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
 /*
- * The tokenizer.bin of llama2.c: uint32 length of the longest piece, then per piece float32 score,
- * int32 length and bytes (little-endian). Neighbours whose concatenation is a piece are joined,
- * highest score first, leftmost on ties. A character that is not a piece becomes its bytes, as ids
- * 3 + byte, whatever the pieces with those ids are (a vocabulary of characters has no byte pieces
- * there).
+ * The tokenizer.bin of llama2.c: uint32 length of the longest piece (string of a token), then for
+ * each piece float32 score, int32 length and bytes (little-endian). Neighbouring pieces whose
+ * concatenation is a piece are joined, highest score first, leftmost on ties. A character that is
+ * not a piece becomes its bytes, as ids 3 + byte, whichever pieces have those ids (a vocabulary of
+ * characters has no byte pieces there).
  */
 
 typedef struct kvd_llama2c kvd_llama2c;
@@ -232,73 +241,77 @@ kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_s
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
 /*
- * Appends the ids of a text. A text that is not empty gets a leading space. With `bos`, id 1 comes
- * first, and it may be joined with its neighbour too. If `open`, text [len] is the start of a
- * longer text, and only ids that all such texts begin with are appended.
+ * Appends the token ids of a text to *ids. A text that is not empty gets a leading space. With
+ * `bos`, id 1 comes first, and may be joined with the next piece too. If `open`, `text` is the
+ * beginning of a longer text, and only ids with which all such texts begin are appended.
  */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
-/* Appends the bytes of the ids: a space directly after id 1 is dropped, and <0xNN> is one byte. */
+/*
+ * Appends the bytes of the pieces of n token ids to *out. A space directly after id 1 is dropped,
+ * and a piece "<0xNN>" is one byte.
+ */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err);
 
-/* Reads the tokenizer of a GGUF file by rebuilding the tokenizer.json of its model. */
-
-struct json_t; /* from jansson */
+struct json_t;
 
 /*
- * Returns the tokenizer.json of a GGUF file, which the caller owns. Supports tokenizer.ggml.model
- * `llama` (SentencePiece BPE with byte fallback) and `gpt2` (byte-level BPE, split into words as
- * tokenizer.ggml.pre says).
+ * Returns the tokenizer.json of a GGUF file, built from the GGUF values; the caller owns it.
+ * Supports tokenizer.ggml.model `llama` (SentencePiece BPE with byte fallback) and `gpt2`
+ * (byte-level BPE, split into words as tokenizer.ggml.pre says).
  *
- * A SentencePiece vocabulary has scores instead of BPE merges. The merges are then all pairs of
- * pieces whose concatenation is a piece, ordered by the score of that piece, best first, as
- * Transformers makes them. BOS and EOS are added if the file says so; if it says nothing, as
- * llama.cpp adds them.
+ * A SentencePiece vocabulary has scores instead of BPE merges. As in Transformers, the merges are
+ * then all pairs of tokens whose concatenation is a token, ordered by the score of that token, best
+ * first. BOS and EOS are added if the file says so; if it says nothing, as llama.cpp adds them.
  *
- * Returns NULL with *err if the file holds no tokenizer, one of another kind, or lists that
- * contradict each other.
+ * On failure returns NULL and fills *err: if the file has no tokenizer, one of another kind, or
+ * lists that contradict each other.
  */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /*
- * Joins neighbouring symbols, best pair first: the loop that both kinds of byte pair encoding
- * share. A heap keeps the candidates, so a word of n symbols takes O(n log n) steps.
+ * Joins neighbouring symbols of a word, best pair first: the loop of byte-pair encoding, for
+ * tokenizer.json and for llama2.c. A heap keeps the candidates, so a word of n symbols takes O(n
+ * log n) steps.
  *
- * A word may be a whole document. It is joined part by part: two characters that are not neighbours
- * in any product of a merge are never joined, so the symbols on the two sides of such a boundary do
- * not depend on each other. Memory follows the distance between such boundaries, not the length of
- * the word, and the ids before a boundary are known before the rest of the word is.
+ * A word may be a whole document, and is joined part by part. Two characters that are not
+ * neighbours in any merged token are never joined, so the symbols before and after such a boundary
+ * do not depend on each other. Memory is proportional to the distance between boundaries, not to
+ * the length of the word, and the ids before a boundary are known before the rest of the word is
+ * read.
  */
 
 typedef struct {
     uint32_t id;
-    uint32_t before, after; /* indices of the neighbours; UINT32_MAX: none */
+    uint32_t before, after; /* indices of the neighbouring symbols; UINT32_MAX: none */
     bool gone;              /* true if joined into the symbol before it */
 } kvd_symbol;
 
+/* Two neighbouring symbols that may be joined, as an entry of the heap. */
 typedef struct {
-    uint64_t order; /* priority, then position */
-    uint32_t id;    /* id of the joined pair */
+    uint64_t order; /* merge priority, then position in the word */
+    uint32_t id;    /* id of the joined symbol */
 } kvd_merge_candidate;
 
 /*
- * Rule that tells which symbols merge: returns true if left and right do, and fills *id with the
- * merged symbol and *priority (the smallest is joined first).
+ * Merge rule: returns true if symbols `left` and `right` may be joined, and then fills *id with the
+ * joined symbol and *priority (the smallest is joined first).
  */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
 /*
- * Set of pairs of neighbouring characters, as one bit per hash value. It may seem to contain pairs
- * that were not added.
+ * Set of pairs of neighbouring characters that occur in merged tokens. It is used to find positions
+ * in a word that no merge can cross. Stored as one bit per hash value, so it may seem to contain
+ * pairs that were not added.
  */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
 void kvd_pair_set_free(kvd_pair_set *set);
-/* Adds all pairs of neighbouring characters of one merged piece to the set. */
+/* Adds all pairs of neighbouring characters of the merged token `product` to the set. */
 void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 
 /* Merge rules of a vocabulary; they do not change while words are joined. */
@@ -307,34 +320,39 @@ typedef struct {
     /* First argument of every call of `rule`. */
     const void *context;
     /*
-     * texts of all symbols. The text of a merged symbol is the text of its left part followed by
-     * that of its right part
+     * Texts of all symbols. The text of a joined symbol is the text of its left part followed by
+     * that of its right part.
      */
     const kvd_vocab *vocab;
     /* Pairs of neighbouring characters in the texts that `rule` can produce. */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
+/* Working memory for joining the symbols of one word. */
 typedef struct {
     const kvd_merge_model *model;
-    kvd_ids *ids; /* receives the ids of parts that are joined */
+    kvd_ids *ids; /* receives the ids of parts of the word that are joined */
     kvd_symbol *symbol;
     size_t n, capacity;
-    size_t full; /* number of symbols at which the next part is joined */
+    size_t full; /* number of symbols at which the next part of the word is joined */
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
 } kvd_merge_work;
 
-/* Starts a word whose ids are appended to *ids. Memory is kept between words. */
+/* Starts a word whose token ids are appended to *ids. Memory is kept between words. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol to the word. May append the ids of earlier parts of the word to the result. */
+/*
+ * Appends a symbol to the word. May append the token ids of earlier parts of the word to the
+ * result.
+ */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /*
- * Joins symbols until no pair merges: each time the pair of smallest priority, leftmost on ties.
- * Appends the ids. If the word is open, symbols after the last position that no merge can cross are
- * dropped, because the text that follows may still be joined with them.
+ * Ends a word: joins symbols until no two can be joined, each time those of smallest priority,
+ * leftmost on ties, and appends the token ids. If the word is open (it continues), symbols after
+ * the last position that no merge can cross are dropped, because the text that follows may still be
+ * joined with them.
  */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 

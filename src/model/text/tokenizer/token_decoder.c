@@ -9,16 +9,17 @@
 #include "model/text/tokenizer/regex.h"
 
 #define NESTING_MAX 32
-#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD, which replaces invalid UTF-8 */
 
 typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind;
 
 typedef struct {
     kind kind;
-    kvd_regex *pattern; /* Replace */
-    kvd_buffer content; /* Replace: new text; Strip: one character; Metaspace: its sign */
+    kvd_regex *pattern; /* used by Replace */
+    kvd_buffer content; /* Replace: new text; Strip: one character; Metaspace: sign for a space */
     uint32_t start, stop;
-    bool drop_first; /* Metaspace: removes the signs of the first string */
+    /* Metaspace: the signs `content` in the first string are removed, not replaced by spaces. */
+    bool drop_first;
 } step;
 
 struct kvd_token_decoder {
@@ -39,7 +40,7 @@ int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err)
     return 0;
 }
 
-/* Ends the last string of the list, whose bytes are already in its text. */
+/* Ends the last string of the list; its bytes have already been appended to l->text. */
 static int end_string(kvd_strings *l, kvd_err *err)
 {
     return kvd_strings_add(l, NULL, 0, err);
@@ -198,8 +199,8 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
 }
 
 /*
- * Appends bytes that need not be UTF-8; each ill-formed sequence becomes the replacement character
- * U+FFFD.
+ * Appends bytes that need not be valid UTF-8; each ill-formed sequence becomes the replacement
+ * character U+FFFD.
  */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
@@ -230,7 +231,11 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            if (b < 0) { /* not in the alphabet: an added token, copied unchanged */
+            /*
+             * Characters outside ByteLevel's alphabet belong to an added token, which is copied
+             * unchanged.
+             */
+            if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
                     goto done;
@@ -274,7 +279,7 @@ static int replace(const step *s, kvd_scan *scan, const char *text, size_t len, 
     size_t begin, end, done = 0;
     int rc = 0;
     kvd_scan_text(scan, text, len, false);
-    /* in an empty text nothing is replaced, even if the pattern matches the empty text */
+    /* In an empty text nothing is replaced, even if the pattern matches the empty text. */
     while (len && (rc = kvd_scan_next(scan, &begin, &end, err)) > 0) {
         if (kvd_buffer_add(&out->text, text + done, begin - done, err) ||
             kvd_buffer_add(&out->text, s->content.s, s->content.n, err))
@@ -295,8 +300,8 @@ static int hex(char c)
 }
 
 /*
- * Decodes byte fallback: replaces runs of strings "<0xNN>" by their bytes, or by one U+FFFD each if
- * the bytes are not UTF-8.
+ * Decodes byte fallback: replaces consecutive strings "<0xNN>" by the bytes that they name, or by
+ * one U+FFFD per string if these bytes are not valid UTF-8.
  */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {

@@ -7,12 +7,16 @@
 
 #define BOS         1
 #define FIRST_BYTE  3
-#define WORST_SCORE (-1e10f) /* pairs are joined only if their score is higher */
+#define WORST_SCORE (-1e10f) /* two pieces are joined only if the score of the result is higher */
 
 struct kvd_llama2c {
     kvd_vocab vocab;
-    uint32_t *priority; /* [id] priority of joining, smallest first; UINT32_MAX: never joined */
-    uint32_t space;     /* id of " " */
+    /*
+     * Merge priority of the piece with each id, smallest first; UINT32_MAX: pieces are never joined
+     * to it.
+     */
+    uint32_t *priority;
+    uint32_t space; /* id of the piece " " */
     kvd_pair_set *pairs;
 };
 
@@ -23,7 +27,7 @@ struct kvd_llama2c {
 static uint32_t priority_of(float score)
 {
     uint32_t bits;
-    score += 0.0f; /* -0 and 0 are equal scores */
+    score += 0.0f; /* makes the bits of -0 those of 0 */
     memcpy(&bits, &score, sizeof bits);
     return bits & 0x80000000u ? bits : 0x7fffffffu - bits;
 }
@@ -68,8 +72,8 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
     /*
-     * a piece takes at least nine bytes of the file; this check keeps allocations below the size of
-     * the file
+     * A piece takes at least nine bytes of the file. This check keeps allocations below the size of
+     * the file.
      */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
