@@ -1,7 +1,7 @@
 /*
- * Tests of analysis/kmeans, compared with Lloyd's iteration written in double precision, one row
- * and one centroid at a time; and its defining properties: a falling objective, centroids that are
- * means, counts, and a result that does not depend on the number of threads.
+ * Tests of k-means (analysis/kmeans), compared with Lloyd's iteration in double precision, one row
+ * and one centroid at a time. Also tests its properties: the objective falls, centroids are means,
+ * counts are right, and the result does not depend on the number of threads.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static void *get(size_t n, size_t size)
     return p;
 }
 
-/* Makes normal rows around a mean far from 0; each row occurs `times` times. */
+/* Makes normal random rows with a mean far from 0. Each row occurs `times` times. */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
     float *X = get(n * d, sizeof *X);
@@ -75,8 +75,8 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
 }
 
 /*
- * Fills empty clusters of the reference: each takes the farthest row that is not alone in its
- * cluster.
+ * Fills empty clusters as Lloyd's reference does: each takes the row that is farthest from its
+ * centroid, among rows that are not alone in their cluster. Returns the number of rows moved.
  */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
@@ -111,7 +111,6 @@ static void plain_means(const float *X, size_t n, size_t d, size_t k, plain_stat
             s->C[c * d + j] /= (double)s->count[c];
 }
 
-/* Runs the reference iteration. Returns the number of iterations. */
 static size_t plain_lloyd(const float *X, size_t n, size_t d, size_t k, const size_t *start,
                           plain_state *s)
 {
@@ -172,14 +171,17 @@ static void test_against_plain_lloyd(void **state)
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
     against_plain(64, 1, 5, 0, 4);
-    against_plain(3000, 4, 2100, 0, 5); /* several blocks of rows and of centroids */
+    against_plain(3000, 4, 2100, 0, 5); /* rows and centroids fill several blocks */
     against_plain(7, 2, 7, 0, 6);
     against_plain(200, 5, 1, 3, 7);
 }
 
 /* ---- properties of the result ---- */
 
-/* Starts with all centroids equal to one row, which leaves clusters empty. */
+/*
+ * All initial centroids are the same row, which leaves clusters empty. The objective must fall in
+ * every iteration.
+ */
 static void test_objective_falls(void **state)
 {
     (void)state;
@@ -203,8 +205,8 @@ static void test_objective_falls(void **state)
         }
         assert_int_equal(total, N);
         /*
-         * The sum of squares of all rows equals that of their centroids plus that of the distances
-         * to the centroids.
+         * The sum of squares of all rows equals that of their centroids plus the sum of squared
+         * distances to the centroids.
          */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)
@@ -216,9 +218,7 @@ static void test_objective_falls(void **state)
     }
 }
 
-/*
- * Clusters five copies of each of `distinct` rows. The copies of one row are `distinct` rows apart.
- */
+/* Clusters five copies of each of `distinct` rows. Copies of a row are `distinct` rows apart. */
 static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 {
     enum { TIMES = 5 };
@@ -233,14 +233,17 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     kvd_rng r;
     kvd_rng_seed(&r, seed, 1);
     kvd_rng_choose(&r, n, distinct, start);
-    /* With as many centroids as distinct rows, each centroid is a row and counts its copies. */
+    /*
+     * With as many clusters as distinct rows, each centroid must be one of the rows and count its
+     * copies.
+     */
     assert_int_equal(kvd_kmeans(X, n, d, distinct, start, C, count, &t, &err), 0);
     if (t.last > 0)
         fail_msg("%zu distinct rows of %zu numbers: %.2g of the energy is lost", distinct, d,
                  t.last / t.energy);
     for (size_t c = 0; c < distinct; c++)
         assert_int_equal(count[c], TIMES);
-    /* With more centroids than distinct rows, the surplus clusters stay empty. */
+    /* With more clusters than distinct rows, the surplus clusters must stay empty. */
     kvd_rng_choose(&r, n, 2 * distinct, start);
     assert_int_equal(kvd_kmeans(X, n, d, 2 * distinct, start, C, count, &t, &err), 0);
     assert_true(t.last == 0);
@@ -254,9 +257,9 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 }
 
 /*
- * The kernels of SGEMM may add the products of one column in another order than those of the next,
- * so equal centroids need not have equal float32 products. Rows of one number are often so close
- * together that float32 products cannot tell which centroid is nearer.
+ * Every distinct row must be found in spite of rounding. SGEMM may add the products of different
+ * columns in different orders, so equal centroids need not have equal float32 products. In one
+ * dimension, rows are often too close for float32 products to tell which centroid is nearer.
  */
 static void test_distinct_rows_are_found(void **state)
 {

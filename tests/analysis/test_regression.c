@@ -1,6 +1,6 @@
 /*
- * Tests of analysis/sweep and analysis/regression: the Oracle of a sweep, and the lines fitted to
- * its settings.
+ * Tests of the results of a parameter sweep (analysis/sweep), and of regression lines from which a
+ * setting is proposed (analysis/regression).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -29,8 +29,8 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
 }
 
 /*
- * The Oracle (best settings in hindsight) must consist of the settings that no other setting
- * dominates; of equal settings, one is in it.
+ * The Oracle is the set of best settings in hindsight. It must consist of the settings that no
+ * other dominates in both loss and size; of equal settings it must have one.
  */
 static void test_oracle(void **state)
 {
@@ -38,7 +38,7 @@ static void test_oracle(void **state)
     enum { N = 200 };
     static kvd_tried tried[N], best[N];
     for (int round = 0; round < 20; round++) {
-        /* Coarse numbers make ties likely. Some settings lose nothing. */
+        /* Rounded numbers make ties likely. Some settings have no loss. */
         for (int i = 0; i < N; i++)
             tried[i] = (kvd_tried){.loss = floor(20 * uniform()) / 10 - 0.3,
                                    .share = floor(1 + 30 * uniform()) / 31};
@@ -72,8 +72,8 @@ static void make(kvd_tried *t, double loss)
 static const size_t one_model[64];
 
 /*
- * Settings on lines give these lines. With noise, the fit equals the closed form of a straight
- * line, computed in double.
+ * If a parameter of the settings is linear in log(loss), the fit must be that line. With noise, it
+ * must equal the least-squares line computed in double.
  */
 static void test_lines(void **state)
 {
@@ -115,7 +115,7 @@ static void test_lines(void **state)
 
 /*
  * All models share one slope, fitted to the deviations from each model's means. Each model has its
- * own constant; a model that was not measured gets the mean constant.
+ * own constant; a model without measurements gets the mean constant.
  */
 static void test_models(void **state)
 {
@@ -126,7 +126,7 @@ static void test_models(void **state)
     kvd_regression r;
     kvd_err err = {""};
     for (int i = 0; i < N; i++) {
-        model[i] = i < 5 ? 2 : (size_t)i % 2; /* the last model has five settings */
+        model[i] = i < 5 ? 2 : (size_t)i % 2; /* the last model, number 2, has five settings */
         make(&t[i], exp(-4 + 5 * uniform()));
         for (int j = 0; j < KVD_N_SET; j++)
             t[i].set[j] += 0.1 * (double)model[i] * j + 0.1 * (uniform() - 0.5);
@@ -152,7 +152,7 @@ static void test_models(void **state)
         }
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
-    /* If another model determines the slope, one setting suffices for a model's own constant. */
+    /* If another model determines the slope, one setting is enough for a model's own constant. */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
     assert_int_equal(kvd_regression_fit(&r, t, model, 7, 2, &err), 0);
@@ -191,8 +191,8 @@ static void test_refuses(void **state)
 }
 
 /*
- * A proposal within the bounds must be on the fitted line. A loss outside the fitted losses must be
- * reported as extrapolated.
+ * A setting that is proposed within the measured range must be on the fitted line. A loss outside
+ * the measured losses must be reported as extrapolated.
  */
 static void test_proposals(void **state)
 {

@@ -1,7 +1,7 @@
 /*
- * Tests of analysis/sensitivity and of the gradients that it uses: identities between gradients on
- * the two sides of attention, gradients of drawn tokens with mean 0, sums that do not depend on
- * batches, and bases compared with products in plain double precision.
+ * Tests of bases weighted by gradients (analysis/sensitivity) and of these gradients: identities
+ * between the gradients of queries and keys, and of values and outputs; gradients with mean 0 for
+ * drawn tokens; sums that do not depend on batches; and bases compared with plain double precision.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,10 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    double sum[N], square; /* sums of d_o of layer 0, head 0, component 3; sum of all squares */
+    /*
+     * Sums of the gradients of component 3 of head 0's output in layer 0, and sum of all squares.
+     */
+    double sum[N], square;
     kvd_sensitivity *s;
 } seen;
 
@@ -94,12 +97,10 @@ static void near(double a, double b, double scale)
         fail_msg("%.9g and %.9g", a, b);
 }
 
-/* ---- tests ---- */
-
 /*
- * Scores are bilinear in q and k, and outputs are linear in v at fixed probabilities. Scaling one
- * side therefore changes the loss as scaling the other side does: sum q dL/dq = sum k dL/dk, and
- * sum o dL/do = sum v dL/dv, over a KV head and the queries that read it.
+ * Attention scores are bilinear in q and k, and outputs are linear in v at fixed probabilities.
+ * Scaling q or k by the same factor therefore changes the loss equally: sum q dL/dq = sum k dL/dk.
+ * Likewise sum o dL/do = sum v dL/dv. The sums are over a KV head and the query heads that read it.
  */
 static void test_both_sides_agree(void **state)
 {
@@ -130,8 +131,8 @@ static void test_both_sides_agree(void **state)
 }
 
 /*
- * Gradients of log p(y) have mean 0 over tokens y drawn from the model. Means over draws shrink as
- * 1 / sqrt(draws), whereas gradients of the text's own tokens do not average out.
+ * Gradients of log p(y) have mean 0 if the tokens y are drawn from the model. Means over draws
+ * shrink as 1 / sqrt(draws). Gradients of the text's own tokens do not average out.
  */
 static void test_drawn_gradients_average_out(void **state)
 {
@@ -148,8 +149,8 @@ static void test_drawn_gradients_average_out(void **state)
     }
     assert_true(of_text == text.square);
     /*
-     * Expected: 1 / DRAWS of the mean square, times the scatter of a chi-square with few degrees of
-     * freedom.
+     * The expected value is 1 / DRAWS of the mean square. It scatters as a chi-square variable with
+     * few degrees of freedom.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -173,8 +174,9 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
 }
 
 /*
- * The sums do not depend on the number of batches and depend on the seed. left right^T is the
- * identity. sigma falls and has the unit of the loss.
+ * The summed gradients must not depend on how the text is divided into batches, but on the seed.
+ * The projections `left` and `right` must satisfy left right^T = I. The singular values must fall
+ * and have the unit of the loss.
  */
 static void test_bases(void **state)
 {
@@ -212,8 +214,8 @@ static void test_bases(void **state)
 }
 
 /*
- * Rows and gradients have a single direction. Cutting it loses (1/2) mean q^2 mean g^2; cutting
- * others loses nothing.
+ * Rows and gradients have a single direction. Cutting this direction loses (1/2) mean q^2 mean g^2;
+ * cutting any other loses nothing.
  */
 static void test_unit_of_sigma(void **state)
 {
@@ -242,7 +244,7 @@ static void test_unit_of_sigma(void **state)
     }
     assert_int_equal(kvd_sensitivity_bases(x, N, &s, &err), 0);
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* each of GROUP heads loses 1/2 * 9 * 0.25; the result is their sum */
+    /* Each of GROUP query heads loses 1/2 * 9 * 0.25. The result is the sum over heads. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);
@@ -250,8 +252,8 @@ static void test_unit_of_sigma(void **state)
 }
 
 /*
- * Rate-distortion theory on four directions, two of which have losses 4 and 1. With theta below
- * both losses, each takes log2(loss / theta) / 2 bits and the total loss is 2 theta.
+ * Rate-distortion theory with four directions, of which two have losses 4 and 1. If theta is below
+ * both, each gets log2(loss / theta) / 2 bits, and the total loss is 2 theta.
  */
 static void test_rate_distortion(void **state)
 {

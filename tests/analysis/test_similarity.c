@@ -1,4 +1,7 @@
-/* Tests of analysis/similarity and analysis/compare on bases whose similarity is known. */
+/*
+ * Tests of the similarity of rotations (analysis/similarity) and of the comparison of spectrum
+ * files (analysis/compare), on rotations whose similarity is known.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +25,7 @@ static void basis(uint64_t stream, double *R)
     assert_true(kvd_orthogonality(R, D) < 1e-12);
 }
 
-/* Makes B = A with a random sign for each column. */
+/* Makes B = A with each column multiplied by a random sign. */
 static void random_signs(const double *A, double *B)
 {
     kvd_rng rng;
@@ -69,7 +72,7 @@ static void test_mean_abs_by_hand(void **state)
     kvd_err err;
     assert_int_equal(kvd_overlap(I, swap, 2, overlap, &err), 0);
     assert_true(fabs(overlap[0]) < 1e-15 && fabs(overlap[1] - 1) < 1e-15);
-    /* The largest direction of the data is axis 1, but the basis has axis 0 first. */
+    /* The data has its largest direction along axis 1, but the basis has axis 0 first. */
     assert_int_equal(kvd_energy_kept(I, swap, sigma, 2, energy, &err), 0);
     assert_true(fabs(energy[0] - 0.2) < 1e-15 && fabs(energy[1] - 1) < 1e-15);
     const double none[2] = {0, 0};
@@ -78,8 +81,9 @@ static void test_mean_abs_by_hand(void **state)
 }
 
 /*
- * Random signs alone give delta / epsilon near 1, unrelated bases near sqrt(2) (docs/readings.md,
- * Z-7).
+ * If two bases differ only by the signs of columns, delta / epsilon is near 1; for unrelated bases
+ * it is near sqrt(2). delta is the mean absolute difference, epsilon the mean absolute entry
+ * (docs/readings.md, Z-7).
  */
 static void test_signs_and_unrelated(void **state)
 {

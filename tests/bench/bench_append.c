@@ -1,8 +1,9 @@
 /*
- * Times kvd_append and kvd_prefill_mma. For kvd_append, prints per case the median time of single
- * launches between events, the bytes that must be moved, their rate, its share of the copy rate
- * measured in the same run, and the time that rotation adds to the launch. Inputs rotate over
- * buffers larger than L2.
+ * Times kvd_append, which rotates new K and V rows and writes them into cache pages, and
+ * kvd_prefill_mma. For kvd_append, prints per case the median time of single launches between CUDA
+ * events, the bytes that must be moved, their rate, this rate as a fraction of the copy rate
+ * measured in the same run, and the time that rotation adds. The inputs cycle through buffers
+ * larger than L2.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ static void *on_device(const void *from, size_t bytes)
     return p;
 }
 
-/* Returns random bf16 numbers: one block of normal numbers, repeated. */
+/* Returns random bf16 numbers on the device: one block of normal numbers, repeated. */
 static void *random_bf16(size_t elements)
 {
     enum { BLOCK = 1000003 };
@@ -90,7 +91,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* Widths of Q-K and of V for each of the 8 KV heads, one case per row. */
+/* Kept dimensions of Q and K, and of V, for each of the 8 KV heads. One case per line. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -99,7 +100,10 @@ static const int widths[][2][8] = {
 };
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
-/* Appends n new tokens to `old` earlier ones, for `batch` requests. Returns microseconds. */
+/*
+ * Appends n new tokens to `old` earlier ones, for each of `batch` requests. Returns the median time
+ * in microseconds; `*bytes` receives the bytes that must be moved.
+ */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
     kvd_attn_heads heads = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128};
@@ -186,8 +190,8 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
 }
 
 /*
- * Times attention of `batch` requests of n tokens by mma.sync, with tiles of `rows` rows, longest
- * first. Returns the median in milliseconds.
+ * Times attention of `batch` requests of n tokens by mma.sync, with tiles of `rows` query rows,
+ * longest first. Returns the median in milliseconds.
  */
 static double prefill_ms(int w, int batch, int n, int rows)
 {

@@ -5,12 +5,12 @@
  * products of 2048^3 by OpenBLAS (for prefill) and reading memory (for decode). All cases take
  * turns for SECONDS (default 30), so that other load on the machine affects all of them equally.
  * Prints medians and quartiles. Only work that the causal mask leaves is counted: 2 (d_qk + d_v)
- * FLOP per score.
+ * FLOP per attention score, d_qk and d_v being the kept dimensions.
  *
  * Columns: "of gemm" and "of read" are the case's rate divided by that of the matrix product and of
- * reading. "error" is the relative error of some rows against the double-precision reference. "to
- * width" is the time per width divided by that of the first case with these lengths; it is 1 if the
- * time is proportional to the sum of widths. On one thread (OMP_NUM_THREADS=1
+ * reading. "error" is the relative error of some outputs against a double-precision reference. "to
+ * width" is the time per kept dimension divided by that of the first case with these lengths; it is
+ * 1 if time is proportional to the sum of kept dimensions. On one thread (OMP_NUM_THREADS=1
  * OPENBLAS_NUM_THREADS=1) times are processor time, which other programs disturb least.
  */
 #include <cblas.h>
@@ -41,11 +41,11 @@ enum {
 typedef struct {
     const char *what;
     kvd_cpu_isa isa;
-    int group; /* number of query heads per KV head */
+    int group;
     int32_t batch, q_len, kv_len;
     int d_qk[KV_HEADS], d_v[KV_HEADS];
     double times[ROUNDS];
-    double error; /* relative error of CHECKED rows against the reference */
+    double error; /* relative error of CHECKED output rows against the reference */
 } bench_case;
 
 typedef struct {
@@ -53,13 +53,14 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    float *pool, *out; /* pool from which Q, K and V of a case are taken; larger than the caches */
+    /* Random numbers from which Q, K and V of a case are taken, larger than the CPU caches. */
+    float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;
 
 /*
- * Returns seconds; with one thread, those of processor time, so that load on a shared machine does
- * not count.
+ * Returns a time in seconds. With one thread it is processor time, so that other load on the
+ * machine does not count.
  */
 static double now(void)
 {
@@ -128,8 +129,8 @@ static double bytes(const bench_case *c)
 }
 
 /*
- * Returns the root mean square of the relative errors of CHECKED rows, spread over requests, heads
- * and queries.
+ * Returns the root mean square of the relative errors of CHECKED output rows, spread over requests,
+ * heads and queries.
  */
 static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                       const kvd_attn_plain *plain, const float *q, const float *k, const float *v,
@@ -155,7 +156,10 @@ static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
     return 0;
 }
 
-/* Runs one round of a case. Round -1 warms up and compares with the reference. */
+/*
+ * Runs a case once, in round `round` of the measurement. Round -1 warms up and compares with the
+ * reference.
+ */
 static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
 {
     int32_t q_len[64], kv_len[64];
@@ -173,7 +177,7 @@ static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
     const size_t all = plain.q_elements + plain.k_elements + plain.v_elements;
     if (all > b->pool_floats || plain.o_elements > b->out_floats)
         return kvd_fail(err, "a case needs %zu floats in and %zu out", all, plain.o_elements);
-    /* Every round takes another part of the pool, so that decode reads from memory. */
+    /* Every round takes other numbers of the pool, so that decode reads them from memory. */
     const size_t slots = b->pool_floats / all, slot = round < 0 ? slots - 1 : (size_t)round % slots;
     const float *q = b->pool + slot * all, *k = q + plain.q_elements, *v = k + plain.k_elements;
     const double start = now();
@@ -195,8 +199,8 @@ static double gemm(bench *b)
 }
 
 /*
- * Returns the seconds for reading READ_MB of the pool, another part each round: eight additions per
- * line of 64 bytes, with a prefetch 4096 bytes ahead.
+ * Returns the seconds for reading READ_MB of the pool, other numbers in each round: eight additions
+ * per line of 64 bytes, with a prefetch 4096 bytes ahead.
  */
 static double read_memory(bench *b, int round)
 {
@@ -241,7 +245,8 @@ static void print(const bench *b)
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
         /*
-         * A ratio is formed from times of the same round, which were measured close to each other.
+         * Each ratio is formed from times of the same round, which were measured close to each
+         * other.
          */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)

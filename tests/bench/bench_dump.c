@@ -1,11 +1,11 @@
 /*
  * usage: bench_dump FOLDER [MB]
  *
- * Writes an activations file as kvdim-collect does (batches of 2048 tokens, transposed to
- * [head][token][dim], converted, one slab per layer and head) and reads it back with
- * kvd_activations_rows. For comparison, writes and reads as many bytes in pieces of 1 MiB with
- * write(2) and read(2) in the same folder. Both are timed in turn, 5 times after a warm-up; prints
- * medians. Reading is from the page cache for both.
+ * Writes a file of Q, K and V as kvdim-collect does (batches of 2048 tokens, transposed to
+ * [head][token][dim], converted, one write per layer and head) and reads it back with
+ * kvd_activations_rows. For comparison, writes and reads as many bytes in blocks of 1 MiB with
+ * write(2) and read(2) in the same folder. Both are timed in turn, 5 times after a warm-up. Prints
+ * medians. Both read from the page cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,10 +26,10 @@ enum { BATCH = 2048, REPEATS = 5, LAYERS = 8, HEADS = 4, KV_HEADS = 2, D = 128, 
 typedef struct {
     const char *dump, *plain;
     kvd_run run;
-    float *q, *k, *v; /* one batch */
+    float *q, *k, *v; /* Q, K and V of one batch */
     kvd_dtype dtype;
     size_t n_tokens;
-    size_t bytes; /* bytes of Q, K and V */
+    size_t bytes; /* bytes of Q, K and V in the file */
     char *piece;  /* PIECE bytes that are not zero */
     float *rows;
     void *scratch;
@@ -86,7 +86,7 @@ static int write_dump(bench *b, bool to_disk, double *seconds, kvd_err *err)
     kvd_model_info_set(&a.model, &config, "bench", "xxh3:0", "f32");
     if (kvd_activations_create(&a, b->dump, &b->run, false, err) || kvd_dump_init(&dump, &a, err))
         goto done;
-    if (to_disk && kvd_h5_sync(&a.file, err)) /* claims the space, as kvdim-collect does */
+    if (to_disk && kvd_h5_sync(&a.file, err)) /* reserves the file's space, as kvdim-collect does */
         goto done;
     for (; dump.first_token < b->n_tokens; dump.first_token += BATCH)
         for (int l = 0; l < LAYERS; l++) {
@@ -178,7 +178,7 @@ static int once(bench *b, double t[N_TIMES], kvd_err *err)
     if (write_plain(b, false, &t[WRITE_PLAIN], err))
         return -1;
     unlink(b->plain);
-    sync(); /* writes pending data now, so that this does not fall into the next measurement */
+    sync(); /* writes pending data now, so that the next measurement does not include it */
     if (write_dump(b, true, &t[SYNC], err) || write_plain(b, true, &t[SYNC_PLAIN], err))
         return -1;
     return read_dump(b, &t[READ], err) || read_plain(b, &t[READ_PLAIN], err) ? -1 : 0;

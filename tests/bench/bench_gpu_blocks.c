@@ -1,7 +1,8 @@
 /*
- * Times the blocks of the GPU pass at the sizes of a 7B model, 8192 tokens at once: the median of
- * single launches between events, the bytes that must be moved, and their rate relative to that of
- * a copy in the same run. Then times dense attention by the kernels and by products.
+ * Times the kernels of the GPU's forward pass at the sizes of a 7B model, 8192 tokens at once: the
+ * median of single launches between CUDA events, the bytes that must be moved, and their rate
+ * relative to that of a copy in the same run. Then times dense attention by attention kernels and
+ * by cuBLAS products.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -14,7 +15,7 @@
 
 enum { TOKENS = 8192, MODEL = 4096, FFN = 14336, LAUNCHES = 40, WARM_UP = 3 };
 
-static void *scratch[4]; /* four arrays of TOKENS x 2 FFN floats each */
+static void *scratch[4]; /* four device arrays of TOKENS x 2 FFN floats each */
 
 static void fill(void *to, kvd_dtype type, size_t n, double scale)
 {
@@ -36,7 +37,7 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median time, in milliseconds, of the launches that run(ctx) queues on the stream. */
+/* Returns the median time, in milliseconds, of what run(ctx) queues on the stream. */
 static double median_ms(void (*run)(void *ctx), void *ctx, cudaStream_t stream)
 {
     cudaEvent_t e[LAUNCHES][2];
@@ -59,8 +60,6 @@ static double median_ms(void (*run)(void *ctx), void *ctx, cudaStream_t stream)
     qsort(ms, LAUNCHES, sizeof *ms, rising);
     return (double)ms[LAUNCHES / 2];
 }
-
-/* ---- blocks ---- */
 
 static kvd_gpu_bad *bad;
 static uint32_t *positions, *ids;
@@ -165,8 +164,8 @@ static cudaError_t run_convert(kvd_dtype type)
 typedef struct {
     const char *name;
     cudaError_t (*launch)(kvd_dtype type);
-    bool wide;          /* reads float32 in both types */
-    double n, bytes[2]; /* bytes read and written per element of n, in f32 and bf16 */
+    bool wide;          /* the kernel reads float32 for both number types */
+    double n, bytes[2]; /* bytes read and written per element, for f32 and bf16, with n elements */
     kvd_dtype type;
 } block;
 
@@ -207,7 +206,7 @@ static void time_blocks(void)
         row[i] = i % 4096;
     positions = on_device(row, TOKENS * sizeof *row);
     for (uint32_t i = 0; i < TOKENS; i++)
-        /* positions far apart, up to the end of the table */
+        /* Token ids that are far apart, up to the end of the embedding table. */
         row[i] = i * 7 % (2 * FFN * TOKENS / MODEL);
     ids = on_device(row, TOKENS * sizeof *row);
     free(row);
@@ -255,7 +254,7 @@ static void run_attention(void *ctx)
 }
 
 /*
- * Times attention of n sequences of len tokens, with `heads` query heads and kv KV heads of d
+ * Times attention of n sequences of `len` tokens, with `heads` query heads and `kv` KV heads of d
  * dimensions.
  */
 static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int kv, int d,
@@ -300,7 +299,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
     }
     a.hook = kvd_gpu_dense_hook(dense);
     const double ms = median_ms(run_attention, &a, stream);
-    double seen = 0; /* number of (row, visible key) of a sequence */
+    double seen = 0; /* number of query-key pairs of a sequence */
     for (size_t t = 0; t < len; t++)
         seen += (double)(window && t + 1 > (size_t)window ? (size_t)window : t + 1);
     char shape[64];
@@ -331,7 +330,10 @@ static void time_all_attention(void)
         const size_t n = shapes[i][0], len = shapes[i][1];
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
-        /* by products */
+        /*
+         * This window hides one key from the last query, which makes attention use cuBLAS products
+         * instead of attention kernels.
+         */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);
         time_attention(KVD_F32, n, len, 32, 8, 128, 0, lib, blas, stream);

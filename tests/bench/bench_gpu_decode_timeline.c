@@ -1,11 +1,12 @@
 /*
- * Prints where the time of one decode launch goes, with a cold L2 cache. Each CTA stamps the steps
- * of its work with the GPU's clock; a line per step has the minimum, median and maximum over the
- * CTAs in microseconds since the first CTA started, each the median of several launches. The last
- * lines of a case are the times between events around the launch: with stamps, without, and of a
- * launch whose CTAs have no work, which is the cost of launching.
+ * usage: bench_gpu_decode_timeline [CASE]
  *
- * bench_gpu_decode_timeline [CASE]: only cases whose name contains CASE
+ * Prints where the time of one decode launch goes, with a cold L2 cache. Each thread block (CTA)
+ * records the GPU's clock after each step of its work. A line per step has the minimum, median and
+ * maximum over the CTAs, in microseconds since the first CTA started, each the median of several
+ * launches. The last lines of a case are times between CUDA events: with recorded clocks, without,
+ * and of a launch whose CTAs have no work, which is the cost of launching. CASE selects cases whose
+ * name contains it.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -70,7 +71,7 @@ static cudaStream_t stream;
 static cudaEvent_t from, to;
 static void *flush;
 
-/* Returns the microseconds between events around one launch with a cold cache. */
+/* Returns the microseconds between CUDA events around one launch with a cold L2 cache. */
 static double timed(const kvd_decode_args *args)
 {
     float ms;
@@ -107,7 +108,7 @@ static void run(int at)
     const size_t n_pages = (size_t)args.max_pages;
     int32_t *table = need(n_pages * sizeof *table);
     for (size_t i = 0; i < n_pages; i++)
-        table[i] = (int32_t)(i * 77 % n_pages); /* 77 is odd, n_pages a power of 2 */
+        table[i] = (int32_t)(i * 77 % n_pages); /* a permutation: 77 is odd, n_pages a power of 2 */
     const int32_t len = cases[at].len;
     args.kv_len = on_device(&len, sizeof len);
     args.page_table = on_device(table, n_pages * sizeof *table);

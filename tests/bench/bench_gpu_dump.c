@@ -1,10 +1,10 @@
 /*
  * usage: bench_gpu_dump FOLDER [GB]
  *
- * Writes Q, K and V of the shape of Llama 3.1 8B from the device into an activations file, in
- * batches of 16384 tokens, as kvdim-collect does without the forward pass; space is claimed before
- * and the file completed after. For comparison, writes as many bytes in pieces of 1 MiB with
- * write(2) and fsync in the same folder. Both are timed in turn, 3 times after a warm-up; prints
+ * Writes Q, K and V in the shape of Llama 3.1 8B from the GPU into a file, in batches of 16384
+ * tokens, as kvdim-collect does but without the forward pass. The file's space is reserved before,
+ * and the file completed after. For comparison, writes as many bytes in blocks of 1 MiB with
+ * write(2) and fsync in the same folder. Both are timed in turn, 3 times after a warm-up. Prints
  * medians.
  */
 #include <fcntl.h>
@@ -28,7 +28,7 @@ typedef struct {
     size_t n_tokens, bytes;
     void *qkv;
     char *piece;
-    double written_s; /* total time of the dump's threads */
+    double written_s; /* time that the writing threads took together, in seconds */
 } bench;
 
 static int write_dump(bench *b, double *seconds, kvd_err *err)
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
     snprintf(b.dump, sizeof b.dump, "%.250s/bench-gpu-dump.h5", argv[1]);
     snprintf(b.plain, sizeof b.plain, "%.250s/bench-gpu-dump.raw", argv[1]);
     int status = kvd_run_start(&b.run, "bench_gpu_dump", argc, argv, &options, &err);
-    /* Whole batches of all layers; for less than one batch, fewer layers. */
+    /* Writes whole batches of all layers. If the size is less than one batch, fewer layers. */
     const double per_batch = 2.0 * ROW * BATCH * b.n_layers;
     const size_t batches = gb * 1e9 >= per_batch ? (size_t)(gb * 1e9 / per_batch) : 1;
     if (gb * 1e9 < per_batch)

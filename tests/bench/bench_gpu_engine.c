@@ -2,13 +2,16 @@
  * usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv|METHOD]...]
  *
  * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. A prompt of
- * CONTEXT tokens (8192) is given as FLOP in matrix products and as a share of cuBLAS on an 8192^3
- * product. A step of 1, 2, 4 .. 64 requests with CONTEXT tokens each is given as a share of the
- * time for reading the weights and the cache at the measured bandwidth. The first runs have no
- * compression; further ones have the widths of each file (d_qk, d_v of the KV heads, repeated) with
- * random projections, or a method (kivi,bits=4; steps of 1, 8 and 64 requests with phases). Prints
- * medians. -gN: on N GPUs, whose peak rates are N times those of the first. Phases are measured in
- * a second engine, whose totals are printed next to those without phases.
+ * CONTEXT tokens (8192): operations of matrix products per second, as a fraction of cuBLAS on an
+ * 8192^3 product. A decode step of 1, 2, 4 .. 64 requests with CONTEXT tokens each: the time for
+ * reading the weights and the cache at the measured bandwidth, as a fraction of the step's time.
+ * Prints medians.
+ *
+ * The first runs have no compression. Further runs have the kept dimensions in a file (d_qk, d_v of
+ * the KV heads, repeated) with random projections, or a method (such as kivi,bits=4; steps of 1, 8
+ * and 64 requests, with the times of phases). Phases are measured in a second engine; its totals
+ * are printed next to those without phases. -gN: on N GPUs, compared with N times the peak rates of
+ * the first.
  */
 #include <math.h>
 #include <stdio.h>
@@ -44,8 +47,6 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* ---- widths ---- */
-
 enum { WIDTHS = 128 };
 typedef struct {
     int n, d_qk[WIDTHS], d_v[WIDTHS];
@@ -70,8 +71,8 @@ static void read_widths(widths *w, const char *path, int d_head)
 }
 
 /*
- * Fills projections with these widths in every layer. Their values are random, which does not
- * affect times.
+ * Fills projections that keep the dimensions `w` in every layer. Their values are random, which
+ * does not affect times.
  */
 static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
 {
@@ -117,8 +118,6 @@ static double read_bytes(const kvd_config *c, const kvd_dims *d)
     return bytes;
 }
 
-/* ---- measuring ---- */
-
 static void print_phases(const kvd_phase_times *sum, int n)
 {
     printf("   ");
@@ -148,7 +147,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
 }
 
 /*
- * Times decode steps of n requests up to `context` tokens. The cache entries of earlier tokens are
+ * Times decode steps of n requests up to `context` tokens. The cached K and V of earlier tokens are
  * not computed, which does not affect times.
  */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)

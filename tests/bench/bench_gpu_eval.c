@@ -1,11 +1,11 @@
 /*
  * usage: bench_gpu_eval MODEL|shape:NAME [TOKENS [SEQ_LEN]]
  *
- * Measures the cost of a batch of TOKENS random tokens (8192) in sequences of SEQ_LEN (2048) for
- * kvdim-eval on a GPU, in float32 and bf16: the uncompressed run, runs of choices with projections
- * at half width on either engine, and the quality of one choice with its two products of the head.
- * Projections are random signed permutations, which take as long as others. Prints medians of 3
- * runs after 1 warm-up run.
+ * Measures the time of kvdim-eval on a GPU for a batch of TOKENS random tokens (8192) in sequences
+ * of SEQ_LEN (2048), in float32 and bf16: the uncompressed run, runs with projections to half of
+ * the dimensions in either implementation of attention, and the quality statistics of one method
+ * with its two products of the output head. Projections are random signed permutations, which take
+ * as long as others. Prints medians of 3 runs after 1 warm-up run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,10 @@ static void fail(const kvd_err *err)
     exit(1);
 }
 
-/* Makes columns of a signed permutation; the inverse of the whole permutation is its transpose. */
+/*
+ * Returns `width` columns of a random signed permutation matrix [d][d]; `back` receives its
+ * inverse, which is its transpose.
+ */
 static float *permutation(kvd_rng *r, int d, int width, float *back)
 {
     float *const a = need((size_t)d * (size_t)width * sizeof *a);
@@ -63,8 +66,6 @@ static void make_dims(kvd_dims *dims, const kvd_config *c, int width, int two_si
         h->a_v = permutation(&r, c->d_head, width, h->b_v);
     }
 }
-
-/* ---- what is timed ---- */
 
 typedef struct {
     kvd_model_runner *r;

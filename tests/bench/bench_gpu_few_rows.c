@@ -1,10 +1,11 @@
 /*
  * usage: bench_gpu_few_rows
  *
- * Times the products of a decode step of Llama 3.1 8B one by one: engine/cuda/few_rows for 1 .. 8
- * rows and cuBLAS for 1 .. 64 rows, as bytes of the matrix per second and as a share of the read
- * bandwidth that is measured in the same run. Consecutive launches use matrices that L2 does not
- * hold. cuBLAS computes the product alone, few_rows also norm, activation and addition.
+ * Times the matrix products of a decode step of Llama 3.1 8B one by one: engine/cuda/few_rows for 1
+ * to 8 tokens and cuBLAS for 1 to 64 tokens. Prints bytes of the matrix per second, also as a
+ * fraction of the read bandwidth measured in the same run. Consecutive launches use different
+ * matrices, so that L2 does not hold them. cuBLAS computes the product alone, few_rows also norm,
+ * activation and addition.
  */
 #include <stdio.h>
 
@@ -15,7 +16,7 @@
 #include "model/checkpoint/cuda/random.h"
 
 enum { LAUNCHES = 24, WARM_UP = 4, ROWS = 64, WIDEST = 128256, LONGEST = 14336 };
-static const size_t room = (size_t)3 << 30; /* bytes of the matrices */
+static const size_t room = (size_t)3 << 30; /* bytes of all matrices together */
 
 typedef struct {
     const char *name;

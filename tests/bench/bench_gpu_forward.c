@@ -1,12 +1,12 @@
 /*
  * usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]
  *
- * Measures the rate of the bf16 forward pass without the head on batches of SEQUENCES sequences (8)
- * of SEQ_LEN random tokens (4096): FLOP in matrix products (kvd_forward_flop_per_token), also as a
- * share of what cuBLAS reaches on an 8192^3 product in the same run, before and after. Then prints
- * the time of every phase by events, from a run of its own, with the rate of the phases that are
- * products. Medians of 7 runs after 2 warm-up runs. Batches of 1, 2, 4 .. SEQUENCES; up to 3
- * sequences in one batch alone.
+ * Measures the rate of the bf16 forward pass without the output head, on batches of SEQUENCES
+ * sequences (8) of SEQ_LEN random tokens (4096): operations of matrix products per second
+ * (kvd_forward_flop_per_token), also as a fraction of what cuBLAS reaches on an 8192^3 product
+ * before and after. Batches have 1, 2, 4 .. SEQUENCES sequences; if SEQUENCES is at most 3, only
+ * that number. Prints medians of 7 runs after 2 warm-up runs. Then prints the time of every phase
+ * between CUDA events, from a separate run, and the rate of the phases that are products.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +24,6 @@
 
 enum { WARM_UP = 2, REPEATS = 7, EVENTS = 8192 };
 
-/* ---- phases ---- */
-
 typedef struct {
     cudaEvent_t event[EVENTS];
     kvd_gpu_phase phase[EVENTS];
@@ -41,7 +39,10 @@ static void mark(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
     }
 }
 
-/* Returns the FLOP of a phase for one token, over all layers; 0 if it is not a product. */
+/*
+ * Returns the operations of a phase for one token, over all layers. Returns 0 if the phase is not a
+ * matrix product.
+ */
 static double flop_of(const kvd_config *c, kvd_gpu_phase p, double seq_len)
 {
     const double d = c->d_model, q = (double)c->n_heads * c->d_head,
@@ -87,8 +88,6 @@ static void print_phases(const marks *m, const kvd_config *c, double tokens, dou
     }
     printf("  %-24s %8.2f ms\n", "all, with events", total);
 }
-
-/* ---- a batch ---- */
 
 static int measure(kvd_gpu_forward *f, const kvd_config *c, const kvd_batch *b, size_t seq_len,
                    int n_gpus, double ceiling, kvd_err *err)

@@ -1,9 +1,10 @@
 /*
- * Times generation on a GPU in bf16 (evaluate/generate), method by method: items of a prompt of
- * random tokens and new tokens after it, with a published shape and random weights, or a
- * checkpoint's folder. Prints the path, the seconds, and the bits of the cache per token.
+ * usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
  *
- *     bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
+ * Times generation on a GPU in bf16 (evaluate/generate), method by method. ITEMS prompts of PROMPT
+ * random tokens are continued by NEW tokens each, with a published shape and random weights, or a
+ * checkpoint's folder. Prints how the tokens were computed (by the engine or token by token), the
+ * seconds, and the cache bits per token.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,11 +29,10 @@ typedef struct {
     const kvd_config *config;
     kvd_generator *generator;
     kvd_continuations run;
-    kvd_spectrum spectrum; /* random bases; made for the first method with widths */
+    kvd_spectrum spectrum; /* random rotations, made for the first method that removes dimensions */
     bool made;
 } bench;
 
-/* Opens the plan of a method and times its generation. */
 static void time_method(bench *b, const char *text)
 {
     kvd_err err = {""};
@@ -85,7 +85,6 @@ static void time_method(bench *b, const char *text)
     kvd_points_free(point, n_points);
 }
 
-/* Makes the items: prompts of random tokens. */
 static void make_items(bench *b, size_t items, size_t prompt, size_t new)
 {
     size_t *const offset = need((items + 1) * sizeof *offset), *const end =

@@ -1,13 +1,14 @@
 /*
  * usage: bench_gpu_leankv [CONTEXT]
  *
- * Compares LeanKV's kernel of decode attention with the dense kernel in bf16, at the heads of Llama
- * 3.1 8B: precision and sparsity (LeanKV Fig. 12), and the management of pages (Fig. 13). Prints
- * comma-separated rows for requests with CONTEXT tokens each (8192): batch, the kernel, the share
- * of tokens that is kept, the distribution over heads, median and its deviation in us, bytes read
- * of codes and scales (of K and V), these as a share of the bandwidth that is measured in the same
- * run, and the speed-up over bf16. Rivals take turns with a cold L2 (kernels/timing/bench.h). Heads
- * are "equal", or "uneven", with shares from none to twice the mean.
+ * Compares LeanKV's kernel for decode attention with the dense kernel in bf16, for the heads of
+ * Llama 3.1 8B: precision and sparsity (LeanKV Fig. 12), and the management of pages (Fig. 13).
+ * Prints comma-separated lines for requests with CONTEXT tokens each (8192): batch size, kernel,
+ * fraction of tokens that is kept, distribution over heads, median time and its deviation in us,
+ * bytes of codes and scales that are read (of K and V), these bytes per second as a fraction of the
+ * bandwidth measured in the same run, and the speed-up over bf16. The kernels take turns with a
+ * cold L2 (kernels/timing/bench.h). Heads keep "equal" fractions of tokens, or "uneven" ones from 0
+ * to twice the mean.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +28,7 @@ enum { D = 128, KV = 8, GROUP = 4, LAYERS = 32, BATCH_MAX = 64, SAMPLES = 30, RI
 typedef struct {
     const char *what;
     int k_bits[KVD_LEANKV_LEVELS], v_bits[KVD_LEANKV_LEVELS];
-    double high, low; /* shares of tokens at each precision */
+    double high, low; /* fractions of tokens at high and at low precision */
     int uneven;
 } rival_case;
 
@@ -66,9 +67,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* ---- inputs ---- */
-
-/* Returns random bytes that form finite numbers. */
+/* Returns random bytes on the device that are finite as floating-point numbers. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -151,7 +150,7 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
     check(cudaMemcpy(p.head, head, heads * sizeof *head, cudaMemcpyHostToDevice), "heads");
     check(kvd_leankv_grow(&p, shared.slot, batch, 0, 1, 1, 0), "grow");
     check(cudaDeviceSynchronize(), "grow");
-    if (c->low > 0 && !c->uneven) /* the update also runs on this case */
+    if (c->low > 0 && !c->uneven) /* the update of precision levels is timed on this case too */
         set_positions(&p, head, heads);
     *x = (launch){.c = c,
                   .s = shared,
@@ -241,8 +240,6 @@ static void free_dense(const launch *x)
     check(cudaFree(x->dense.workspace), "cudaFree");
 }
 
-/* ---- runs ---- */
-
 static int run_launch(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;
@@ -280,8 +277,8 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
         make_case(&x[n++], &cases[i], batch, &rng);
     const int cached = n;
     /*
-     * Times the update of the paper's pair, and the update of the tables of all layers in one
-     * launch if no head needs a page.
+     * Times the update of precision levels for the paper's K8V4 K4V2, and one launch that updates
+     * the page tables of all layers when no head needs a page.
      */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {

@@ -1,10 +1,11 @@
 /*
  * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
  *
- * Times the CUDA engine with methods on a published shape with random weights: steps of 1 and of
- * BATCH requests after CONTEXT tokens that were never computed, and a prompt of CONTEXT tokens.
- * Prints the mean milliseconds of the phases of both. kvdim-jct measures whole jobs, whose prompts
- * would take minutes at these lengths.
+ * Times the CUDA engine with compression methods on a published shape with random weights: decode
+ * steps of 1 and of BATCH requests after CONTEXT tokens that were never computed, and a prompt of
+ * CONTEXT tokens. ours, papers and stock select the attention kernels. Prints the mean milliseconds
+ * of each phase of steps and prompts. kvdim-jct measures whole jobs, whose prompts would take
+ * minutes at these lengths.
  */
 #include <string.h>
 

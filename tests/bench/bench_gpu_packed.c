@@ -1,12 +1,13 @@
 /*
  * usage: bench_gpu_packed [CONTEXT [BATCH [METHOD...]]]
  *
- * Compares attention of steps on codes (kivi, kvquant) with the dense kernel in bf16, at the heads
- * of Llama 3.1 8B: one layer of BATCH requests (64) with CONTEXT tokens each (8192). Prints
- * comma-separated rows: batch, method, median and its deviation in us, bytes of the pages that are
- * read, these as a share of the bandwidth that is measured in the same run, and the speed-up over
- * bf16. Rivals take turns with a cold L2 (kernels/timing/bench.h). Codes, scales and ranges are
- * random; the number of outliers is the one that the method expects.
+ * Compares decode attention on a quantised cache (kivi, kvquant) with the dense kernel in bf16, for
+ * the heads of Llama 3.1 8B: one layer of BATCH requests (64) with CONTEXT tokens each (8192).
+ * Prints comma-separated lines: batch size, method, median time and its deviation in us, bytes of
+ * the pages that are read, these bytes per second as a fraction of the bandwidth measured in the
+ * same run, and the speed-up over bf16. The kernels take turns with a cold L2
+ * (kernels/timing/bench.h). Codes, scales and ranges are random; the number of outliers is the one
+ * that the method expects.
  */
 #include <math.h>
 #include <stdio.h>
@@ -55,7 +56,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Returns random bytes that form finite numbers. */
+/* Returns random bytes on the device that are finite as floating-point numbers. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -64,7 +65,8 @@ static void *random_bytes(size_t bytes)
     return p;
 }
 
-static void *ones(size_t bytes) /* Returns device memory with every byte 0xff. */
+/* Returns device memory in which every byte is 0xff. */
+static void *ones(size_t bytes)
 {
     return on_device(NULL, bytes);
 }
@@ -151,7 +153,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* the inverse of packed.c, which allocates four times that number plus 64 */
+        /* Number of outliers. packed.c sets k_apart to four times this number plus 64. */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

@@ -1,7 +1,9 @@
 /*
- * Times Palu's decode kernel. bench_palu [REPEATS] prints one CSV row per shape: median, 10th and
- * 90th percentile of single launches (without the plan), and the two floors. Latents are normal
- * numbers and larger than L2, so every launch reads memory.
+ * usage: bench_palu [REPEATS]
+ *
+ * Times Palu's decode kernel. Prints one CSV line per shape: median, 10th and 90th percentile of
+ * single launches (without planning), and two lower bounds, by operations and by bytes. Latents are
+ * normal numbers and larger than L2, so every launch reads memory.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -11,10 +13,10 @@
 #include "common/half.h"
 #include "kernels/rivals/palu_decode.h"
 
-/* BLOCK: number of distinct random numbers of the cache, which are repeated */
+/* BLOCK: number of distinct random numbers of the cache, which are repeated. */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
-/* rates of one H200; see results/h200 */
+/* Rates measured on one H200; see results/h200. */
 static const double gemm_flops = 790e12, bytes_per_s = 4.3e12;
 
 static void ok(cudaError_t e, const char *what)
@@ -27,7 +29,8 @@ static void ok(cudaError_t e, const char *what)
 
 static uint64_t seed = 88172645463325252u;
 
-static float any(void) /* returns the sum of uniform random numbers, with variance 1 */
+/* Returns a random number with mean 0 and variance 1, a sum of uniform ones. */
+static float any(void)
 {
     double x = -6;
     for (int i = 0; i < 12; i++) {
@@ -84,7 +87,7 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
         kv_len[b] = len;
     for (size_t i = 0; i < pages; i++)
         table[i] = (int32_t)i;
-    /* page numbers in random order, as in a server that has run for a while */
+    /* Page numbers in random order, as in a server that has run for a while. */
     for (size_t i = pages; i-- > 1;) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         const size_t j = (size_t)(seed >> 33) % (i + 1);

@@ -1,8 +1,8 @@
 /*
- * Time of the entropy coder on one thread, and of DEFLATE on the same symbols: quantised normal
- * numbers, 64 tables of which neighbours have different widths, as a head of 64 channels has. One
- * line per number of bits: bits per symbol of the entropy and of both codes, and nanoseconds per
- * symbol to write and to read. Medians of REPEATS.
+ * Times the entropy coder and DEFLATE on one thread, on quantised normal numbers. As for a head of
+ * 64 channels, there are 64 frequency tables, and neighbours differ in width. Prints one line per
+ * width: the entropy and both codes in bits per symbol, and nanoseconds per symbol to write and to
+ * read. Times are medians of REPEATS runs.
  */
 #include <math.h>
 #include <stdio.h>

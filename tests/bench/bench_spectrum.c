@@ -1,11 +1,11 @@
 /*
  * usage: bench_spectrum [ROWS [D]]          (default 32768 128)
  *
- * Times the decomposition of one head by three methods: dgesdd on all rows, streaming QR, and Gram
- * matrix with eigenvalues; also cblas_dsyrk alone on the same rows as one float64 matrix. Every
- * time is the median of 5, taken in turn. Then measures accuracy: rows whose singular values fall
- * geometrically by a nominal kappa in a random basis, rounded to bf16, f16 or f32; errors are
- * relative to dgesdd.
+ * Times the singular value decomposition of one head by three methods: dgesdd on all rows,
+ * streaming QR, and eigenvalues of the Gram matrix; also cblas_dsyrk alone on the same rows in
+ * float64. Every time is the median of 5, taken in turn. Then measures accuracy on rows whose
+ * singular values fall geometrically by a nominal factor kappa in a random basis, rounded to bf16,
+ * f16 or f32. Errors are relative to dgesdd.
  */
 #include <cblas.h>
 #include <math.h>
@@ -41,10 +41,10 @@ static void *get(size_t n, size_t size)
 
 typedef struct {
     size_t n, d;
-    double *X; /* [n][d] */
-    float *f;  /* [n][d] rows as float32 */
+    double *X; /* rows in float64, [n][d] */
+    float *f;  /* rows in float32, [n][d] */
     double *R, *G, *scratch;
-    double *svd, *tsqr, *gram; /* [d] singular values by each method */
+    double *svd, *tsqr, *gram; /* singular values [d] by dgesdd, streaming QR and Gram matrix */
 } head;
 
 static void make_rows(head *h, double kappa, kvd_dtype type)
@@ -117,8 +117,8 @@ static int by_dsyrk(head *h, kvd_err *err)
 }
 
 /*
- * Computes the largest error over all singular values: relative to the value, and to the largest
- * value.
+ * Computes the largest error of the singular values `sigma` from those of dgesdd: relative to the
+ * value itself, and relative to the largest value.
  */
 static void errors(const head *h, const double *sigma, double *relative, double *of_largest)
 {

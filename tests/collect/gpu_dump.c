@@ -1,8 +1,9 @@
 /*
- * Tests of dumps written from the device: byte for byte equal to kvd_dump_record on the same
- * values, with equal checksums. Covers every pair of types, shares of the heads, several pieces per
- * layer, and NaN in memory that must not be read; values that do not fit are refused with the CPU's
- * message. Prints a line per case, or one skip line without a device.
+ * Tests of files of Q, K and V that are recorded on the GPU. They must equal, byte for byte, those
+ * that kvd_dump_record writes from the same values, with equal checksums. Covers every pair of
+ * number types, heads divided among GPUs, layers written in several pieces, and NaN in memory that
+ * must not be read. Values that the file's type cannot represent must be refused with the CPU's
+ * message. Without a GPU, prints one skip line.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -21,7 +22,7 @@ typedef struct {
     kvd_dtype type, to;
     int n_heads, n_kv_heads, d, shares;
     bool pre;
-    size_t batch[3]; /* rows (tokens) of each batch; 0 ends the list */
+    size_t batch[3]; /* tokens of each batch; 0 ends the list */
 } test_case;
 
 static const test_case cases[] = {
@@ -35,7 +36,7 @@ static const test_case cases[] = {
     {"several pieces", KVD_BF16, KVD_F32, 32, 8, 128, 1, false, {7001}},
 };
 
-enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 }; /* two of four layers are in the file */
+enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 }; /* two of the model's four layers are in the file */
 
 static int failures;
 static kvd_err err;
@@ -83,7 +84,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     must(kvd_activations_create(a, path, &program_run, false, &err), c->name);
 }
 
-/* Values of one tensor (such as Q or K) of one layer and batch, [row][head][dim]. */
+/* Values of one tensor (such as Q or K) of one layer and batch: [token][head][dimension]. */
 typedef struct {
     float *host;
     int heads;
@@ -118,8 +119,8 @@ static kvd_gpu_share share_of(const test_case *c, int index)
 }
 
 /*
- * Copies n tensors, those of the attention heads in GPU share `s`, to the device, next to each
- * other in each row as in the forward pass, with NaN around them.
+ * Copies n tensors, of the heads that GPU `s` has, to the device, side by side in each token's row
+ * as in the forward pass, with NaN around them.
  */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
@@ -156,7 +157,7 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
 }
 
 /*
- * Records one layer of a batch in the file that the CPU writes and in that of the device. If either
+ * Records one layer of a batch in the file that the CPU writes and in that of the GPU. If either
  * recording fails, returns -1 and fills both errors.
  */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
@@ -195,7 +196,7 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        /* overwrites the device's rows at once, as the forward pass may do */
+        /* Overwrites the device's Q, K and V at once, as the forward pass may do. */
         fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type));
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);
@@ -271,8 +272,8 @@ static void run(const test_case *c)
 }
 
 /*
- * Checks that the CPU and the device refuse the same values with the same message, either when they
- * are recorded or when the device's result is fetched.
+ * Checks that the CPU and the GPU refuse the same values with the same message, when the values are
+ * recorded or when the GPU's result is fetched.
  */
 static void refused(const char *name, kvd_dtype type, kvd_dtype to, float poison)
 {

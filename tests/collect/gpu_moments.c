@@ -1,9 +1,10 @@
 /*
- * Tests of second moments on the device, compared with kvd_gram_add on the same values: GQA, widths
- * that do not fill a block, odd numbers of rows, several batches, shares of the heads, NaN in
- * memory that must not be read; equal bits in every run and after a round trip to the host. Then
- * prints the time for the shape of Llama 3.1 8B and that of cuBLAS's double-precision product.
- * Prints a line per case, or one skip line.
+ * Tests of second moments (Gram matrices X^T X) computed on the GPU, compared with kvd_gram_add on
+ * the same values. Covers grouped queries, head dimensions that do not fill a block, odd numbers of
+ * tokens, several batches, heads divided among GPUs, and NaN in memory that must not be read. Every
+ * run must give equal bits, also after the sums were copied to the host and back. Then prints the
+ * time for the shape of Llama 3.1 8B and that of cuBLAS's double-precision product. Without a GPU,
+ * prints one skip line.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -17,9 +18,10 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    int n_heads, n_kv_heads, d, index, count; /* the GPU holds share `index` of `count` */
+    /* This GPU has part `index` of `count` of the heads. */
+    int n_heads, n_kv_heads, d, index, count;
     bool pre;
-    size_t batch[4]; /* rows (tokens) of each batch; 0 ends the list */
+    size_t batch[4]; /* tokens of each batch; 0 ends the list */
 } test_case;
 
 static const test_case cases[] = {
@@ -37,9 +39,7 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/*
- * Two of the model's layers are recorded, from FIRST_LAYER on. WIDTH is the d_model of the weights.
- */
+/* Two layers are recorded, FIRST_LAYER and the next. WIDTH is the d_model of the weights. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static int failures;
@@ -47,7 +47,7 @@ static kvd_err err;
 
 static uint64_t seed = 7;
 
-/* Returns a random number, uniform in -1 .. 1; about one in 97 is multiplied by 40. */
+/* Returns a random number, uniform in -1 .. 1. About one in 97 is multiplied by 40. */
 static float value(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -69,7 +69,7 @@ static void must(int status, const char *what)
     }
 }
 
-/* An array of `type` numbers on the device and their values as float32 on the host. */
+/* An array of numbers in `type` on the device, and their values as float32 on the host. */
 typedef struct {
     float *host;
     void *device;
@@ -77,7 +77,7 @@ typedef struct {
 
 static array make_array(kvd_dtype type, size_t rows, size_t ld, size_t end)
 {
-    const size_t n = (rows + 1) * ld; /* the rows are followed by one row of NaN */
+    const size_t n = (rows + 1) * ld; /* one row of NaN follows the rows */
     array a = {need(n * sizeof(float)), NULL};
     void *bits = need(n * 4);
     for (size_t i = 0; i < n; i++)
@@ -119,8 +119,8 @@ static kvd_moments shape_of(const test_case *c)
 }
 
 /*
- * Input of one layer for one batch: rows of q, k and v next to each other as in the forward pass,
- * and separate rows of q and k before RoPE.
+ * Input of one layer for one batch: rows of Q, K and V side by side as in the forward pass, and
+ * separate rows of Q and K before RoPE.
  */
 typedef struct {
     array qkv, pre;
@@ -154,9 +154,7 @@ static void drop_layer(layer *x)
     drop_array(&x->pre);
 }
 
-/*
- * Adds the second moments (Gram matrices) of a layer's rows to `sums` on the host, by kvd_gram_add.
- */
+/* Adds the second moments of one layer's Q, K and V to `sums` on the host, by kvd_gram_add. */
 static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_share *s,
                           const layer *x)
 {
@@ -180,8 +178,8 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
 }
 
 /*
- * Returns the largest difference between entries of the Gram matrices in `a` and `b`. The
- * difference of entry (i, j) is divided by the square root of diagonal entries i and j.
+ * Returns the largest difference between the Gram matrices a and b. The difference of entry (i, j)
+ * is divided by the square root of the product of diagonal entries i and j.
  */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
@@ -194,7 +192,7 @@ static double distance(const kvd_moments *a, const kvd_moments *b)
                 for (size_t j = 0; j < d; j++) {
                     const double scale = sqrt(y[i * d + i]) * sqrt(y[j * d + j]);
                     const double off = fabs(x[i * d + j] - y[i * d + j]);
-                    /* Gram matrices of heads that this GPU does not hold must stay zero. */
+                    /* Gram matrices of heads that this GPU does not have must stay zero. */
                     const double relative = off == 0 ? 0 : off / scale;
                     worst = isfinite(relative) ? fmax(worst, relative) : INFINITY;
                 }
@@ -212,8 +210,8 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
 }
 
 /*
- * Makes weights on the device, W_O [d_model][heads * d] and stacked W_Q, W_K and W_V [..][d_model],
- * and adds their Gram matrices to both sides of the comparison.
+ * Makes weights on the device, W_O [d_model][heads * d] and stacked W_Q, W_K and W_V [..][d_model].
+ * Adds their Gram matrices on the device and to `want`.
  */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
@@ -226,7 +224,7 @@ static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments 
         at[l] = (kvd_gpu_layer){.qkv = qkv.device, .o = o.device};
         const kvd_gpu_weights w = {.type = c->type, .share = *s, .layer = at};
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
-        /* replaces the Gram matrices of weights that the object had */
+        /* The new Gram matrices replace those that the object had. */
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
         check(cudaDeviceSynchronize(), c->name);
         for (int g = KVD_G_W_O; g <= KVD_G_W_V; g++)
@@ -310,7 +308,7 @@ static void not_finite(void)
     must(!m, c.name);
     layer x = make_layer(&c, &share, 2, 40);
     const uint16_t nan = 0x7fc0;
-    /* puts a NaN into row 17 of K, head 1, dimension 5 */
+    /* Puts a NaN into token 17 of K, head 1, dimension 5. */
     char *const k = (char *)x.qkv.device + (17 * x.in.ld + 2 * 32 + 5) * 2;
     check(cudaMemcpy(k, &nan, 2, cudaMemcpyHostToDevice), c.name);
     must(kvd_gpu_moments_add(m, &x.in, &err), c.name);
@@ -363,7 +361,7 @@ typedef struct {
     layer x;
     const kvd_cublas *lib;
     cublasHandle_t blas;
-    double *from, *to; /* [heads][rows][d], [heads][d][d] */
+    double *from, *to; /* inputs [heads][rows][d] and Gram matrices [heads][d][d] */
     int heads, d, rows;
 } timed;
 
@@ -398,7 +396,8 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
     /*
-     * floating-point operations: the triangle with its diagonal, one product and one sum per entry
+     * Floating-point operations of the lower triangle with its diagonal: one product and one sum
+     * per entry.
      */
     const double flop = 48.0 * 128 * 129 * n;
     printf(

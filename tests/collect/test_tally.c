@@ -1,7 +1,7 @@
 /*
- * Tests of the mean scores that kvdim-collect --attention records for every token, and of the sets
- * that kvdim-tokens forms from them, on numbers that are worked out by hand: two layers, two query
- * heads on one KV head, four tokens, one dimension.
+ * Tests of the mean attention scores that kvdim-collect --attention records for every token, and of
+ * the sets of tokens that kvdim-tokens forms from them. The numbers are worked out by hand: two
+ * layers, two query heads on one KV head, four tokens, one dimension.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +16,9 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * Queries and keys of four tokens. The two query heads share one KV head, so the scores of query i
- * at key j add up to (q0 + q1)_i k_j. Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0. Layer 1: q0 + q1 =
- * 4 3 2 1, k = 1 1 1 9.
+ * Queries and keys of four tokens. The two query heads share one KV head, so the attention scores
+ * of query i and key j add up to (q0 + q1)_i k_j. Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0. Layer
+ * 1: q0 + q1 = 4 3 2 1, k = 1 1 1 9.
  */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
@@ -69,8 +69,8 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
 }
 
 /*
- * Tests the mean scores of tokens. Token i as a query is averaged over the i + 1 keys that it sees,
- * token j as a key over the 4 - j queries that see it.
+ * Tests the mean attention scores of tokens. A token i as a query is averaged over the i + 1 keys
+ * that it sees, a token j as a key over the 4 - j queries that see it.
  */
 static void test_mean_scores(void **state)
 {
@@ -85,7 +85,7 @@ static void test_mean_scores(void **state)
 }
 
 /*
- * Tests mean scores with an attention window of 2, in which a query sees itself and the preceding
+ * Tests mean attention scores with a window of 2, in which a query sees itself and the preceding
  * token.
  */
 static void test_window(void **state)
@@ -99,10 +99,10 @@ static void test_window(void **state)
 }
 
 /*
- * Tests the sets of tokens with the lowest and the highest mean scores; each set has half of the
+ * Tests the sets of tokens with the lowest and the highest mean scores. Each set has half of the
  * tokens. As queries, both layers rank tokens 1 and 2 lowest (ties by position) and 0 and 3
- * highest. As keys, the lowest tokens are 1 and 3 in layer 0, and 1 and 2 in layer 1; the highest
- * are 0 and 2, and 0 and 3.
+ * highest. As keys, tokens 1 and 3 are lowest in layer 0, 1 and 2 in layer 1; 0 and 2, and 0 and 3,
+ * are highest.
  */
 static void test_sets(void **state)
 {
@@ -124,8 +124,7 @@ static void test_sets(void **state)
                            want[i].high, 1e-15);
     }
     /*
-     * Layers whose sets are equal form one group. Layers whose sets share half of the tokens form
-     * two.
+     * Layers with equal sets form one group. Layers whose sets share half of the tokens form two.
      */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);

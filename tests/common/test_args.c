@@ -1,4 +1,4 @@
-/* Tests of common/args: parsers of numbers, lists and ranges. */
+/* Tests of command-line values (common/args): parsers of numbers, lists and ranges. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,7 +66,8 @@ static void test_lists(void **state)
     assert_true(x[0] == 0.1 && x[1] == 0.5 && x[2] == 1e-3);
     free(x);
     /*
-     * The numbers of a range are the numbers that a user would type, not sums with rounding errors.
+     * The numbers of a range must equal those that a user would type, without the rounding errors
+     * of sums.
      */
     assert_int_equal(kvd_arg_doubles("-r", "0:0.9:0.1", 0, 1, &x, &n, &err), 0);
     assert_int_equal(n, 10);
@@ -95,7 +96,7 @@ static void test_lists(void **state)
     assert_string_equal(err.msg, "-r: 0.1 is given twice");
 }
 
-/* A list item longer than 63 characters must not be cut to a valid number. */
+/* A list item longer than 63 characters must not be truncated to a valid number. */
 static void test_long_fields(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 /*
- * Tests of common/csv: quoting, long and broken rows, and that a written file reads back unchanged.
+ * Tests of CSV files (common/csv): quoting, long and malformed rows. A written file must be read
+ * back unchanged.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 
 static kvd_err err;
 
-/* Joins the fields read with '|' and the rows with ';'. */
+/* Text of the rows read: fields joined by '|', rows by ';'. */
 typedef struct {
     char text[4096];
     size_t stop_at;
@@ -95,7 +96,6 @@ static void test_zero_bytes_and_large_rows(void **state)
     size_t sum[3] = {0};
     assert_int_equal(kvd_csv_parse("t.csv", "a\0b,c\n", 6, count_row, sum, &err), 0);
     assert_int_equal(sum[2], 4);
-    /* 300,000 fields cross many blocks. */
     const size_t n = 300000;
     char *text = malloc(2 * n);
     assert_non_null(text);
@@ -143,8 +143,8 @@ static void test_round_trip(void **state)
 }
 
 /*
- * Texts that a spreadsheet would run as formulas get an apostrophe in front. Numbers and plain
- * texts stay unchanged.
+ * Text that a spreadsheet would run as a formula must get an apostrophe in front. Numbers and other
+ * text must stay unchanged.
  */
 static void test_formulas(void **state)
 {

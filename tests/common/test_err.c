@@ -1,4 +1,7 @@
-/* Tests of common/err: messages are one line, are cut visibly, and accept context in front. */
+/*
+ * Tests of error messages (common/err): a message is one line, ends visibly if it was cut, and
+ * accepts context in front.
+ */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +48,7 @@ static void test_errno(void **state)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The memory limits are far above the needs of this test and of a sanitiser. */
+/* The memory limits set here are far above the needs of this test and of a sanitizer. */
 static void test_memory_limit(void **state)
 {
     (void)state;
@@ -55,7 +58,7 @@ static void test_memory_limit(void **state)
     assert_int_equal(getrlimit(RLIMIT_AS, &space), 0);
     assert_int_equal(getrlimit(RLIMIT_DATA, &data), 0);
     if (space.rlim_cur != RLIM_INFINITY || data.rlim_cur != RLIM_INFINITY)
-        skip(); /* the user has set limits already */
+        skip(); /* the user has set memory limits already */
     assert_false(kvd_memory_limit(text));
     kvd_no_memory(&err, "rows", 7);
     assert_string_equal(err.msg, "cannot allocate 7 bytes for rows");

@@ -1,4 +1,7 @@
-/* common/files/h5: written data are read back, and a killed writer leaves a file that can go on. */
+/*
+ * Tests of HDF5 files (common/files/h5): written data must be read back, and a killed writer must
+ * leave a file that can be continued.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -56,11 +59,11 @@ static void test_round_trip(void **state)
     assert_true(kvd_h5_exists(&f, "/qk/sigma") && kvd_h5_exists(&f, "/qk") &&
                 kvd_h5_exists(&f, "/"));
     assert_false(kvd_h5_exists(&f, "/qk/R") || kvd_h5_exists(&f, "/no/such/thing"));
-    /* A seed is unsigned; it must not be cut to a signed number. */
+    /* A seed is unsigned. It must be refused as a signed number, not truncated. */
     assert_int_equal(kvd_h5_get_int(&f, "/provenance", "seed", &v, &err), -1);
     says(
         "'%s' attribute '/provenance/seed' is 18446744073709551615, more than 9223372036854775807");
-    /* Each misuse of the reading functions has its own message. */
+    /* Each misuse of the reading functions must have its own message. */
     assert_int_equal(kvd_h5_get_int(&f, "/model", "rope_theta", &v, &err), -1);
     says("'%s' attribute '/model/rope_theta' is not a whole number");
     assert_int_equal(kvd_h5_get_double(&f, "/model", "name", &d, &err), -1);
@@ -118,23 +121,25 @@ static void test_not_finite(void **state)
 
 /*
  * Datasets above 256 bytes are compressed in chunks, and above 16 MiB by all threads. Data of every
- * size must read back unchanged.
+ * size must be read back unchanged.
  */
 static void test_sizes(void **state)
 {
     (void)state;
-    static const hsize_t shapes[][3] = {
-        {1, 1, 1},
-        {1, 2, 16},
-        {1, 3, 11},
-        {2, 64, 64},
-        {3, 700, 300},
-        {1, 3, 400000},
-        {0, 3, 2},
-        /* cut on the last axis, the one before it, and the first; the last chunk is short */
-        {2, 1, 1500001},
-        {5, 900, 700},
-        {43, 8, 8192}};
+    static const hsize_t shapes[][3] = {{1, 1, 1},
+                                        {1, 2, 16},
+                                        {1, 3, 11},
+                                        {2, 64, 64},
+                                        {3, 700, 300},
+                                        {1, 3, 400000},
+                                        {0, 3, 2},
+                                        /*
+         * Datasets that are divided into chunks along the last axis, the axis before it, and the
+         * first. The last chunk is short.
+         */
+                                        {2, 1, 1500001},
+                                        {5, 900, 700},
+                                        {43, 8, 8192}};
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         const hsize_t *d = shapes[k];
         const size_t n = (size_t)(d[0] * d[1] * d[2]);
@@ -166,8 +171,8 @@ static void test_sizes(void **state)
 }
 
 /*
- * Data that deflate would enlarge are stored without it. The checksum covers an odd number of
- * bytes.
+ * Data that deflate would enlarge must be stored uncompressed. Their checksum covers an odd number
+ * of bytes.
  */
 static void test_no_pattern(void **state)
 {
@@ -219,7 +224,7 @@ static void test_half_types(void **state)
         ok(kvd_h5_write(&f, &s, type, half, &err));
         ok(kvd_h5_finish(&f, &err));
         ok(kvd_h5_open(&f, path, &schema, &err));
-        /* HDF5 can convert the type by its own rules and gives equal numbers. */
+        /* HDF5 converts the number type by its own rules and must give equal numbers. */
         ok(kvd_h5_read(&f, "/x", 1, dims, H5T_NATIVE_FLOAT, got, &err));
         assert_memory_equal(want, got, sizeof want);
         kvd_h5_close(&f, false);
@@ -305,10 +310,7 @@ static void test_reopen(void **state)
     ok(kvd_h5_put_int(&f, "/", "rows_done", 3, &err));
     ok(kvd_h5_put_double(&f, "/provenance", "elapsed_s", 1000, &err));
     kvd_h5_close(&f, true);
-    /*
-     * An interrupted file of another schema or version must not be continued, and must not be
-     * removed.
-     */
+    /* An interrupted file of another schema or version must be neither continued nor removed. */
     assert_int_equal(kvd_h5_reopen(&f, path, &other, &run, &err), -1);
     says("cannot resume: '%s' holds kvdim/test, kvdim/other is wanted; remove '%s.partial' or run "
          "without --resume");
@@ -330,7 +332,7 @@ static void test_reopen(void **state)
     assert_null(strchr(line + 1, '\n'));
     free(history);
     kvd_h5_close(&f, false);
-    /* A file that was cut off in the middle is not continued. */
+    /* A file that was truncated in the middle must not be continued. */
     FILE *p = fopen(partial, "w");
     assert_non_null(p);
     fputs("\x89HDF\r\n\x1a\n rubbish", p);
@@ -341,7 +343,10 @@ static void test_reopen(void **state)
     unlink(partial);
 }
 
-/* A process killed while it fills a reserved dataset leaves a file that can be reopened. */
+/*
+ * A process that is killed while it fills a reserved dataset must leave a file that can be
+ * reopened.
+ */
 static void test_kill(void **state)
 {
     (void)state;

@@ -1,4 +1,7 @@
-/* common/files/h5: damaged, foreign, newer and unfinished files are refused with a message. */
+/*
+ * Tests of HDF5 files that must be refused with a message (common/files/h5): damaged, foreign,
+ * newer and unfinished files.
+ */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -77,7 +80,7 @@ static void test_foreign_and_newer(void **state)
     says("'%s' holds kvdim/test, kvdim/other is wanted");
     assert_int_equal(kvd_h5_open(&f, path, &old, &err), -1);
     says("'%s' has version 2 of kvdim/test, this program knows versions up to 1");
-    /* Changes the file with HDF5 alone, as another program might. */
+    /* Changes the file with the HDF5 library alone, as another program might. */
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t a = H5Aopen(id, "complete", H5P_DEFAULT);
     const int64_t zero = 0;
@@ -104,7 +107,10 @@ static void test_foreign_and_newer(void **state)
     kvd_run_release(&again);
 }
 
-/* Links that lead out of the file could make a program read any file of its user. */
+/*
+ * Links that lead out of a file must be refused. They could make a program read any file of its
+ * user.
+ */
 static void test_links_are_refused(void **state)
 {
     (void)state;
@@ -144,7 +150,10 @@ static void test_cut_short(void **state)
     free(data);
 }
 
-/* A file with random bytes in random places is refused or read; no crash, no endless loop. */
+/*
+ * A file with random bytes at random offsets must be refused or read, without a crash or an endless
+ * loop.
+ */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -179,7 +188,8 @@ static void test_damaged(void **state)
 }
 
 /*
- * If values change after the file was opened, they do not match their checksum and the read fails.
+ * If values change after the file was opened, they do not match their checksum, and reading them
+ * must fail.
  */
 static void test_damaged_when_read(void **state)
 {
@@ -212,9 +222,7 @@ static void test_damaged_when_read(void **state)
     free(x);
 }
 
-/*
- * Returns the page faults of child processes, which are counted when the children are waited for.
- */
+/* Returns the number of page faults of child processes that have ended. */
 static long faults_of_children(void)
 {
     struct rusage u;
@@ -222,7 +230,10 @@ static long faults_of_children(void)
     return u.ru_minflt;
 }
 
-/* A child reads an old file once, whatever the result, and again after the file was written. */
+/*
+ * A child process checks a file before it is read. It must do so once, whatever the result, and
+ * again after the file was written.
+ */
 static void test_read_once(void **state)
 {
     (void)state;
@@ -259,7 +270,10 @@ static void test_read_once(void **state)
 
 /* ---- flipped bits ---- */
 
-/* The file has one dataset for each storage form of values, texts, and attributes of every kind. */
+/*
+ * Contents of a file with one dataset for each way to store values, with text, and with attributes
+ * of every type.
+ */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -288,7 +302,10 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /* few distinct bytes, so that the dataset is small and flips hit the rest of the file */
+        /*
+         * Few distinct values make this dataset small, so that flipped bits hit the rest of the
+         * file.
+         */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);
@@ -307,7 +324,7 @@ static void write_contents(contents *c)
        kvd_h5_write(&f, &little, H5T_NATIVE_DOUBLE, c->little, &err) ||
        kvd_h5_write(&f, &number, H5T_NATIVE_DOUBLE, &c->number, &err) ||
        kvd_h5_write(&f, &row, text, c->row, &err));
-    /* more attributes than HDF5 keeps in an object header by default */
+    /* More attributes than HDF5 keeps in an object header by default. */
     for (int i = 0; i < 10; i++) {
         (void)snprintf(name, sizeof name, "n%d", i);
         ok(kvd_h5_put_int(&f, "/model", name, i, &err));
@@ -351,7 +368,7 @@ static int read_contents(contents *c)
     return rc ? -1 : 0;
 }
 
-/* A flipped bit either causes an error or is at a place whose bytes no value uses. */
+/* A flipped bit must either cause an error or be in a byte that no value uses. */
 static void test_flipped_bits(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Tests of common/half: every 16-bit pattern in both directions, and rounding, compared with
- * formulas that use no bit operations.
+ * Tests of 16-bit floating-point numbers (common/half): every bit pattern is converted in both
+ * directions, and rounding is compared with formulas that use no bit operations.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ typedef struct {
 
 static const format formats[] = {{KVD_F16, 10, 5, 15}, {KVD_BF16, 7, 8, 127}};
 
-/* Returns the value of a pattern by the definition of the format. */
+/* Returns the value of a bit pattern by the definition of the format. */
 static double value(const format *f, unsigned bits)
 {
     const unsigned ones = (1u << f->exponent_bits) - 1;
@@ -38,8 +38,8 @@ static double value(const format *f, unsigned bits)
 }
 
 /*
- * Returns the nearest representable number, ties to even, by scaling until representable numbers
- * are integers.
+ * Returns the nearest number that the format can represent, ties to even. Scales x until such
+ * numbers are integers.
  */
 static double nearest(const format *f, double x)
 {
@@ -84,8 +84,8 @@ static void test_every_pattern(void **state)
             }
         }
         /*
-         * Single elements run through the scalar code, which must agree with the vector code, NaNs
-         * included.
+         * Single elements are converted by scalar code, which must agree with the vector code, also
+         * for NaN.
          */
         for (unsigned i = 0; i < 65536; i++) {
             float one;

@@ -1,7 +1,7 @@
 /*
- * Tests of common/linalg: the defining properties of a singular basis, and the agreement of three
- * ways to compute it. The reference is LAPACK's dgesvd (QR iteration); the library uses divide and
- * conquer.
+ * Tests of linear algebra (common/linalg): the defining properties of singular values and vectors,
+ * and the agreement of three ways to compute them. The reference is LAPACK's dgesvd (QR iteration);
+ * the library uses divide and conquer.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -38,7 +38,10 @@ static void *get(size_t n)
     return p;
 }
 
-/* Fills Q [d][d] with a random orthogonal matrix, uniformly distributed up to signs. */
+/*
+ * Fills Q [d][d] with a random orthogonal matrix, uniformly distributed up to the signs of its
+ * columns.
+ */
 static void haar(double *Q, size_t d)
 {
     double *tau = get(d);
@@ -63,8 +66,8 @@ static double as_bf16(double x)
 }
 
 /*
- * Makes rows whose singular values fall geometrically over a factor kappa, in a randomly rotated
- * basis, so that small directions are not whole columns.
+ * Makes n rows whose singular values fall geometrically by a factor kappa in total. A random
+ * rotation makes every column contain large and small directions.
  */
 static double *rows_of(size_t n, size_t d, double kappa, int bf16)
 {
@@ -106,8 +109,8 @@ static void check_signs(const double *R, size_t d)
 }
 
 /*
- * Checks that R is orthogonal, that the columns of X R are orthogonal and have norm sigma, that
- * signs are fixed and that sigma falls.
+ * Checks that R is orthogonal, that the columns of X R are orthogonal with norms sigma, that their
+ * signs follow the convention, and that sigma falls.
  */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
@@ -125,7 +128,7 @@ static void check_basis(const double *X, size_t n, size_t d, const double *sigma
         for (size_t i = 0; i < j; i++)
             assert_true(fabs(C[j * d + i]) <= tol * top * top);
     }
-    /* Cutting to the first m columns loses exactly the tail of sigma^2. */
+    /* Keeping the first m columns must lose exactly the sum of the other sigma^2. */
     const size_t m = (d + 1) / 2;
     double lost = 0, tail = 0;
     for (size_t j = m; j < d; j++)
@@ -210,7 +213,7 @@ static void test_tsqr_keeps_small_values(void **state)
     kvd_tsqr *q = kvd_tsqr_new(d, &err);
     assert_non_null(q);
     /*
-     * Adding rows in pieces of odd sizes, with a result taken in between, changes nothing but
+     * Rows are added in parts of odd sizes, with a result taken in between. This may change only
      * rounding.
      */
     size_t done = 0;
@@ -271,7 +274,7 @@ static void test_gram_respects_leading_dimension(void **state)
         for (size_t a = 0; a < D; a++)
             for (size_t b = 0; b < D; b++)
                 want[a * D + b] += (double)X[i * LD + a] * X[i * LD + b];
-    /* Rows added in two parts give the sum of both. */
+    /* Rows added in two calls must give the sum over all rows. */
     assert_int_equal(kvd_gram_add(G, D, X, 7, LD, scratch, &err), 0);
     assert_int_equal(kvd_gram_add(G, D, X + 7 * LD, N - 7, LD, scratch, &err), 0);
     for (size_t i = 0; i < D * D; i++)
@@ -300,8 +303,8 @@ static void test_rank_deficient_and_zero(void **state)
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
     /*
-     * With rows of a single direction, rounding makes eigenvalues slightly negative; they count as
-     * 0.
+     * If all rows have one direction, rounding makes other eigenvalues slightly negative. They must
+     * count as 0.
      */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
@@ -403,8 +406,8 @@ static void test_hostile(void **state)
 }
 
 /*
- * The residual is orthogonal to every column of A. An exact solution is found. Dependent columns
- * are refused by name.
+ * The residual must be orthogonal to every column of A. An exact solution must be found. Linearly
+ * dependent columns must be refused by name.
  */
 static void test_least_squares(void **state)
 {

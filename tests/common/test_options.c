@@ -1,4 +1,7 @@
-/* Tests of common/options: accepted and refused command lines, messages, --help and --version. */
+/*
+ * Tests of command lines (common/options): accepted and refused options, error messages, --help and
+ * --version.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,7 +106,7 @@ static kvd_err err;
 
 enum { MOST = 32 };
 
-/* Splits a command line at blanks and reads it into *c. */
+/* Splits a command line at blanks and parses its options into *c. */
 static int read_line(const char *line, config *c)
 {
     static char copy[1000];
@@ -188,10 +191,8 @@ static void refusals(void **state)
     static const struct {
         const char *line, *message;
     } bad[] = {
-        /* command lines that lack an option of which at least one is required */
         {"-o o", "no MODEL or --shape given"},
         {"m", "no -o OUT.h5 given"},
-        /* numbers out of range */
         {"m -o o --tokens 1", "--tokens: '1' is not within 2 .. 1048576"},
         {"m -o o --tokens 2e3", "--tokens: '2e3' is not a whole number"},
         {"m -o o --gpus 65", "--gpus: '65' is not within 1 .. 64"},
@@ -206,7 +207,6 @@ static void refusals(void **state)
         {"m -o o --label abcdef", "--label: 'abcdef' has 6 bytes, at most 5 are allowed"},
         {"m -o o --label=", "--label: the value is empty"},
         {"m --output=", "--output: the value is empty"},
-        /* unknown words */
         {"m -o o --colour rad", "--colour: 'rad' is none of red, green, blue; nearest: red"},
         {"m -o o --colours red,purple", "--colours: 'purple' is none of red, green, blue"},
         {"m -o o --colours red,gren", "--colours: 'gren' is none of red, green, blue; nearest: "
@@ -215,7 +215,6 @@ static void refusals(void **state)
         {"m -o o --colours red,blue,red", "--colours: red is given twice"},
         {"m -o o --device tpu", "--device: 'tpu' is none of auto, cpu, cuda; nearest: cpu"},
         {"m -o o --call bad", "--call: 'bad' is bad"},
-        /* options that require or exclude each other */
         {"m -o o --bound 0.5", "--bound requires --share or --tokens"},
         {"m -o o --resume", "--resume requires --share"},
         {"m -o o --resume --share 1 --gpus 1", "--resume cannot be used with --gpus"},
@@ -223,12 +222,10 @@ static void refusals(void **state)
         {"-o o --shape s --text t", "--text cannot be used with --shape"},
         {"m b -o o", "argument 'b' is one too many, or --text is missing"},
         {"m -o o --tokens 13", "13 tokens are too few"},
-        /* options given more than once */
         {"m -o o --label a --label b", "--label is given twice, 'a' and 'b'"},
         {"m -o o --sizes 1,2 --sizes 3", "--sizes is given twice, '1,2' and '3'"},
         {"m -o o --output p", "--output is given twice, 'o' and 'p'"},
         {"m -o o --text a --text b c d", "TEXT: more than 3 are given"},
-        /* unknown names */
         {"m -o o --tokns 4", "unknown option '--tokns', nearest: --tokens; see kvdim-test --help"},
         {"m -o o --rate=4", "unknown option '--rate', nearest: --removal-rate; see kvdim-test "
                             "--help"},
@@ -264,7 +261,10 @@ static void test_device(void **state)
 
 /* ---- whole programs in a child process ---- */
 
-/* Runs a command line in a child. Returns its exit status; text receives stdout and stderr. */
+/*
+ * Runs a command line in a child process. Returns its exit status; `text` receives its output on
+ * stdout and stderr.
+ */
 static int run(char **argv, char *text, size_t size)
 {
     int ends[2], status = 0, argc = 0;
@@ -333,7 +333,7 @@ static void help(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strstr(text, parts[i]))
             fail_msg("no '%s' in:\n%s", parts[i], text);
-    /* Only command lines, which must not be wrapped, may be wider than a terminal. */
+    /* Only command lines may be wider than a terminal, because they must not be wrapped. */
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
         assert_true(strcspn(line, "\n") <= 80 || !strncmp(line, "  kvdim-test ", 13));
 }
@@ -341,8 +341,8 @@ static void help(void **state)
 int main(void)
 {
     /*
-     * A program may restart itself for better kernels (common/blas.h), with an argv that is not
-     * this test's.
+     * A program may restart itself to use better BLAS kernels (common/blas.h). A child of this test
+     * would then restart the test with another command line, so the variable is set beforehand.
      */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     const struct CMUnitTest tests[] = {

@@ -1,5 +1,6 @@
 /*
- * Tests of common/output: a file appears whole or not at all, and only one writer works at a time.
+ * Tests of output files (common/output): a file must appear whole or not at all, and only one
+ * process may write it at a time.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -80,7 +81,7 @@ static void test_release_keeps_or_removes(void **state)
     }
     kvd_output zero = {0};
     kvd_output_release(&zero, false);
-    /* If NAME.partial is missing, the commit fails and the old file stays. */
+    /* If NAME.partial is missing, the commit must fail and the old file must stay. */
     unlink(partial);
     assert_int_equal(kvd_output_begin(&out, path, &err), 0);
     assert_int_equal(kvd_output_commit(&out, &err), -1);
@@ -94,7 +95,7 @@ static void test_second_writer_is_refused(void **state)
     (void)state;
     kvd_output out, second;
     char want[200];
-    put(lock, "99999\n"); /* a lock file left by a killed program does not block */
+    put(lock, "99999\n"); /* a lock file of a killed program does not block */
     assert_int_equal(kvd_output_begin(&out, path, &err), 0);
     assert_int_equal(kvd_output_begin(&second, path, &err), -1);
     (void)snprintf(want, sizeof want, "'%s' is being written by another program (pid %ld)", path,
@@ -192,8 +193,8 @@ static void test_link_is_followed(void **state)
 }
 
 /*
- * If another user put a file or link at a derived name, it is neither written nor removed, and the
- * message names it.
+ * If another user put a file or link at a temporary name that is derived from the output's name, it
+ * must be neither written nor removed, and the error must name it.
  */
 static void test_derived_names_are_not_followed(void **state)
 {
@@ -232,7 +233,7 @@ static void test_derived_names_are_not_followed(void **state)
             assert_int_equal(access(n ? partial : lock, F_OK), -1);
         }
     alarm(0);
-    /* Files that a killed program left are replaced. */
+    /* Files that a killed program left must be replaced. */
     put(partial, "a longer text that was left behind");
     put(lock, "1\n");
     assert_int_equal(kvd_output_text(path, "new", 3, &err), 0);
@@ -262,7 +263,7 @@ static void test_outputs_are_distinct(void **state)
                            "-o '%s' and --x '%s' would both write '%s': choose another name", at[0],
                            at[i], at[i]);
         assert_string_equal(err.msg, want);
-        /* The order of the two outputs has no effect. */
+        /* The order of the two outputs must not matter. */
         const kvd_output_name turned[] = {name[2], name[0]};
         assert_int_equal(kvd_output_distinct(turned, 2, &err), -1);
     }
@@ -271,7 +272,7 @@ static void test_outputs_are_distinct(void **state)
     assert_int_equal(kvd_output_distinct(apart, 3, &err), 0);
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
-    /* Neither output is a file of the other one, but both keep a file with one name. */
+    /* Neither output has the other's name, but both would write a temporary file of one name. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

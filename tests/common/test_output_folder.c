@@ -1,6 +1,6 @@
 /*
- * Tests of common/output_folder: a folder appears whole or not at all, only one writer works at a
- * time, and no foreign file is removed.
+ * Tests of output folders (common/output_folder): a folder must appear whole or not at all, only
+ * one process may write it at a time, and no foreign file may be removed.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -96,8 +96,8 @@ static void test_replaces(void **state)
 }
 
 /*
- * A folder that a killed program left is removed, unless it holds folders, which this program never
- * makes.
+ * A folder that a killed program left must be removed. If it contains folders, which this program
+ * never makes, it must stay.
  */
 static void test_left_behind(void **state)
 {
@@ -157,7 +157,10 @@ static void test_one_writer(void **state)
 static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
-/* Replaces the system call by one that fails with EINVAL, as on network file systems. */
+/*
+ * Replaces the system call. If `exchange_refused` is set, it fails with EINVAL, as on network file
+ * systems.
+ */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {
     if (!exchange_refused)
@@ -190,7 +193,10 @@ static void test_renews(void **state)
     run("touch x/in/old");
     renew(path);
     exchange_refused = false;
-    /* If the name is a link, the folder that it points to is replaced and the link stays. */
+    /*
+     * If the output's name is a link, the folder that it points to must be replaced, and the link
+     * must stay.
+     */
     run("ln -s x y && touch x/in/old");
     (void)snprintf(other, sizeof other, "%s/y/", folder);
     renew(other);
@@ -209,7 +215,7 @@ static void not_renewed(const char *prepare, const char *message)
     run("[ \"$(cat x/page)\" = old ] && [ ! -e x.lock ]");
 }
 
-/* A folder that holds a file of the user is refused, and the file is not removed. */
+/* A folder that contains a file of the user must be refused, and the file must stay. */
 static void test_renews_nothing_else(void **state)
 {
     (void)state;
@@ -224,7 +230,7 @@ static void test_renews_nothing_else(void **state)
     assert_int_equal(kvd_output_folder_renew(&out, "", contents, &err), -1);
 }
 
-/* A run that ends before its commit leaves the earlier folder unchanged. */
+/* If a run ends before its commit, the earlier folder must stay unchanged. */
 static void test_not_committed(void **state)
 {
     (void)state;

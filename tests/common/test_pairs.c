@@ -1,7 +1,8 @@
 /*
- * Tests of analysis/pairs: the rows stacked for a pair, the agreement of rows and moments, and the
- * defining properties of balanced projections. tests/oracle/balanced.h holds NumPy's results for
- * one balanced pair.
+ * Tests of sets of matrices that share one rotation, such as Q and K (analysis/pairs): the rows
+ * that are stacked for such a set, the agreement of stacked rows and of second moments, and the
+ * defining properties of balanced projections. tests/oracle/balanced.h has NumPy's results for one
+ * balanced projection.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -131,7 +132,8 @@ static void test_stacks_are_in_order(void **state)
 }
 
 /*
- * The order of the rows has no effect on singular values, and only a rounding effect on the basis.
+ * The order of the stacked rows must not change the singular values, and may change the rotation
+ * only by rounding.
  */
 static void test_order_of_the_stack_does_not_matter(void **state)
 {
@@ -220,8 +222,9 @@ static void times(const double *A, const double *B, int transposed, double *C)
 }
 
 /*
- * Returns || Cl^{1/2} (I - left_m right_m^T) Cr^{1/2} ||_F^2 as trace(E^T Cl E Cr), without square
- * roots.
+ * Returns the loss || Cl^{1/2} (I - left_m right_m^T) Cr^{1/2} ||_F^2 of m dimensions, as trace(E^T
+ * Cl E Cr) with E = I - left_m right_m^T, without square roots. cl, cr: second moments of queries
+ * and keys.
  */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
@@ -277,8 +280,8 @@ static void test_balanced_is_the_best_of_its_rank(void **state)
 }
 
 /*
- * The loss of the balanced projection is the error of the scores: sum over queries and keys of (q .
- * k - q A B^T k)^2.
+ * The loss of a balanced projection must be the error of the attention scores: the sum over queries
+ * and keys of (q . k - q A B^T k)^2.
  */
 static void test_balanced_loss_is_the_error_of_scores(void **state)
 {
@@ -321,7 +324,9 @@ static void test_balanced_without_full_rank(void **state)
     (void)state;
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /* Queries use dimensions 0 .. 4 and keys 2 .. 7, so the scores have rank 3. */
+    /*
+     * Queries use dimensions 0 .. 4 and keys 2 .. 7, so the matrix of attention scores has rank 3.
+     */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

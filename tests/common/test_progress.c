@@ -1,4 +1,7 @@
-/* Tests of common/progress: no output if quiet or quick, lines if stderr is not a terminal. */
+/*
+ * Tests of progress messages (common/progress): none if the program is quiet or ends quickly, whole
+ * lines if stderr is not a terminal.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +16,8 @@
 #include "common/progress.h"
 
 /*
- * Captures the output of one use. The clock is set back by `ago` seconds; `terminal` is set after
- * the start.
+ * Captures the messages of one task. The clock is set back by `ago` seconds; `terminal` pretends
+ * that stderr is a terminal.
  */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {

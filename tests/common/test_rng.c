@@ -1,6 +1,6 @@
 /*
- * Tests of common/rng: the published sequence of PCG-XSL-RR 128/64, independence of seeds, and
- * distributions.
+ * Tests of random numbers (common/rng): the published sequence of PCG-XSL-RR 128/64, independence
+ * of seeds, and distributions.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 #include "common/rng.h"
 
-/* First six numbers of the generator's own demonstration, with seed 42 and stream 54. */
+/* Compares the first six numbers of the authors' demonstration, with seed 42 and stream 54. */
 static void test_published_sequence(void **state)
 {
     (void)state;
@@ -27,7 +27,8 @@ static void test_published_sequence(void **state)
 }
 
 /*
- * Reference: NumPy's PCG64, started from the state that splitmix64 gives for seed 12345, stream 7.
+ * The reference is NumPy's PCG64, started from the state that splitmix64 gives for seed 12345 and
+ * stream 7.
  */
 static void test_seeding(void **state)
 {
@@ -55,7 +56,7 @@ static void test_below(void **state)
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < 100; i++)
         assert_int_equal(kvd_rng_below(&r, 1), 0);
-    /* Chi-square of 7 cells, 6 degrees of freedom: 99.99 % of draws are below 27.9. */
+    /* Chi-square of 7 cells has 6 degrees of freedom; 99.99 % of draws are below 27.9. */
     enum { N = 70000 };
     double cell[7] = {0}, chi2 = 0;
     for (int i = 0; i < N; i++) {
@@ -67,8 +68,8 @@ static void test_below(void **state)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
     /*
-     * With n just above half the range, a biased method prefers the lower third, which the mean
-     * shows.
+     * If n is just above half the range, a biased method would prefer the lower third, which the
+     * mean would show.
      */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;

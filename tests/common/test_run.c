@@ -1,5 +1,6 @@
 /*
- * Tests of common/run: the command line in shell quotes, content hashes, interruption, exit status.
+ * Tests of a run's provenance (common/run): the command line in shell quotes, hashes of input
+ * files, interruption, and exit status.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -50,7 +51,7 @@ static void test_command_line_is_quoted(void **state)
     assert_string_equal(run.command_line,
                         "kvdim-collect 'a b.txt' 'it'\\''s' '' '$HOME' plain-1.0,2:3 'x;y' "
                         "'new\nline' '\"q\"'");
-    /* A shell splits the quoted command line into the original words. */
+    /* A shell must split the quoted command line into the original words. */
     char command[512], words[512] = "";
     (void)snprintf(command, sizeof command, "set -- %s; printf '%%s|' \"$@\"", run.command_line);
     FILE *shell = popen(command, "r");
@@ -73,7 +74,7 @@ static void test_command_line_is_quoted(void **state)
     kvd_run_release(&run);
 }
 
-/* The XXH3-128 of no bytes is a published constant. */
+/* The hash XXH3-128 of no bytes is a published constant. */
 static void test_inputs(void **state)
 {
     (void)state;
@@ -86,7 +87,7 @@ static void test_inputs(void **state)
     assert_string_equal(run.inputs[1].made_by, "");
     assert_int_equal(strlen(run.inputs[1].hash), 37);
     assert_string_not_equal(run.inputs[1].hash, run.inputs[0].hash);
-    /* The file is larger than one read block. */
+    /* This file is larger than one block that is read at once. */
     char *big = calloc(1, 3 << 20);
     assert_non_null(big);
     assert_int_equal(kvd_run_add_input(&run, put("big", big, 3 << 20), &err), 0);
@@ -123,7 +124,7 @@ static void test_folder_hash(void **state)
     folder_hash(changed, &more);
     assert_string_not_equal(first, changed);
     put("text", "hello\n", 6);
-    /* A folder in which a file has another name gets another hash. */
+    /* If a file in a folder gets another name, the folder's hash must change. */
     char from[128], to[128];
     (void)snprintf(from, sizeof from, "%s/text", folder);
     (void)snprintf(to, sizeof to, "%s/text2", folder);
@@ -132,7 +133,7 @@ static void test_folder_hash(void **state)
     assert_string_not_equal(first, changed);
     assert_int_equal(bytes, more);
     assert_int_equal(rename(to, from), 0);
-    /* Folders inside a checkpoint's folder are ignored. */
+    /* Folders inside a checkpoint's folder must be ignored. */
     (void)snprintf(to, sizeof to, "%s/inner", folder);
     assert_int_equal(mkdir(to, 0700), 0);
     folder_hash(again, &more);

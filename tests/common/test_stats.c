@@ -1,4 +1,7 @@
-/* Tests of common/stats: known results, and how often intervals contain the truth. */
+/*
+ * Tests of statistics (common/stats): known results, and how often intervals contain the true
+ * value.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +30,7 @@ static void test_known_answers(void **state)
     near(kvd_cv(x, 8), sqrt(32.0 / 7) / 5);
     near(kvd_stddev(x, 1), 0);
     near(kvd_mad(x, 8), 0.5);
-    /* Equal numbers far from zero have standard deviation 0. */
+    /* Equal numbers far from zero must have standard deviation 0. */
     const double c[] = {1e9 + 0.5, 1e9 + 0.5, 1e9 + 0.5};
     near(kvd_stddev(c, 3), 0);
     const double u[] = {3, 1, 2, 4};
@@ -58,12 +61,12 @@ static void test_bootstrap_shape(void **state)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /* If every cluster has one ratio, the interval is a point. */
+    /* If every cluster has the same ratio, the interval must be a point. */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
     near(v.hi, 0.5);
-    /* Too few clusters: the ratio without an interval. */
+    /* With too few clusters, there must be a ratio without an interval. */
     for (size_t n = 1; n < N; n++) {
         assert_int_equal(kvd_bootstrap_ratio(num, den, n, 200, 1, &v, &err), 0);
         near(v.value, 0.5);
@@ -80,8 +83,8 @@ static void test_bootstrap_shape(void **state)
 }
 
 /*
- * Clusters of unequal size whose tokens share a level: the interval must contain the truth in about
- * 95 of 100 cases.
+ * Clusters have unequal sizes, and their tokens are correlated. The interval must contain the true
+ * value in about 95 of 100 cases.
  */
 static void test_bootstrap_coverage(void **state)
 {
@@ -105,8 +108,8 @@ static void test_bootstrap_coverage(void **state)
 }
 
 /*
- * The result is the mean over strata, whatever their sizes. One stratum equals the plain bootstrap.
- * Draws stay within strata.
+ * The result must be the mean over strata, whatever their sizes. One stratum must equal the plain
+ * bootstrap. Resampling must stay within strata.
  */
 static void test_bootstrap_strata(void **state)
 {

@@ -1,8 +1,8 @@
 /*
- * Compares two GPUs with one GPU, for methods that store data per KV head: logits of every output
- * token and the bytes held. The data (ranges of kvquant, projections of palu) differ from head to
- * head, so a head that used another head's data would change the logits. The distance between one
- * and two GPUs must be small against the distance between the method and no method.
+ * Compares two GPUs with one GPU for methods that store data per KV head: logits of every emitted
+ * token, and the bytes held. These data (ranges of kvquant, projections of palu) differ from head
+ * to head, so a head that used another head's data would change the logits. The distance between
+ * one and two GPUs must be small compared with the method's own effect.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void report(int ok, const char *name, const char *detail)
 }
 
 typedef struct {
-    float *logits; /* [outputs][vocab] logits of emitted tokens */
+    float *logits; /* logits of emitted tokens, [outputs][vocab] */
     double held[HELD];
     size_t n_held;
 } outcome;
@@ -103,8 +103,8 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
 }
 
 /*
- * Returns the median distance between rows of logits. The median ignores the few rows that a tie
- * changes.
+ * Returns the median relative distance between the logits x and `want` over emitted tokens. The
+ * median ignores the few tokens that a tie changes.
  */
 static double off(const load *l, const float *x, const float *want)
 {
@@ -126,10 +126,10 @@ static double held_off(const outcome *a, const outcome *b)
 }
 
 /*
- * Compares a method on one and on two GPUs. `rounding` is the distance between them without a
- * method, as two GPUs add in another order. Codes and choices of tokens near a tie amplify it, up
- * to a quarter of the method's effect. Using another head's data would change the logits as much as
- * the method does.
+ * Compares a method on one and on two GPUs. `none` has the logits without a method, `rounding` the
+ * distance between one and two GPUs without a method, which add in different orders. Quantisation
+ * and choices of tokens amplify rounding, up to a quarter of the method's effect. Using another
+ * head's data would change the logits as much as the method does.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {

@@ -1,7 +1,8 @@
 /*
- * Tests of engine/engine_cpu. Its logits are compared with the plain forward pass on whole
- * sequences (every family, ragged batches, prompts in pieces, slots used again), and with a plan
- * with the cache that kvdim-eval scores.
+ * Tests of the CPU's serving engine (engine/engine_cpu). Its logits are compared with the plain
+ * forward pass over whole sequences, for every model family, requests of unequal length, prompts in
+ * pieces, and slots that are used again. With compressed caches, the forward pass uses the cache
+ * that kvdim-eval scores.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -26,15 +27,15 @@
 enum { REQUESTS = 5, PAGE = 64 };
 
 #define NAME(x) x
-static const double bar = 2e-5; /* largest accepted relative Frobenius distance of logits */
+static const double bar = 2e-5;
 
 typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
     /*
-     * Index of the first token of each request in `id`. The last output token of a request is not
-     * counted, because it never enters the cache.
+     * Index of the first token of each request in `id`. The last output token of a request is left
+     * out, because it never enters the cache.
      */
     size_t offset[REQUESTS + 1];
     size_t longest; /* tokens of the longest request, including the last output token */
@@ -52,7 +53,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* some requests are long enough for longrope's factors for long sequences */
+        /* Some requests are long enough for longrope's factors for long sequences. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -81,8 +82,8 @@ static void close_texts(texts *t)
 }
 
 /*
- * Computes the expected logits by the forward pass over whole sequences, with the KV cache of the
- * plan.
+ * Computes the expected logits by the forward pass over whole sequences, with the KV cache that
+ * `plan` compresses.
  */
 static void forward(texts *t, const kvd_plan *plan)
 {
@@ -118,8 +119,9 @@ static uint32_t best(const float *x, size_t n)
 }
 
 /*
- * Compares the logits of an iteration's rows with those of the forward pass. Adds the squared
- * distance to `*error` and the squared norm to `*square`, and returns the number of rows.
+ * Compares the logits of the tokens in an iteration with those of the forward pass. Adds the
+ * squared distance to `*error` and the squared norm to `*square`. Returns the number of compared
+ * tokens.
  */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
@@ -149,10 +151,10 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Serves all requests with the batcher and the engine, and returns the distance of the logits from
- * the expected ones. Each step is fed the token of the text instead of the emitted one. If `pages`
- * is not 0, the cache has this number of pages, a request reserves only the pages it uses, and
- * `*preempted` counts the preempted requests, which are computed again.
+ * Serves all requests with the batcher and the engine. Returns the relative distance of the logits
+ * from the expected ones. Each step is fed the token of the text instead of the emitted one. If
+ * `pages` is not 0, the cache has this number of pages, and a request reserves only the pages it
+ * uses. `*preempted` receives the number of preempted requests, which are computed again.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -249,8 +251,8 @@ static void test_families(void **unused)
 }
 
 /*
- * Fills `dims` with attention head widths that differ from head to head. K or V of one head keeps
- * all dimensions.
+ * Makes projections whose kept dimensions differ from head to head. K or V of one head keeps all
+ * dimensions.
  */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
@@ -323,7 +325,7 @@ static void test_types_of_the_cache(void **unused)
 
 /*
  * A layer with sliding-window attention must store only the tokens in its window, and the engine
- * must count only these bytes.
+ * must count only their bytes.
  */
 static void test_window_is_what_is_held(void **unused)
 {
@@ -350,15 +352,15 @@ static void test_window_is_what_is_held(void **unused)
 }
 
 /*
- * Tests plans that the engine runs row by row (evicted tokens, codes, cut dimensions, and
- * combinations) against the cache of whole sequences with the same prompt.
+ * Compares methods that the engine computes token by token (eviction, quantisation, removed
+ * dimensions, and combinations) with the cache of whole sequences with the same prompt.
  *
- * Both passes do the same arithmetic: with float32 products summed in float64 their logits agree to
- * the last bit. The kernels of SGEMM add the products of a row in another order if the batch is
- * smaller, and a number close to a border between two codes may then get the other code. With
- * OpenBLAS's Haswell kernels this happens to zipcache (2.0e-4) and gear (7.1e-5), while h2o is off
- * by 4e-7. A wrong plan is off by more than 4e-3: zipcache with blocks of 21 tokens by 2.2e-2, with
- * a share of 0.58 by 7.5e-3, kivi with a residual of 48 tokens by 4.2e-3.
+ * Both do the same arithmetic. With float32 products summed in float64 their logits are equal bit
+ * for bit. SGEMM may add the products of a row in another order if the batch is smaller, and a
+ * number close to a border between two codes may then get the other code. With OpenBLAS's Haswell
+ * kernels the distance is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. A wrong method has
+ * more than 4e-3: zipcache with blocks of 21 tokens 2.2e-2, with share=0.58 7.5e-3, kivi with
+ * residual=48 4.2e-3.
  */
 static void test_plans_row_by_row(void **unused)
 {
@@ -408,8 +410,8 @@ static void test_plans_row_by_row(void **unused)
 
 /*
  * Requests that are preempted and computed again must get the logits of the forward pass. With a
- * plan that compresses prompts only the number of served tokens is checked: a request that enters
- * again has a longer prompt, so its logits may differ.
+ * method that compresses prompts, only the number of served tokens is checked: a request that
+ * enters again has a longer prompt, so its logits may differ.
  */
 static void test_preempted_requests(void **unused)
 {
@@ -503,7 +505,7 @@ static void test_facts(void **unused)
     assert_int_equal((size_t)cut.bytes_per_token, 2 * kept);
     assert_int_equal(whole.pages, 2 * ((t.longest + PAGE - 1) / PAGE));
     assert_int_equal((size_t)cut.cache_bytes, 2 * kept * PAGE * cut.pages);
-    /* the rotation of V is multiplied into the weights, so the cut W_V and W_O are narrower */
+    /* The rotation of V is multiplied into the weights, so the cut W_V and W_O take fewer bytes. */
     assert_true(cut.weight_bytes < whole.weight_bytes);
     assert_true(cut.peak_bytes > cut.weight_bytes + cut.cache_bytes);
     kvd_dims_release(&dims);
@@ -526,7 +528,7 @@ static void test_refusals(void **unused)
     kvd_slice slice = {.slot = 0, .n = 4, .emits = 1};
     kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = 4};
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), 0);
-    slice.before = 3; /* wrong: the slot of the batch holds 4 tokens */
+    slice.before = 3; /* wrong, because the slot holds 4 tokens */
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "which holds 4"));
     slice.before = 4;

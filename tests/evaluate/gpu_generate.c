@@ -1,10 +1,12 @@
 /*
- * Tests of generation on a GPU (evaluate/generate), compared with generation on the CPU in float32:
- * tokens of free-running answers with forced tokens between them, log probabilities along the CPU's
- * tokens, and the bits that every sequence holds, for methods of every axis on kvdim-6m with random
- * bases. A token may differ where the CPU's logits of the two tokens are nearer than a stated
- * margin; codes and choices of tokens can change by rounding, so their margin is wider. On two and
- * four GPUs all results must equal those of one.
+ * Tests of text generation on a GPU (evaluate/generate), compared with generation on the CPU in
+ * float32, for methods of every kind on kvdim-6m with random rotations. Compared are the tokens of
+ * generated answers with forced tokens between them, the log probabilities along the CPU's tokens,
+ * and the cache bits of every sequence.
+ *
+ * A token may differ if the CPU's log probabilities of the two tokens are closer than a margin. The
+ * margin is wider for methods that quantise or choose tokens, because rounding can change their
+ * decisions. On two and four GPUs all results must equal those of one.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -144,8 +146,8 @@ typedef struct {
 } outcome;
 
 /*
- * Generates answers. Where `forced` has a token, it is fed instead of the generated one. If
- * `scores` is true, also fills the log probabilities. Returns false on failure.
+ * Generates answers. If `forced` has a token at a position, this token is fed instead of the
+ * generated one. If `scores` is true, also computes log probabilities. Returns false on failure.
  */
 static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
                      outcome *o, kvd_err *err)
@@ -163,10 +165,10 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
 
 /* Largest accepted differences between GPU and CPU for one kind of method. */
 typedef struct {
-    double margin;    /* log p of the CPU's token less that of the GPU's at a difference */
-    double log_p;     /* mean distance of log p along the CPU's tokens */
-    double bits;      /* relative difference of the bits held; 0: must be equal */
-    size_t sequences; /* sequences whose tokens differ */
+    double margin; /* at a token that differs: log p of the CPU's token less log p of the GPU's */
+    double log_p;  /* mean difference of log p along the CPU's tokens */
+    double bits;   /* relative difference of the cache bits; 0: must be equal */
+    size_t sequences; /* number of sequences whose tokens differ */
 } limits;
 
 typedef struct {
@@ -175,7 +177,7 @@ typedef struct {
     bool account;
 } difference;
 
-/* Compares the tokens of freely generated answers up to the first difference in each sequence. */
+/* Compares the tokens of freely generated answers, up to the first difference in each sequence. */
 static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome *want,
                          const outcome *got, difference *d)
 {
@@ -209,10 +211,7 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     }
 }
 
-/*
- * Compares log probabilities along equal tokens, and the bits that the caches of the sequences
- * hold.
- */
+/* Compares the log probabilities along equal tokens, and the cache bits of the sequences. */
 static void compare_forced(const outcome *want, const outcome *got, difference *d)
 {
     for (size_t i = 0; i < PLACES; i++) {
@@ -278,8 +277,8 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
 /* ---- answers that end before their maximum length ---- */
 
 /*
- * Ends the answer of every sequence early, after 5 to 7 tokens. In every second sequence the last
- * token is not fed. Used as the `ended` callback of kvd_continuations.
+ * `ended` callback of kvd_continuations that ends the answer of every sequence after 5 to 7 tokens.
+ * In every second sequence the last token is not fed.
  */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -350,8 +349,8 @@ typedef struct {
 } many;
 
 /*
- * Generates answers to every prompt six times in one call, more sequences than the engine and the
- * row-by-row path can run at once.
+ * Generates answers to every prompt six times in one call. These are more sequences than can run at
+ * once.
  */
 static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, many *out)
 {
@@ -418,14 +417,14 @@ static void compare_several(void)
 /* ---- list of methods, and all comparisons ---- */
 
 /*
- * Compares GPU and CPU for all methods. If `quick` is true, compares only methods of two axes, for
- * tools such as compute-sanitizer that slow the device down.
+ * Compares GPU and CPU for all methods. If `quick` is true, only for two kinds of methods, for
+ * tools such as compute-sanitizer that slow the GPU down.
  */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
 {
     /*
-     * Methods. `smooth` is false if tokens may differ because the method codes numbers or chooses
-     * tokens, which rounding can change.
+     * Methods. `smooth` is false for methods that quantise or choose tokens, because rounding can
+     * then change tokens.
      */
     static const struct {
         const char *text;
@@ -479,7 +478,11 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, bool quick)
     kvd_generator_free(gpu);
 }
 
-/* usage: gpu_generate [quick]: quick: fewer methods, for compute-sanitizer */
+/*
+ * usage: gpu_generate [quick]
+ *
+ * quick: fewer methods, for compute-sanitizer
+ */
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -1,7 +1,8 @@
 /*
- * Tests of kvd_gpu_quality_add, compared with kvd_quality_add: vocabularies of 1 to 262144 tokens,
- * rows of several sequences, ties, extreme values, rows that are nearly equal, refused input and
- * its messages. Ends with the bandwidth on large pieces.
+ * Tests of quality statistics on the GPU (kvd_gpu_quality_add), compared with kvd_quality_add on
+ * the CPU: vocabularies of 1 to 262144 tokens, tokens of several sequences, ties, extreme logits,
+ * nearly equal logits, and refused input with its messages. Ends with the memory bandwidth on large
+ * inputs.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,12 +26,12 @@ static void verdict(int good, const char *name, const char *detail)
 }
 
 /*
- * Rows of logits, of the compressed and of the uncompressed model, with the token that each row
- * should predict and its sequence.
+ * Logits of n tokens, by the compressed and by the uncompressed model (`reference`), with the next
+ * token and the sequence of each.
  */
 typedef struct {
     size_t n, vocab;
-    float *logits, *reference; /* on the host */
+    float *logits, *reference; /* host arrays [n][vocab] */
     uint32_t *target;
     int *sequence;
 } rows;
@@ -71,8 +72,8 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
 }
 
 /*
- * Adds rows to the quality statistics on the CPU, one at a time, because the device sums in that
- * order.
+ * Adds the tokens to the quality statistics on the CPU, one call per token, because the GPU sums in
+ * that order.
  */
 static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
                   kvd_err *err)
@@ -179,7 +180,7 @@ static void ties_and_extremes(void)
             u[j] = floorf(u[j]);
             v[j] = floorf(v[j]);
         }
-        /* chooses a target token among those that share the largest logit */
+        /* Chooses a next token among those that share the largest logit. */
         for (size_t j = 0, best = 0; j < x.vocab; j++)
             if (u[j] > u[best] || (u[j] == u[best] && i % 3 == 0 && j % 2)) {
                 best = j;
@@ -211,7 +212,7 @@ static void against_itself(void)
     rows_free(&x);
 }
 
-/* Checks that device and CPU refuse the rows with equal messages. */
+/* Checks that GPU and CPU refuse the logits with equal messages. */
 static void refused(const char *name, rows *x)
 {
     kvd_quality q[SEQUENCES] = {{0}};
@@ -230,7 +231,10 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /* row 13 is not scored, but a NaN in it must be refused nevertheless */
+    /*
+     * Token 13 does not count in the statistics, but a NaN in its logits must be refused
+     * nevertheless.
+     */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;
@@ -289,7 +293,11 @@ static void rate(size_t n, size_t vocab)
     rows_free(&x);
 }
 
-/* usage: gpu_quality [small]: small: without the bandwidth measurement, for a sanitizer */
+/*
+ * usage: gpu_quality [small]
+ *
+ * small: without the bandwidth measurement, for a sanitizer
+ */
 int main(int argc, char **argv)
 {
     int n_devices = 0;

@@ -1,5 +1,5 @@
 /*
- * Tests of benchmark items: their prompts must be those of the benchmarks' own code
+ * Tests of benchmark items. Their prompts must be those of the benchmarks' own code
  * (tests/oracle/make_benchmark_prompts.py). Also tests how prompts that are too long are cut, and
  * how several questions follow each other in one sequence.
  */
@@ -73,7 +73,7 @@ static void prompts_as_the_authors(void **state)
                              item->turn[0].answer_prefix) > 0);
         if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
             fail_msg("%s: '%s'", item->task, prompt);
-        /* The context must end where the document ends, so that a question can follow it. */
+        /* The context must end with the document, so that a question can follow it. */
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);
@@ -91,7 +91,7 @@ static void prompts_as_the_authors(void **state)
 
 /*
  * Compares InfiniteBench prompts with the authors' code, for tasks whose prompt depends on the
- * item: the name of a function, or the kind of number asked for in a list.
+ * item: the name of a function, or the kind of number to find in a list.
  */
 static void infinitebench_as_the_authors(void **state)
 {
@@ -126,7 +126,7 @@ static void infinitebench_as_the_authors(void **state)
 }
 
 /*
- * GSM8K prompts must be those of lm-evaluation-harness, and the solved examples before the question
+ * GSM8K prompts must be those of lm-evaluation-harness. The solved examples before the question
  * must be the item's context.
  */
 static void shots_as_the_harness(void **state)
@@ -181,8 +181,8 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
 }
 
 /*
- * A prompt that is too long must be cut as in LongBench, which keeps the first and the last half of
- * the tokens that fit. The question is in the last half.
+ * A prompt that is too long must be cut in its middle, as in LongBench: the first and the last half
+ * of the tokens that fit are kept. The question is in the last half.
  */
 static void the_middle_is_cut(void **state)
 {
@@ -236,8 +236,8 @@ static void the_middle_is_cut(void **state)
 }
 
 /*
- * If the turns of an item share one sequence, each question must follow the previous answer. If
- * they are separate sequences, each must repeat the context.
+ * If the questions of an item share one sequence, each must follow the previous answer. If they are
+ * separate sequences, each must repeat the context.
  */
 static void turns_follow_or_stand_apart(void **state)
 {
@@ -245,7 +245,7 @@ static void turns_follow_or_stand_apart(void **state)
     json_t *const item =
         json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "context", "Max is a dog.", "multi_turns",
                   "input", "Who?", "answer", "Max", "input", "What is he?", "answer", "dog");
-    enum { NEW = 150 }; /* maximum tokens of an answer of scbench_kv */
+    enum { NEW = 150 };
     kvd_benchmark b;
     kvd_benchmark_run r;
     kvd_ids second;
@@ -275,8 +275,8 @@ static void turns_follow_or_stand_apart(void **state)
 
 /*
  * A chat template must enclose the context and every question, without a second BOS token. White
- * space at the ends of the user's text is removed, and the answer prefix follows the assistant's
- * header.
+ * space at the ends of the user's text must be removed, and the answer prefix must follow the
+ * assistant's header.
  */
 static void chat_around_turns(void **state)
 {
@@ -295,7 +295,7 @@ static void chat_around_turns(void **state)
     json_t *const item = json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "context",
                                    " \n Max is a dog.", "multi_turns", "input", "Who? ", "answer",
                                    "Max", "input", "And he?\n", "answer", "dog");
-    enum { NEW = 150 }; /* maximum tokens of an answer of scbench_kv */
+    enum { NEW = 150 };
     const kvd_benchmark_run_settings s = {
         .max_len = 1000, .generator = {.max_tokens = 512}, .chat = &chat};
     kvd_benchmark_run_settings split = s, apart = s, unknown = s;

@@ -1,6 +1,6 @@
 /*
- * Tests of evaluate/evaluate, attention_error and error_scan on a small random checkpoint: sums,
- * checks of input, and shortcuts.
+ * Tests of the evaluation of methods (evaluate/evaluate, attention_error, error_scan) on a small
+ * random checkpoint: sums, checks of input, and shortcuts.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -50,7 +50,7 @@ static int teardown(void **state)
     kvd_corpus_close(corpus);
     kvd_checkpoint_close(checkpoint);
     unlink(path);
-    strcpy(strrchr(path, '.'), ".tok.bin"); /* tokenizer next to the checkpoint */
+    strcpy(strrchr(path, '.'), ".tok.bin"); /* the tokenizer file in the checkpoint's folder */
     unlink(path);
     return 0;
 }
@@ -120,8 +120,8 @@ static void test_none_is_the_reference(void **state)
 }
 
 /*
- * The sums of an evaluation must not depend on the batch size, on whether the reference rows are
- * kept, or on how many compression choices are evaluated at once.
+ * The results must not depend on the batch size, on whether the uncompressed model's results are
+ * kept, or on how many methods are evaluated in one call.
  */
 static void test_ways_to_the_same_sums(void **state)
 {
@@ -171,8 +171,8 @@ static size_t nothing_to_spare(const kvd_model_runner *r)
 }
 
 /*
- * If the reference rows do not fit into memory, they must be computed again, and the result must
- * say so.
+ * If the uncompressed model's results do not fit into memory, they must be computed again, and the
+ * result must say so.
  */
 static void test_reference_that_does_not_fit(void **state)
 {
@@ -247,7 +247,7 @@ static void test_full_rank_guard(void **state)
                                                 &error, &err),
                          0);
         assert_true(error < 1e-4);
-        /* A small error in one matrix of one head must be detected. */
+        /* A small error in one projection of one head must be detected. */
         d.head[3].b_v[5] += 0.05f;
         assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, 1e-3, &error, &err), -1);
         assert_non_null(strstr(err.msg, "at full width changes logits by"));
@@ -262,7 +262,7 @@ static void test_guards_of_points(void **state)
     kvd_err err = {""};
     bench b;
     open_bench(&b, TOKENS, false);
-    /* a choice that names a method but compresses nothing */
+    /* A choice that names a method but compresses nothing must be refused. */
     kvd_choice idle = {.method = "zack", .overall_p = 0.5, .plan = {.type = KVD_F32}};
     assert_int_equal(kvd_evaluate(&b.e, &idle, 1, 0, false, NULL, &err), -1);
     assert_string_equal(
@@ -270,7 +270,7 @@ static void test_guards_of_points(void **state)
         "method 'zack', overall p 0.5000: every prediction is bit for bit the uncompressed "
         "one, so nothing was compressed");
     kvd_choice_release(&idle);
-    /* a method whose numbers overflow, in a float32 and in a float16 cache */
+    /* A method whose numbers overflow must be refused, in a float32 and in a float16 cache. */
     for (int i = 0; i < 2; i++) {
         kvd_dims d;
         build(&d, &kvd_dims_zack, 0.5);
@@ -301,8 +301,9 @@ typedef struct {
 } outcome;
 
 /*
- * Evaluates one method on sequences with prompts into `*o`. If `shortcuts` is true, the runner may
- * skip passes whose result it knows, such as the uncompressed pass over prompts.
+ * Evaluates the method `name` on sequences with prompts into `*o`. If `shortcuts` is true, the
+ * evaluation may skip forward passes whose result it knows, such as that of the uncompressed model
+ * over prompts.
  */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
@@ -324,7 +325,7 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    /* the second evaluation uses the reference rows kept by the first */
+    /* The second evaluation uses the uncompressed model's results that the first one kept. */
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
             kvd_choice_release(&o->c);
@@ -365,8 +366,8 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
         /*
-         * In layers that store every row unchanged, the attention error is rounding alone, which
-         * may differ between the two runs.
+         * In layers that store everything unchanged, the attention error is rounding alone, which
+         * may differ between the two evaluations.
          */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
@@ -390,8 +391,8 @@ static void drop_outcome(outcome *o)
 }
 
 /*
- * Evaluations that run each prompt once and continue after it must give the results of whole runs:
- * in one batch and in several, with room to keep the prompts' rows of all tokens, and without.
+ * If each prompt is run once and continued, the results must be those of whole runs: in one batch
+ * and in several, and with and without room to keep the prompts' activations of all tokens.
  */
 static void test_prompts_run_once(void **state)
 {
@@ -418,9 +419,7 @@ static void test_prompts_run_once(void **state)
         }
 }
 
-/*
- * If a method changes nothing, its run is skipped. The result must equal that of a run bit for bit.
- */
+/* A method that changes nothing is not run. Its result must equal that of a run bit for bit. */
 static void test_none_is_not_run(void **state)
 {
     (void)state;
@@ -437,7 +436,7 @@ static void test_none_is_not_run(void **state)
     }
 }
 
-/* Number of rows whose logits were computed. */
+/* Number of tokens whose logits were computed. */
 static size_t logit_rows;
 static int (*real_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
 static int count_logits(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err)
@@ -485,13 +484,15 @@ static void test_attention_error_by_hand(void **state)
     assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
     assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
     /*
-     * Attention outputs: head 0 should be (3,4),(0,0) and is (3,1),(0,5); head 1 should be
-     * (0,2),(0,-2) and is (1,2),(0,-3).
+     * Attention outputs of two tokens. Head 0: expected (3,4), (0,0); actual (3,1), (0,5). Head 1:
+     * expected (0,2), (0,-2); actual (1,2), (0,-3).
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
-    assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12); /* (0 + 3/4) / 2 */
-    assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);  /* (0 + 1/2) / 2 */
+    /* Mean over 2 tokens: (0 + 3/4) / 2. */
+    assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
+    /* Mean over 2 tokens: (0 + 1/2) / 2. */
+    assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
     assert_true(fabs(zdc - 0.3125) < 1e-12 && zeros == 4);
@@ -526,7 +527,7 @@ static void test_error_scan(void **state)
     assert_true(positive > 60);
     /*
      * Computes one entry of the error table by a whole evaluation: V of layer 1, KV head 0, cut to
-     * width 8.
+     * 8 dimensions.
      */
     kvd_dims d;
     assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
@@ -537,8 +538,8 @@ static void test_error_scan(void **state)
     kvd_choice_release(&c);
     kvd_dims_release(&d);
     /*
-     * If memory holds only one unit of work, the units are computed one at a time and must give the
-     * same table.
+     * If memory is short, the entries of the table are computed one at a time. The table must be
+     * the same.
      */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;

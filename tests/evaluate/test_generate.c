@@ -1,6 +1,6 @@
 /*
- * Tests of generation with a compressed cache. With method `none` each token must be the argmax of
- * a forward pass over all tokens so far, also where longrope's factors change. With another method,
+ * Tests of text generation with a compressed cache. Without a method, each token must be the argmax
+ * of a forward pass over all tokens so far, also when longrope's factors change. With a method,
  * each token must be the prediction of a pass over the whole sequence with the same prompt and the
  * method's cache. The uncompressed model is also compared with Transformers.
  */
@@ -64,8 +64,8 @@ static int read_ids(kvd_err *err)
 }
 
 /*
- * Writes a calibration file with noise rows in the model's shape. Any calibration data will do,
- * because both sides of each comparison use it.
+ * Writes a file of random calibration data in the model's shape. Any data will do, because both
+ * sides of each comparison use it.
  */
 static int make_calibration(kvd_err *err)
 {
@@ -91,7 +91,7 @@ static int set_up(void **state)
     config = kvd_checkpoint_config(checkpoint);
     hidden = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *hidden);
     logits = malloc((size_t)LONGEST * (size_t)config->vocab_size * sizeof *logits);
-    /* room for two of the three sequences at a time */
+    /* There is room for two of the three sequences at a time. */
     const kvd_generator_spec spec = {.max_tokens = 2 * LONGEST, .max_len = LONGEST};
     generator = kvd_generator_new(checkpoint, &spec, &err);
     forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
@@ -126,7 +126,6 @@ static size_t argmax(const float *x)
     return best;
 }
 
-/* Returns the log probability of token j given the logits x. */
 static double log_p(const float *x, size_t j)
 {
     const double top = (double)x[argmax(x)];
@@ -189,17 +188,17 @@ static void none_is_repeated_full_passes(void **state)
             assert_int_equal(token[end[s] + j], whole[n + j]);
         }
     }
-    /* Every row after a prompt, except that of the last token, is one step of every KV head. */
+    /* Every token after a prompt, except the last, is one step of every KV head. */
     assert_int_equal(account.rows,
                      PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
 /*
- * With longrope each token must be the argmax of a forward pass over the tokens so far. RoPE's
- * factors change when a text outgrows the original length, here 32, so the library then computes
- * the cache again. Cases of text lengths before and after generation: below 32, across it, from
- * just below to the first long length, and above it.
+ * With longrope, each token must be the argmax of a forward pass over the tokens so far. RoPE's
+ * factors change when a text exceeds the original length, here 32 tokens, so the cache must then be
+ * computed again. The texts stay below 32 tokens, cross that length, reach the first length above
+ * it, or begin above it.
  */
 static void longrope_follows_the_text(void **state)
 {
@@ -262,8 +261,8 @@ static void longrope_follows_the_text(void **state)
 }
 
 /*
- * Compares generation under a method with a forward pass over the whole sequence. `tolerance` is
- * that of log probabilities, which differ if rounding moves a value to another code.
+ * Compares generation under the method `text` with a forward pass over the whole sequence.
+ * `tolerance` is that of log probabilities, which differ if rounding changes a quantised number.
  */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
@@ -292,7 +291,10 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     if (kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token, .log_p = p}, NULL, NULL,
                      NULL, &err))
         fail_msg("%s: %s", text, err.msg);
-    /* If the generator is forced along the tokens it chose, it must predict them again. */
+    /*
+     * If generation is forced along the tokens that it chose, it must predict the same tokens
+     * again.
+     */
     c.forced = token;
     if (kvd_generate(generator, &plan, &c,
                      &(kvd_continued){.token = again, .log_p = q, .rank = rank}, NULL, NULL, NULL,
@@ -393,7 +395,10 @@ static void codes_are_the_whole_sequence(void **state)
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
 
-/* Reads the comma-separated numbers of one line of the file that the oracle script wrote. */
+/*
+ * Reads a line of comma-separated numbers from the file that the reference script wrote. Returns
+ * their number.
+ */
 static size_t read_line(FILE *f, double *x, size_t most)
 {
     char line[2000];
@@ -454,8 +459,8 @@ static void none_is_transformers(void **state)
 }
 
 /*
- * Rows that do not continue the cached sequence must be refused: a cache that lost or repeated a
- * row would silently give other results.
+ * Tokens that do not continue the cached sequence must be refused. A cache that lost or repeated a
+ * token would otherwise give wrong results silently.
  */
 static void rows_that_do_not_follow(void **state)
 {
@@ -482,7 +487,7 @@ static void rows_that_do_not_follow(void **state)
     start = LONGEST - 2;
     assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
     assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
-    /* Several rows after the prompt in one call must equal one row at a time. */
+    /* Several tokens after the prompt in one call must give the results of one token at a time. */
     float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     assert_non_null(one);
     for (size_t t = 0; t < 4; t++) {
@@ -508,9 +513,9 @@ static void rows_that_do_not_follow(void **state)
 }
 
 /*
- * Ends an answer of sequence 1 with its second token, and one of sequence 2 with its first. For
- * these tokens returns seen[PROMPTS]: 1 if the token is fed, 2 if not. Used as the `ended`
- * callback.
+ * `ended` callback that ends an answer of sequence 1 with its second token, and one of sequence 2
+ * with its first. seen[s] counts the tokens of sequence s. seen[PROMPTS] is returned at the end of
+ * an answer: 1 if its last token is fed to the model, 2 if not.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -522,10 +527,10 @@ static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *toke
 }
 
 /*
- * Tests two questions with answers on one cache: a question of forced tokens, an answer that may
- * end early, a second question, a second answer. A run without an early end, forced along all
- * tokens that were fed, must give the same next tokens. `ended` is 1 if the token that ends an
- * answer is fed, 2 if the next forced token replaces it.
+ * Tests two questions and answers on one cache: a question of forced tokens, an answer that may end
+ * early, a second question, a second answer. A run that is forced along all tokens that were fed
+ * must predict the same tokens. `ended` is 1 if the token that ends an answer is fed, 2 if the next
+ * forced token replaces it.
  */
 static void check_questions(size_t ended)
 {
@@ -605,9 +610,7 @@ static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_accoun
     return 0;
 }
 
-/*
- * Generates the sequences that are not in `done`, one sequence in a group, and records the results.
- */
+/* Generates the sequences that are not marked in `done`, and records the results. */
 static void divide(const kvd_generator_spec *spec, const bool *done, divided *d)
 {
     kvd_err err = {""};
@@ -635,8 +638,8 @@ static void assert_same(const divided *a, const divided *b)
 }
 
 /*
- * Several workers must give the results of one. Threads take the place of GPUs: three workers for
- * three sequences, then two workers, of which one computes two sequences.
+ * Several workers must give the results of one. Threads take the place of GPUs here: three workers
+ * for three sequences, then two workers, one of which computes two sequences.
  */
 static void several_workers_are_one(void **state)
 {
@@ -658,7 +661,7 @@ static void parts_are_the_whole(void **state)
     static divided one, part, both;
     const bool done[] = {false, true, false};
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    /* The results of a sequence that was done before must not be overwritten. */
+    /* The results of a sequence that was already done must not be overwritten. */
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
         both.token[i] = 7;
     divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);
@@ -682,7 +685,9 @@ static void parts_are_the_whole(void **state)
 }
 
 #ifdef KVD_CUDA
-/* Returns the reason why the CUDA engine cannot generate under a method, or "" if it can. */
+/*
+ * Returns the reason why the CUDA engine cannot generate under the method `text`, or "" if it can.
+ */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];
@@ -711,7 +716,8 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
 }
 
 /*
- * If the CUDA engine does not support a model or method, generation must use the row-by-row path.
+ * If the CUDA engine does not support a model or method, generation must compute token by token
+ * without the engine.
  */
 static void paths_on_a_gpu(void **state)
 {
@@ -738,8 +744,8 @@ static void paths_on_a_gpu(void **state)
             fail_msg("%s in the engine", rows[i]);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
     /*
-     * Codes of keys before RoPE are not supported if norms of Q and K come between the projection
-     * and RoPE.
+     * Methods that quantise keys before RoPE are not supported if the model normalises Q and K
+     * between projection and RoPE.
      */
     kvd_config normed = *config;
     normed.qk_norm = true;

@@ -1,7 +1,7 @@
 /*
- * Tests of the cache of latent attention (DeepSeek), which stores one latent row per token in place
- * of K and V: its bytes per token, generation compared with a pass over the whole sequence, and the
- * methods it refuses.
+ * Tests of the cache of latent attention (DeepSeek models), which stores one latent vector per
+ * token in place of K and V: its bytes per token, generation compared with a forward pass over the
+ * whole sequence, and the methods that it refuses.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -51,7 +51,7 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
 }
 
 /*
- * Runs one sequence of LONGEST tokens with the cache of `plan` and returns its logits, which the
+ * Runs one sequence of LONGEST tokens with the cache of `plan`. Returns its logits, which the
  * caller frees.
  */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
@@ -88,7 +88,10 @@ static size_t argmax(const float *x, size_t n)
     return best;
 }
 
-/* Under each method, generation must give the predictions of a pass over the whole sequence. */
+/*
+ * Under each method, generation must give the predictions of a forward pass over the whole
+ * sequence.
+ */
 static void test_generation(void **state)
 {
     (void)state;
@@ -164,8 +167,8 @@ static void test_bytes(void **state)
         kvd_plan_close(&plan);
 
         /*
-         * A method that keeps 11 cache entries stores the same latent row for each of them as
-         * without a method.
+         * A method that keeps 11 tokens must store the same latent vector for each of them as the
+         * uncompressed cache.
          */
         assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
         free(whole_pass(checkpoint, &plan, id, &got));
@@ -177,7 +180,10 @@ static void test_bytes(void **state)
     }
 }
 
-/* Methods that change keys and values separately must be refused with one line that says why. */
+/*
+ * Methods that change keys and values separately must be refused with a one-line message that says
+ * why.
+ */
 static void test_refused(void **state)
 {
     (void)state;

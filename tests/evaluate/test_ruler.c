@@ -1,6 +1,7 @@
 /*
- * RULER's tasks: the words of the prompts, sizes and shapes equal those of RULER's own scripts
- * (tests/oracle/make_ruler.py), and needles, answers, lengths and seeds are as documented.
+ * Tests of RULER's tasks. The words of the prompts, their sizes and forms must equal those of
+ * RULER's own scripts (tests/oracle/make_ruler.py). Needles, answers, lengths and seeds must be as
+ * documented.
  */
 #include <ctype.h>
 #include <jansson.h>
@@ -49,7 +50,7 @@ static size_t task_number(const char *name)
 }
 
 /*
- * Returns settings that generate `items` items of the task `name`, or of all tasks if it is NULL.
+ * Returns settings that generate `items` items of the task `name`, or of every task if it is NULL.
  */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
@@ -124,7 +125,7 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Returns the shape of text [n], in which random words are replaced. The caller frees it. */
+/* Returns text [n] with random words replaced as put_shape does. The caller frees it. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -144,7 +145,7 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* Distinct shapes of the lines of one prompt, sorted by strcmp. */
+/* Distinct lines of one prompt, with random words replaced, sorted by strcmp. */
 typedef struct {
     char *line[64];
     size_t n;
@@ -155,7 +156,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Adds the shape of text [n] to the list unless the list has it already. */
+/* Adds text [n], with random words replaced, to the list unless the list has it already. */
 static void add_shape(shapes *s, const char *text, size_t n)
 {
     char *const shape = shape_of(text, n);
@@ -169,8 +170,8 @@ static void add_shape(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Adds the shapes of the needles in a line of the essay: the sentences hidden in it that hold the
- * answer.
+ * Adds the needles in a line of the essay, with random words replaced. Needles are the hidden
+ * sentences that contain the answer.
  */
 static void add_needles(shapes *s, const char *text, size_t n)
 {
@@ -183,9 +184,9 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the shapes of the lines of a prompt. Of the essay only the needles count, of the list of
- * task cwe (common words) its beginning, and of task fwe (frequent words) the sentences before the
- * coded text.
+ * Collects the distinct lines of a prompt, with random words replaced. Of the essay only the
+ * needles count, of the word list of task cwe (common words) its beginning, and of task fwe
+ * (frequent words) the sentences before the coded text.
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -226,7 +227,7 @@ static void compare_shapes(const char *task, const char *ours, const char *ruler
     }
 }
 
-/* Returns the number of list words, needles, assignments, or coded words that a prompt contains. */
+/* Returns the number of list words, needles, assignments, or coded words in a prompt. */
 static size_t pieces(const char *task, const char *prompt)
 {
     return !strcmp(task, "vt")    ? count(prompt, "VAR ")
@@ -251,10 +252,10 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Compares the lengths of prompts with those of RULER's scripts. The longest of our prompts must
- * have at least 96 % of the tokens of RULER's longest, and our mean may be below RULER's by at most
- * one step of RULER's search: 500 words of the essay, 25 needles, 25 lines of noise, or 1/32 of the
- * coded text. In the essay the longest prompt may be one step shorter.
+ * Compares the lengths of prompts with those of RULER's scripts. Our longest prompt must have at
+ * least 96 % of the tokens of RULER's longest. Our mean may be below RULER's by at most one step of
+ * RULER's search: 500 words of the essay, 25 needles, 25 lines of noise, or 1/32 of the coded text.
+ * In the essay the longest prompt may be one step shorter.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -446,7 +447,7 @@ static void common_words_are_common(void **state)
         kvd_benchmark b;
         make(&b, &s);
         for (size_t i = 0; i < b.n; i++) {
-            /* skips the list of the solved example, which comes first */
+            /* The list of the solved example comes first and is skipped. */
             char *const list = strdup(strstr(strstr(b.item[i].context, "\n1. ") + 1, "\n1. "));
             char *const *const common = b.item[i].turn[0].reference;
             size_t words = 0, seen_common = 0;
@@ -500,7 +501,7 @@ static void frequent_words_are_frequent(void **state)
 
 /* ---- random seeds and files of items ---- */
 
-/* Returns the number of leading items that two benchmarks have in common. */
+/* Returns the number of leading items that are equal in two benchmarks. */
 static size_t common_items(const kvd_benchmark *a, const kvd_benchmark *b)
 {
     size_t i = 0;

@@ -1,7 +1,7 @@
 /*
- * Tests of evaluate/target, which finds the strongest compression that keeps a given share of
- * accuracy: crossings of the target computed from samples, and the search on a known function.
- * test_kvdim_eval.sh runs the search of the program.
+ * Tests of the search for the strongest compression that keeps a given fraction of the accuracy
+ * (evaluate/target): the compression at which samples fall below the target, and the search on a
+ * known function. test_kvdim_eval.sh runs the search of the program.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -15,8 +15,8 @@
 #include "evaluate/target.h"
 
 /*
- * Makes a sample at compression x with the given share of accuracy and its interval. It saves x / 2
- * of the bytes.
+ * Makes a sample at compression x: the fraction of the accuracy that remains, and its interval. The
+ * sample saves x / 2 of the bytes.
  */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
@@ -44,8 +44,8 @@ static void test_monotone(void **state)
 }
 
 /*
- * If the share of accuracy is not monotone, the first sample that misses the target must count, and
- * a later one that keeps it must be reported.
+ * If accuracy does not fall monotonically, the first sample that misses the target counts. A later
+ * sample that keeps it must be reported.
  */
 static void test_not_monotone(void **state)
 {
@@ -89,9 +89,9 @@ static void test_never_missed_and_no_interval(void **state)
 /* ---- search on a function with a known answer ---- */
 
 typedef struct {
-    double miss;  /* the share of accuracy falls below 0.99 beyond this x */
-    double grain; /* settings are multiples of this */
-    double dip;   /* setting that misses the target although later ones keep it; -1: none */
+    double miss;  /* compression x beyond which less than 0.99 of the accuracy remains */
+    double grain; /* compressions are multiples of this */
+    double dip;   /* compression that misses the target although larger ones keep it; -1: none */
     size_t measured;
     double last[128];
 } known;
@@ -111,12 +111,12 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     double x;
     place(ctx, wanted, &x, err);
     for (size_t i = 0; i < k->measured; i++)
-        assert_true(fabs(k->last[i] - x) > 1e-9); /* no setting may be measured twice */
+        assert_true(fabs(k->last[i] - x) > 1e-9); /* no compression may be measured twice */
     k->last[k->measured++] = x;
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* of two texts, one crosses the target later and one earlier than both together */
+    /* One of two texts falls below the target later and the other earlier than both together. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -145,7 +145,10 @@ static void test_search_ends_at_the_crossing(void **state)
     }
 }
 
-/* With only eight settings the answer must be one of them, and none may be measured twice. */
+/*
+ * With only eight possible compressions, the answer must be one of them, and none may be measured
+ * twice.
+ */
 static void test_search_on_few_settings(void **state)
 {
     (void)state;
@@ -166,7 +169,10 @@ static void test_search_on_few_settings(void **state)
     }
 }
 
-/* The crossing of each single text must be found as precisely as that of all texts together. */
+/*
+ * The compression at which each single text falls below the target must be found as precisely as
+ * that of all texts together.
+ */
 static void test_search_of_texts(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * Tests of evaluate/target_difference, which compares the compression at which two methods cross a
- * target accuracy: crossings computed by hand, noise that both methods share and that must cancel,
- * and how often intervals contain the true difference.
+ * Tests of the difference between the compressions at which two methods fall below a target
+ * accuracy (evaluate/target_difference): values computed by hand, noise that both methods share and
+ * that must cancel, and how often intervals contain the true difference.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -23,9 +23,10 @@ static void test_crossing_by_hand(void **state)
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
     assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) <
-                1e-15); /* interpolated from a share of 1 at p = 0; the first miss counts */
+                1e-15); /* interpolated from accuracy 1 at p = 0; the first miss counts */
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
-    assert_true(kvd_target_crossing(p, at, 3, 0.99) == 0.4); /* kept exactly at 0.4, then missed */
+    /* The target is kept exactly at p = 0.4 and missed at p = 0.6. */
+    assert_true(kvd_target_crossing(p, at, 3, 0.99) == 0.4);
     assert_true(fabs(kvd_target_crossing(p, back, 3, 0.99) - (0.2 + 0.2 * 0.02 / 0.025)) < 1e-15);
     assert_true(kvd_target_crossing(p, falls, 3, 1) == 0.2);
 }
@@ -33,9 +34,8 @@ static void test_crossing_by_hand(void **state)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates the number of right predictions of each sequence for two methods at each removal rate
- * p. The shares fall linearly with p, b half as fast as a, with noise per sequence that both
- * methods have in common.
+ * Simulates the right predictions of each sequence for two methods at each removal rate p. Accuracy
+ * falls linearly with p, for b half as fast as for a. Both methods share noise per sequence.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
@@ -52,8 +52,8 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
 }
 
 /*
- * Methods a and b truly cross the target 0.98 at p = 0.2 and 0.4. The shares are linear in p, so
- * interpolating between the points is exact.
+ * Methods a and b truly fall below the target 0.98 at p = 0.2 and 0.4. Accuracy is linear in p, so
+ * interpolation between the measured p is exact.
  */
 static void test_pairing_and_coverage(void **state)
 {

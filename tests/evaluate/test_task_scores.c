@@ -1,7 +1,7 @@
 /*
  * Compares scores of answers with those of the benchmarks' own code
- * (tests/oracle/make_task_scores.py and make_infinitebench.py), and tests which references the
- * metrics refuse.
+ * (tests/oracle/make_task_scores.py and make_infinitebench.py), and tests which reference answers
+ * the metrics refuse.
  */
 #include <jansson.h>
 #include <math.h>
@@ -103,7 +103,7 @@ static void refusals(void **state)
         {KVD_METRIC_NUMBER, &key, "metric number needs '#### N' at the end of the reference"},
         {KVD_METRIC_NUMBER, &result, "metric number needs '#### N' at the end of the reference"},
         /*
-         * An empty reference is part of every answer and would give every method 100 %, so it is
+         * An empty reference answer is part of every answer and would score 100 %, so it must be
          * refused.
          */
         {KVD_METRIC_MATCH_ALL, &empty, "metric match-all needs a reference that is not empty"},

@@ -1,6 +1,6 @@
 /*
- * Tests of the scores of text, compared with Google's rouge-score and rapidfuzz
- * (tests/oracle/make_text_scores.py), and their defining properties.
+ * Tests of text similarity scores, compared with Google's rouge-score and rapidfuzz
+ * (tests/oracle/make_text_scores.py), and of their defining properties.
  */
 #include <jansson.h>
 #include <math.h>
@@ -58,8 +58,8 @@ static double similarity(const char *a, size_t n, const char *b, size_t m)
 }
 
 /*
- * Similarity of random bytes must be symmetric and 1 only for equal texts. The edit distance that
- * it is computed from must obey the triangle inequality d(a, c) <= d(a, b) + d(b, c).
+ * The similarity of random bytes must be symmetric, and 1 only for equal texts. The edit distance
+ * that it is computed from must obey the triangle inequality d(a, c) <= d(a, b) + d(b, c).
  */
 static void distances_of_bytes(void **state)
 {

@@ -1,7 +1,8 @@
 /*
- * Tests of export/: a model with folded weights computes what the cut heads compute, in every
- * family and every layout of tensors; tensors that are not folded stay bit for bit; files appear
- * whole or not at all.
+ * Tests of exporting a checkpoint whose weights contain the projections of a method (export/). In
+ * every model family and layout of tensors, the exported model must compute what the model with cut
+ * heads computes. Tensors that are not changed must stay bit for bit, and files must appear whole
+ * or not at all.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -28,7 +29,8 @@
 enum { TOKENS = 37 };
 static const double bar =
     /*
-     * largest accepted relative Frobenius distance of logits, as between our pass and Transformers
+     * Largest accepted relative Frobenius distance of logits: that between our forward pass and
+     * Transformers.
      */
     2e-5;
 
@@ -58,7 +60,7 @@ static kvd_checkpoint *open_model(const char *path)
     return c;
 }
 
-/* ---- folding of one matrix ---- */
+/* ---- projection multiplied into one matrix ---- */
 
 static void random_floats(kvd_rng *r, float *x, size_t n)
 {
@@ -66,7 +68,10 @@ static void random_floats(kvd_rng *r, float *x, size_t n)
         x[i] = (float)kvd_rng_normal(r);
 }
 
-/* Compares with sums in plain loops, with widths from 1 to d. */
+/*
+ * Compares the multiplication of a projection into one weight matrix with plain loops, for 1 to d
+ * kept dimensions.
+ */
 static void test_fold(void **state)
 {
     (void)state;
@@ -91,7 +96,7 @@ static void test_fold(void **state)
                 assert_true(fabs(sum - (double)w[i * COLS + j]) <= 1e-6 * (1 + fabs(sum)));
                 assert_true(i < m || w[i * COLS + j] == 0);
             }
-        /* Folds the second of three heads; here a is B [m][D]. */
+        /* Multiplies into the second of three heads. Here a is the matrix B [m][D]. */
         kvd_fold_columns(D, m, a, ROWS, LD, o + D, scratch);
         for (size_t i = 0; i < ROWS; i++)
             for (size_t j = 0; j < LD; j++) {
@@ -105,7 +110,7 @@ static void test_fold(void **state)
     free(scratch);
 }
 
-/* ---- folding in every model family ---- */
+/* ---- export of every model family ---- */
 
 static float *logits_of(const kvd_checkpoint *c, kvd_attention *hook)
 {
@@ -160,8 +165,8 @@ static double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Makes the dims of a method with artificial bases. Widths differ from head to head or, if `full`,
- * all equal d_head.
+ * Makes random projections of a method. Kept dimensions differ from head to head or, if `full`, all
+ * equal d_head.
  */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
@@ -183,7 +188,10 @@ static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_m
     kvd_spectrum_release(&s);
 }
 
-/* Writes checkpoint c with `dims` folded into folder `out`. */
+/*
+ * Writes checkpoint c, with the projections `dims` multiplied into its weights, to the folder
+ * `out`.
+ */
 static int export_to(const kvd_checkpoint *c, const kvd_dims *dims, const kvd_dtype *dtype,
                      kvd_err *err)
 {
@@ -224,7 +232,9 @@ static void test_family(void **state)
         make_dims(&dims, config, methods[i % 2], full);
         must(export_to(c, &dims, &f32, &err), &err);
         kvd_checkpoint *const folded = open_model(out);
-        /* Tensors of MXFP4 blocks are copied unchanged, so the dtype must be equal. */
+        /*
+         * The export copies tensors of MXFP4 blocks unchanged, so their number type must be equal.
+         */
         assert_string_equal(kvd_checkpoint_dtype(folded),
                             strcmp(name, "gpt-oss-mxfp4") ? "f32" : "mxfp4");
         float *const want = full ? NULL : cut_logits(c, &dims), *const got = dense_logits(folded);
@@ -232,7 +242,7 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        if (!full) /* ensures that the comparison above can fail */
+        if (!full) /* shows that the comparison above can fail */
             assert_true(distance(got, whole, n) > 1e-2);
         free(want);
         free(got);
@@ -258,8 +268,8 @@ static bool may_change(const kvd_config *c, const char *name)
 }
 
 /*
- * Checks that names, dtypes and shapes of all files, and every byte of tensors that are not folded,
- * are unchanged.
+ * Checks that the names, number types and shapes of all tensors, and every byte of the tensors that
+ * the export does not change, are equal in a and b.
  */
 static void assert_rest_is_same(const kvd_checkpoint *a, const kvd_checkpoint *b)
 {
@@ -312,7 +322,7 @@ static void test_rest_stays(void **state)
     kvd_dims_release(&dims);
 }
 
-/* Shards stay shards with their names, and their index passes the checks of our reader. */
+/* Shards must stay shards with their names, and their index must pass the checks of our reader. */
 static void test_shards(void **state)
 {
     (void)state;
@@ -329,8 +339,8 @@ static void test_shards(void **state)
 }
 
 /*
- * A checkpoint like the published OPT, whose tensor names lack the base name of the family, keeps
- * its names.
+ * The published OPT checkpoints have tensor names without the prefix of the family. The export must
+ * keep such names.
  */
 static void test_names_without_base(void **state)
 {
@@ -345,7 +355,7 @@ static void test_names_without_base(void **state)
     const void **const data = calloc(n, sizeof *data);
     size_t *const bytes = calloc(n, sizeof *bytes);
     assert_true(spec && data && bytes);
-    for (size_t i = 0; i < n; i++) { /* sorted by name and of one dtype, so the order stays */
+    for (size_t i = 0; i < n; i++) { /* names stay sorted without their prefix */
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);
         spec[i].name += BASE;
@@ -412,7 +422,8 @@ static void test_refuses(void **state)
     must(make_checkpoint(made, &spec, &err), &err);
     kvd_checkpoint *c = open_model(made);
     kvd_config bare = *kvd_checkpoint_config(c);
-    bare.positions = KVD_POSITIONS_LEARNED; /* without RoPE, make_dims leaves no side whole */
+    /* Without RoPE, make_dims cuts both Q/K and V of every head. */
+    bare.positions = KVD_POSITIONS_LEARNED;
     make_dims(&dims, &bare, &kvd_dims_zack, false);
     assert_int_equal(kvd_folded_list_make(&list, c, &dims, &err), -1);
     assert_string_equal(
@@ -420,7 +431,10 @@ static void test_refuses(void **state)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /* A number that float16 cannot hold is an error that names it, and no folder is left. */
+    /*
+     * A number that float16 cannot represent must be an error that names it, and no folder may be
+     * left.
+     */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];
@@ -435,7 +449,7 @@ static void test_refuses(void **state)
     out[strlen(out) - strlen(".partial")] = '\0';
     kvd_checkpoint_close(c);
 
-    /* Exporting weights that are not in safetensors files must fail. */
+    /* Weights that are not in safetensors files must be refused. */
     char bin[80];
     (void)snprintf(bin, sizeof bin, "%s/made.bin", place);
     must(make_llama2c(bin, &spec, &err), &err);

@@ -1,6 +1,6 @@
 /*
- * Tests of formats/activations, formats/model_info and collect/dump: written data read back, and
- * bad data are refused.
+ * Tests of files of recorded Q, K and V (formats/activations, formats/model_info, collect/dump):
+ * written data must be read back, and bad data refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -39,13 +39,16 @@ static int heads_of(int x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
 }
 
-/* Returns the values of tensor x of a layer, [token][head][dim]. */
+/* Returns the values of tensor x (such as K) of a layer for n tokens: [token][head][dim]. */
 static float *tensor(int x, int layer, size_t n)
 {
     return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
 }
 
-/* Writes all layers of the model in batches of the given sizes, then tokens and weights. */
+/*
+ * Writes all layers of the model in batches of the given numbers of tokens, and then the token ids
+ * and weights.
+ */
 static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
 {
     kvd_err err = {""};
@@ -168,7 +171,7 @@ static void test_comes_back(void **state)
         }
 }
 
-/* An interrupted run that is resumed gives the file of an uninterrupted run. */
+/* An interrupted run that is resumed must give the file of an uninterrupted run. */
 static void test_reopen(void **state)
 {
     (void)state;
@@ -181,7 +184,7 @@ static void test_reopen(void **state)
     fill(&a, before, 2);
     assert_int_equal(kvd_h5_sync(&a.file, &err), 0);
     kvd_activations_abandon(&a, true);
-    /* no file of that name exists yet */
+    /* No complete file exists yet, only the interrupted one. */
     assert_int_equal(kvd_activations_open(&a, path, &err), -1);
 
     if (kvd_activations_reopen(&a, path, &fixture_run, &err))
@@ -231,7 +234,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     free(v);
 }
 
-/* A value that overflows the dtype is an error and is not stored as infinity. */
+/* A value that overflows the number type must be an error, not infinity in the file. */
 static void test_overflow(void **state)
 {
     (void)state;
@@ -336,7 +339,10 @@ static void test_refuses_wrong_shapes(void **state)
     refused(path, ": /tokens/position has length 38 on axis 0, should have 37");
 }
 
-/* Removes the checksums, as in a file of a program that writes none; rows are then not verified. */
+/*
+ * Removes the checksums, as in the file of a program that writes none. Reading then verifies
+ * nothing.
+ */
 static const char *without_checksums(const char *path)
 {
     const hid_t f = edit(path);
@@ -453,7 +459,7 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     H5Fclose(f);
 }
 
-/* Flips one bit of row `row` of layer 1 and one head. A second call restores it. */
+/* Flips one bit of token `row` of layer 1 and one head. A second call restores it. */
 static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
 {
     const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);
@@ -470,10 +476,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/*
- * Makes a file with rows of 150 tokens, written out of order in batches that end within checksum
- * blocks.
- */
+/* Makes a file of 150 tokens, written out of order in batches that end within checksum blocks. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };
@@ -499,7 +502,7 @@ static const char *made_long(void)
                                      0);
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w, &err), 0);
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err),
-                         0); /* writes these rows again, as a resumed run does */
+                         0); /* writes these tokens again, as a resumed run does */
     }
     assert_int_equal(
         kvd_activations_put_tokens(&a, 0, LONG, token, token + LONG, token + 2 * LONG, &err), 0);
@@ -540,7 +543,7 @@ static void test_checksums(void **state)
     flip(path, "/v", 1, 70);
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
-    /* A whole block is verified, also if the damaged row itself is not requested. */
+    /* A whole checksum block is verified, also if the damaged token itself is not requested. */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 127, 2, "/v layer 1 head 1 tokens 64 to 127");

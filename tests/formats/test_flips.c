@@ -1,6 +1,6 @@
 /*
- * Tests of the readers of all large schemas on complete files with one flipped bit. The reader must
- * fail, or return the original data because no value uses that bit.
+ * Tests of the readers of all large file schemas on complete files with one flipped bit. The reader
+ * must fail, or return the original data because no value uses that bit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,7 +73,7 @@ static void mix_model(const kvd_model_info *m)
 
 static int read_rows(kvd_activations *a, kvd_x x, int layer, int head)
 {
-    enum { PIECE = 77 }; /* a piece that ends within the rows of one checksum */
+    enum { PIECE = 77 }; /* tokens read at once; they end within a checksum block */
     static float rows[PIECE * 8];
     for (size_t t = 0; t < a->n_tokens; t += PIECE) {
         const size_t n = a->n_tokens - t < PIECE ? a->n_tokens - t : PIECE;
@@ -247,7 +247,8 @@ static void make_spectrum(void)
     dump_plan p;
     kvd_h5 f;
     dump_plan_init(&p, N, 1);
-    p.a.model.d_head = 32; /* large enough that the bases do not fit into an object header */
+    /* Large enough that the rotations do not fit into an HDF5 object header. */
+    p.a.model.d_head = 32;
     kvd_spectrum s = {.model = p.a.model, .n_tokens = N, .seq_len = N, .n_layers = 2};
     s.model.n_layers = 2;
     s.model.n_kv_heads = s.model.n_heads;
@@ -316,7 +317,7 @@ static void flip(int (*reader)(void), const char *message)
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&rng) * 8 * (double)n);
-        /* skips zeros, which fill most of the space that HDF5 leaves unused */
+        /* Skips zero bytes, which fill most of the space that HDF5 leaves unused. */
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
         store(data, n);

@@ -1,4 +1,7 @@
-/* Tests of formats/jct: lengths from which on a method is faster than none. */
+/*
+ * Tests of break-even lengths (formats/jct): prompt or output lengths from which on a method's job
+ * completion time (JCT) is below that of the uncompressed cache.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +47,7 @@ static void test_break_even(void **unused)
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
-    /* Rows are out of order, with rows of another batch and output between them. */
+    /* The lines are out of order, with a line of another batch size between them. */
     add(r, "none", 1, 400, 8, 4);
     add(r, "none", 1, 100, 8, 1);
     add(r, "zack", 1, 100, 8, 1.5);
@@ -53,24 +56,29 @@ static void test_break_even(void **unused)
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
     /*
-     * JCT of none: 1, 2, 4; of zack: 1.5, 2.5, 3. At length 200 zack loses 0.5 s, at 400 it wins 1
-     * s, so it breaks even one third of the way.
+     * Job completion times at prompt lengths 100, 200, 400: uncompressed 1, 2, 4 s; zack 1.5, 2.5,
+     * 3 s. At length 200 zack is 0.5 s slower, at 400 it is 1 s faster, so it breaks even one third
+     * of the way.
      */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
-    /* measured at one output length, where it loses */
+    /* At the only output length that was measured, the method is slower. */
     assert_true(isnan(kvd_jct_break_even(r, 2, true)));
-    near(kvd_jct_break_even(r, 4, true), 8); /* measured at one output length, where it wins */
+    /* At the only output length measured, the method is faster. */
+    near(kvd_jct_break_even(r, 4, true), 8);
     assert_true(kvd_jct_first_of_lengths(r, 2, false));
     assert_false(kvd_jct_first_of_lengths(r, 4, false));
     assert_int_equal(kvd_jct_uncompressed(r, 4), 0);
-    /* A method that wins at the shortest length, and one that loses again at the longest length. */
+    /*
+     * A method that is faster at the shortest length, and one that is slower again at the longest
+     * length.
+     */
     add(r, "h2o", 1, 100, 8, 0.9);
     add(r, "h2o", 1, 200, 8, 1.9);
     near(kvd_jct_break_even(r, 7, false), 100);
     add(r, "h2o", 1, 400, 8, 4.5);
     assert_true(isnan(kvd_jct_break_even(r, 7, false)));
-    /* There is no row of none to compare with. */
+    /* There is no line of the uncompressed cache to compare with. */
     add(r, "kivi", 3, 100, 8, 1);
     assert_true(isnan(kvd_jct_break_even(r, 10, false)));
     assert_true(kvd_jct_uncompressed(r, 10) == SIZE_MAX);
@@ -94,30 +102,33 @@ static void test_noise(void **unused)
     assert_non_null(r);
     for (int i = 1; i <= 4; i++)
         add_runs(r, "none", 100 * i, i - 0.05, i, i + 0.05);
-    /* The method loses clearly at one length and wins clearly at the next. */
+    /* The method is clearly slower at one length and clearly faster at the next. */
     add_runs(r, "zack", 100, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /* One run of length 400 was slower than none. */
+    /* One of the runs at length 400 was slower than the uncompressed cache. */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /* The spread that counts may be that of none. */
+    /* The larger spread may be that of the uncompressed cache. */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
-    /* Noise at lengths below the last losing length does not count; at that length it does. */
+    /*
+     * The spread of times between runs counts at the longest length at which the method is slower,
+     * and above it, but not at shorter lengths.
+     */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
     assert_false(kvd_jct_break_even_noise(r, 9, false, &noise));
     add_runs(r, "h2o", 300, 2.9, 3.1, 3.3);
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
-    /* With a single run, or in files without the runs' times, the spread is unknown. */
+    /* With a single run, or in files without the times of runs, the spread is unknown. */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));

@@ -1,6 +1,7 @@
 /*
- * Tests of formats/moments, collect/accumulate and collect/state: sums are right, can be added,
- * read back, and continue after an interruption.
+ * Tests of second moments (Gram matrices X^T X) of Q, K, V and weights (formats/moments,
+ * collect/accumulate, collect/state): sums must be right, can be added, must be read back, and
+ * continue after an interruption.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -83,7 +84,7 @@ static void make(kvd_moments *m, bool has_pre)
     add(m, 0, N, 100, 2);
 }
 
-/* Compares with the definition, sum over rows of x_i x_j, in long double. */
+/* Compares with the definition, the sum over tokens of x_i x_j, in long double. */
 static void test_definition(void **state)
 {
     (void)state;
@@ -177,7 +178,7 @@ static void test_comes_back(void **state)
     }
 }
 
-/* The moments of two halves add up to the moments of the whole. */
+/* The second moments of two halves of a text must add up to those of the whole text. */
 static void test_add(void **state)
 {
     (void)state;
@@ -286,7 +287,7 @@ static void test_hostile_files(void **state)
     m.first_layer = FIRST;
     m.has_pre = false;
     double *q_pre = m.gram[KVD_G_Q_PRE];
-    m.gram[KVD_G_Q_PRE] = m.gram[KVD_G_Q]; /* Q before RoPE without K before RoPE */
+    m.gram[KVD_G_Q_PRE] = m.gram[KVD_G_Q]; /* Q before RoPE without K before RoPE must be refused */
     refuse_file(&m, "/gram/k_pre");
     m.gram[KVD_G_Q_PRE] = q_pre;
     kvd_moments_release(&m);
@@ -361,7 +362,7 @@ static void test_state(void **state)
     assert_int_equal(t.n_sequences, 5);
     assert_int_equal(t.n_tokens, 80);
     assert_string_equal(t.run_id, "0123");
-    add(&back, 0, 0, 1, 1); /* sums of weights are not in the state; they are computed again */
+    add(&back, 0, 0, 1, 1); /* sums of weights are not in the state file; they are computed again */
     assert_same_sums(&m, &back);
 
     make_key(&other, "one", 256);
@@ -377,7 +378,7 @@ static void test_state(void **state)
     kvd_moments_release(&back);
 }
 
-/* Changing or removing any byte of the state is detected. */
+/* A changed or removed byte of the state must be detected. */
 static void test_damaged_state(void **state)
 {
     (void)state;

@@ -1,4 +1,7 @@
-/* Tests of formats/rows: tables read back by kvdim and by h5py, and malformed files. */
+/*
+ * Tests of tables of results (formats/rows): they must be read back by kvdim and by h5py, and
+ * malformed files refused.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,7 +55,7 @@ static void write_table(int n)
     for (int i = 0; i < n; i++) {
         assert_int_equal(kvd_rows_begin(r, &err), 0);
         if (i == 1)
-            continue; /* a row with all defaults */
+            continue; /* this line of the table has the default in every column */
         kvd_rows_text(r, "method", "short");
         kvd_rows_text(r, "method",
                       i % 2 ? "gr\xc3\xb6\xc3\x9f"
@@ -71,7 +74,7 @@ static void write_table(int n)
 static void test_round_trip(void **state)
 {
     (void)state;
-    enum { N = 100 }; /* more rows than the first allocation holds */
+    enum { N = 100 }; /* more lines than the first allocation holds */
     kvd_err err = {""};
     kvd_h5 f;
     write_table(N);
@@ -144,7 +147,10 @@ static void test_no_rows(void **state)
     kvd_rows_free(r);
 }
 
-/* Writes a file whose `column` has another length, or a file without /rows. */
+/*
+ * Writes a file in which `column` has another length, or a file without /rows. Reading it must
+ * fail.
+ */
 static void test_refuses(void **state)
 {
     (void)state;
@@ -172,7 +178,7 @@ static void test_refuses(void **state)
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    /* The file also has raw samples, of higher rank than the columns. */
+    /* The file also has raw samples, whose rank is higher than that of the columns. */
     assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);
@@ -185,7 +191,7 @@ static void test_refuses(void **state)
     kvd_h5_close(&f, false);
 }
 
-/* Appends row 1 of a table that was read to a fresh one; the copies must equal what was written. */
+/* Copies line 1 of a table that was read into a new table. The copy must equal what was written. */
 static void test_samples(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
 /*
- * Tests of formats/spectrum, formats/rates and formats/error_table: written data read back, derived
- * values agree with their definitions, and inconsistent files are refused with the name and the
- * place.
+ * Tests of files of singular values and rotations (formats/spectrum), of kept dimensions per head
+ * (formats/rates), and of errors by head and number of kept dimensions (formats/error_table).
+ * Written data must be read back, derived values must agree with their definitions, and
+ * inconsistent files must be refused with a message that names the file and the dataset.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -90,7 +91,9 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
-                /* left = 2 O and right = O / 2, so left right^T is the identity */
+                /*
+                 * left = 2 O and right = O / 2 with O orthogonal, so left right^T is the identity.
+                 */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -156,13 +159,17 @@ static void test_derived(void **state)
     assert_int_equal(kvd_h5_read_finite(&f, "/qk/mean_sigma_normalised", 1, &dim, normalised, &err),
                      0);
     assert_int_equal(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err), 0);
-    /* largest values 4, 8, 8, 12 (scales 1, 2, 2, 3): mean 8, sample deviation sqrt(32 / 3) */
+    /*
+     * The largest singular values are 4, 8, 8, 12 (scales 1, 2, 2, 3): mean 8, sample deviation
+     * sqrt(32 / 3).
+     */
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14); /* divided by sqrt(25 rows) */
+        /* Divided by the square root of 25 rows. */
+        assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
-    double entropy = 0; /* energies 16, 9, 4, 1 of 30, at any scale */
+    double entropy = 0; /* energies are 16, 9, 4 and 1 of 30, at any scale */
     for (int i = 1; i <= 4; i++)
         entropy -= i * i / 30.0 * log(i * i / 30.0);
     for (size_t i = 0; i < L * H; i++)
@@ -244,7 +251,7 @@ static void test_lies_are_refused(void **state)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "method is 'qr', none of svd, tsqr, gram"));
     strcpy(s.method, "tsqr");
-    /* contradicts the shape of the datasets: no read beyond the end may happen */
+    /* d_head contradicts the shape of the datasets. Nothing may be read beyond their end. */
     s.model.d_head = 5;
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -267,7 +274,7 @@ static void test_shape_must_fit_the_model(void **state)
     make(&s, KVD_SHARED);
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
     assert_int_equal(kvd_spectrum_write(&f, &s, &err), 0);
-    s.model.n_kv_heads = 4; /* simulates a /model of another file */
+    s.model.n_kv_heads = 4; /* simulates a /model group of another file */
     assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
     assert_int_equal(kvd_model_info_write(&f, &s.model, &err), 0);
     assert_int_equal(kvd_h5_finish(&f, &err), 0);
@@ -278,7 +285,8 @@ static void test_shape_must_fit_the_model(void **state)
 }
 
 /*
- * If there are fewer tokens than dimensions, left right^T is a projection, and the file is valid.
+ * If there are fewer tokens than dimensions, left right^T is a projection, and the file must be
+ * accepted.
  */
 static void test_balanced_bases_of_few_tokens(void **state)
 {
@@ -324,7 +332,7 @@ static void test_bases_hash(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* ---- rates and error tables ---- */
+/* ---- files of kept dimensions and of errors ---- */
 
 static void assert_rates_refused(const kvd_rates *r, const char *why)
 {
@@ -382,7 +390,10 @@ static void test_rates(void **state)
                                 L * H * sizeof(int32_t));
     kvd_rates_release(&back);
 
-    /* Refuses widths outside 1 .. d_head, and a p that does not follow from the widths. */
+    /*
+     * Kept dimensions outside 1 .. d_head must be refused, and a removed fraction p that does not
+     * follow from them.
+     */
     w[1].kept[1][2] = 5;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
     assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
@@ -420,8 +431,8 @@ static void test_rates(void **state)
     r.pair[0] = KVD_PAIR_QK;
 
     /*
-     * Changes a padded width in the complete file, so that it no longer equals the width rounded
-     * up.
+     * Changes a padded number of dimensions in the complete file, so that it is no longer the kept
+     * number rounded up.
      */
     r.table_p[r.n_table - 1] = 1;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
@@ -502,7 +513,7 @@ static void test_error_table(void **state)
     assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bvw/error[0][1][1] is -0.001, below 0"));
 
-    /* A file written before bases_hash existed is read, and its hash is "". */
+    /* A file that was written before bases_hash existed must be read, with "" as the hash. */
     error[L * H * 3 + 4] = -1e-9;
     kvd_h5 f;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err), 0);
@@ -525,7 +536,7 @@ static void test_foreign_file(void **state)
     assert_int_equal(kvd_rates_load(&r, path, &err), -1);
     assert_non_null(strstr(err.msg, "x.h5"));
     assert_non_null(strstr(err.msg, "rates"));
-    /* Truncates the file at every quarter. */
+    /* Truncates the file to one, two and three quarters. */
     for (int i = 1; i < 4; i++) {
         assert_int_equal(save(&s, &err), 0);
         FILE *f = fopen(path, "rb");

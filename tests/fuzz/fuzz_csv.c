@@ -1,6 +1,6 @@
 /*
- * Fuzzer of common/csv on arbitrary bytes: fields are within the text, and a written file reads
- * back unchanged.
+ * Fuzzer of common/csv: in arbitrary bytes, fields must be within the text, and a written file must
+ * be read back unchanged.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    FILE *copy; /* copy of the rows; NULL in the second pass */
+    FILE *copy; /* receives a copy of the rows; NULL in the second pass, which reads the copy */
     bool has_head;
     size_t rows, bytes;
     uint64_t sum;
@@ -46,7 +46,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /* A first row prevents a byte order mark of the second row from being skipped. */
+    /*
+     * A header line, so that a byte order mark in the first row is not skipped when the copy is
+     * read.
+     */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -54,7 +57,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) {
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
-        /* A row of one empty field is written as an empty line, which is not a row. */
+        /*
+         * The number of rows is not compared: a row of one empty field is written as an empty line,
+         * which is not a row.
+         */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();
     }

@@ -1,6 +1,6 @@
 /*
- * Fuzzer: any bytes as a GGUF file are refused, or every tensor is within the file and readable,
- * and every id of the tokenizer has a text.
+ * Fuzzer: arbitrary bytes as a GGUF file must be refused. Otherwise every tensor must be within the
+ * file and readable, and every id of the tokenizer must have a text.
  */
 #include <stddef.h>
 #include <stdint.h>

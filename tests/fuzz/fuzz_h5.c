@@ -1,6 +1,6 @@
 /*
- * Fuzzer: opens and reads an arbitrary file. HDF5 may fail in any way inside the child process that
- * reads the file first; this process must continue.
+ * Fuzzer: opens and reads an arbitrary HDF5 file. HDF5 may fail in any way inside the child process
+ * that checks the file first; this process must continue.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 const char *__asan_default_options(void);
 
-/* Allocations of absurd size must fail as malloc does, not end the process. */
+/* Allocations of absurd size must fail as in malloc instead of ending the process. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

@@ -1,6 +1,6 @@
 /*
- * Fuzzer: any bytes as a request trace are refused, or give requests with rising times and lengths
- * in range.
+ * Fuzzer: arbitrary bytes as a request trace must be refused, or give requests with rising arrival
+ * times and lengths in range.
  */
 #include <math.h>
 #include <stddef.h>

@@ -1,4 +1,7 @@
-/* Fuzzer: any bytes as a safetensors file are refused, or every tensor is within the file. */
+/*
+ * Fuzzer: arbitrary bytes as a safetensors file must be refused, or every tensor must be within the
+ * file.
+ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

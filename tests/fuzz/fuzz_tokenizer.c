@@ -1,6 +1,6 @@
 /*
- * Fuzzer of model/tokenizer: any bytes as a tokenizer file, as text and as ids. The input is a
- * file, then 0xff, then a text; an input without 0xff serves as both.
+ * Fuzzer of tokenizers: arbitrary bytes as a tokenizer file, as text and as ids. The input is a
+ * file, then the byte 0xff, then a text. An input without 0xff serves as both.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /*
- * Checks that the ids of every prefix of the text are the first ids of the whole text. A prefix
- * alone may fail.
+ * Checks that the ids of every prefix, encoded as the start of a longer text, are the first ids of
+ * the whole text. Encoding a prefix may fail.
  */
 static void check_starts(const kvd_tokenizer *t, const char *text, size_t len, const kvd_ids *ids)
 {
@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *text = cut ? cut + 1 : data;
     const size_t len = cut ? size - file - 1 : size;
     kvd_err err;
-    /* as JSON, and as a llama2.c file of a few pieces */
+    /* The file is read as JSON, and as a llama2.c file with a vocabulary of 5. */
     for (size_t vocab_size = 0; vocab_size <= 5; vocab_size += 5) {
         kvd_tokenizer *t =
             kvd_tokenizer_parse("fuzz", data, vocab_size ? size : file, vocab_size, &err);

@@ -1,9 +1,12 @@
 /*
- * Tests of kvd_append, compared with the double-precision reference: every tensor, both conventions
- * of RoPE, both types, ragged batches, page borders. All memory is poisoned before each run, and
- * memory that a launch must not write is compared with the poison bit by bit. Appending in pieces,
- * or token by token in the decode form, must give the bits of appending at once, and so must
- * entries whose places differ from their positions.
+ * Tests of kvd_append, which projects and rotates new K and V rows and writes them into cache
+ * pages. Results are compared with a double-precision reference, for both RoPE layouts, bf16 and
+ * f16, requests of unequal length, and page borders.
+ *
+ * Memory is filled with a NaN pattern ("poison") before each run. Memory that a launch must not
+ * write is then compared with this pattern. Appending tokens in two launches, or one by one in
+ * decode, must give the bits of one launch, also if the RoPE position of a token differs from its
+ * index in the cache.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -18,7 +21,11 @@
 
 #include "gpu_case.h"
 
-enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff /* POISON: a NaN of both types */ };
+/*
+ * LATE: distance of the RoPE position from the token index, in tests where these differ. POISON: a
+ * bit pattern that is NaN in bf16 and in f16.
+ */
+enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 static int failed;
 
@@ -26,13 +33,15 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int widths;              /* 0: all d_head; 1: mixed widths; else this width */
-    int rope_dim, rope_kind; /* rope_kind: 0 halves, 1 interleaved, -1 no RoPE */
+    int widths;              /* kept dimensions per head; 0: all d_head; 1: mixed over heads */
+    int rope_dim, rope_kind; /* rope_kind: 0 half-split pairs, 1 interleaved pairs, -1 no RoPE */
     int r_qk, r_v;
-    int lengths; /* number of the batch, see make_batch */
+    int lengths; /* index of the list of request lengths in make_batch; -1 and -2: random */
 } scenario;
 
-/* One layer, its batch and its inputs, on the host and on the device. */
+/*
+ * Inputs and result of one test case: a batch of requests in one layer, on the host and the device.
+ */
 typedef struct {
     scenario c;
     kvd_attn_heads heads;
@@ -40,14 +49,14 @@ typedef struct {
     int batch, max_pages, n_pages;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
-    size_t n_q, row; /* number of new tokens; elements of a row of x */
+    size_t n_q, row; /* number of new tokens; elements of a token's row of Q, K and V in x */
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    int late; /* in decode, positions are LATE more than places */
+    int late; /* true: in decode, RoPE positions are LATE more than token indices in the cache */
     void *late_cos, *late_sin;
     size_t pool_elements;
-    uint16_t *pool; /* host copy of the result */
+    uint16_t *pool; /* host copy of the cache pages that a launch wrote */
 } fixture;
 
 static void make_batch(fixture *f, kvd_rng *rng)
@@ -61,7 +70,7 @@ static void make_batch(fixture *f, kvd_rng *rng)
         {{1, 1}, {1, 8}, {1, 9}, {1, 64}, {1, 65}, {1, 128}, {1, 200}, {0}},
         {{1000, 1003}, {0}},
     };
-    if (f->c.lengths < 0) { /* many requests in decode, or many short ones */
+    if (f->c.lengths < 0) {
         f->batch = f->c.lengths == -1 ? 256 : 37;
         for (int b = 0; b < f->batch; b++) {
             f->q_len[b] = f->c.lengths == -2 ? 1 + (int32_t)kvd_rng_below(rng, 40) : 1;
@@ -201,9 +210,9 @@ static void *poisoned(size_t elements)
 }
 
 /*
- * Runs one launch for the new tokens from[b] .. from[b] + n[b] - 1 of each request b; n[b] = 0
- * leaves the request out. Returns Q, which the caller frees; *n_q8 receives its rows, and q_start
- * [batch] the first row of each request.
+ * Runs one launch of kvd_append for the new tokens from[b] .. from[b] + n[b] - 1 of each request b.
+ * If n[b] is 0, request b is left out. Returns Q, which the caller frees. `*n_q8` receives the
+ * number of rows of Q, and q_start [batch] the first row of each request.
  */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
@@ -313,8 +322,8 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
 }
 
 /*
- * Appends all tokens at once and compares the result with the reference and the poison. The pool
- * stays in f->pool.
+ * Appends all tokens in one launch and compares the result with the double-precision reference. All
+ * other memory must still hold the NaN pattern. The written cache pages stay in f->pool.
  */
 static void against_reference(fixture *f, int decode)
 {
@@ -344,7 +353,10 @@ static void against_reference(fixture *f, int decode)
         exit(1);
     }
 
-    /* Every checked element is set to poison, so that at the end the whole pool must be poison. */
+    /*
+     * Elements that were checked are set to the NaN pattern. At the end the whole copy must have
+     * it.
+     */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};
@@ -407,8 +419,8 @@ static void against_reference(fixture *f, int decode)
 }
 
 /*
- * Appends the tokens in two launches, or one by one. The pool and Q must equal those of one launch
- * bit by bit.
+ * Appends the tokens in two launches, or one by one in decode. The cache pages and Q must equal,
+ * bit for bit, those of one launch.
  */
 static void in_pieces(fixture *f, int decode)
 {
@@ -500,7 +512,10 @@ static void refusals(void)
 
 int main(int argc, char **argv)
 {
-    /* name, type, query heads, KV heads, d_head, widths, rope dims, kind, R_qk, R_v, lengths */
+    /*
+     * Columns: name, type, query heads, KV heads, d_head, kept dimensions, dimensions with RoPE,
+     * RoPE layout, rotated Q and K (0 or 1), rotated V (0 or 1), list of lengths.
+     */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},
         {"dense_rotated", KVD_BF16, 4, 1, 128, 0, 0, -1, 1, 1, 3},

@@ -1,9 +1,9 @@
 /*
- * Tests of the GPU pass's dense attention, compared with the double-precision reference: the
- * attention kernels and the products, both types, heads with shared and separate K and V, widths
- * that only the products support, ragged batches in sequence without waiting, windows. The error is
- * measured per head. Output is poisoned before each run, and elements that must not be written are
- * compared with the poison.
+ * Tests of dense attention in the GPU's forward pass (attention kernels and cuBLAS products),
+ * compared with a double-precision reference. Covers both number types, heads that share K and V,
+ * head dimensions that only the products support, sequences of unequal length, sliding windows, and
+ * runs queued without waiting. The error is measured per head. Output memory is filled with a NaN
+ * pattern before each run; elements that must not be written must keep it.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -32,17 +32,15 @@ static void need_ok(int status, const char *what, const kvd_err *err)
     }
 }
 
-/* ---- a batch ---- */
-
 /*
- * Q, K and V of a batch: one row per token, followed by `gap` elements. On the host they are
- * float32, rounded to the type.
+ * Q, K and V of a batch. Each token has one row, and `gap` unused elements follow each row. On the
+ * host the numbers are float32, rounded to the type that the device uses.
  */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
-    char *dev, *out;     /* out [n + guard][heads * d] */
-    size_t out_elements; /* number of elements without the guard */
+    char *dev, *out;     /* out: [n tokens + guard elements][heads * d] */
+    size_t out_elements; /* number of elements of `out` without the guard elements */
 } batch;
 
 typedef struct {
@@ -107,7 +105,7 @@ static kvd_gpu_attention_in batch_in(const batch *b, const scenario *c, const kv
                                   .blas = blas};
 }
 
-/* Returns columns `at` .. at + d - 1 of n rows from row `first` on. */
+/* Copies columns `at` .. at + d - 1 of n token rows, the first of which is row `first`. */
 static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d)
 {
     float *m = need((n * d + 1) * sizeof *m);
@@ -116,11 +114,10 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
     return m;
 }
 
-/* ---- expected outputs ---- */
-
 /*
- * Adds squared error and squared norm of the rows, `step` apart, of one head of one sequence. got:
- * [rows of the batch][heads * d].
+ * Compares every `step`-th output row of one head in sequence s with the reference. Adds the
+ * squared error to `*error` and the squared norm to `*norm`. got: outputs [tokens of the
+ * batch][heads * d].
  */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
@@ -161,7 +158,10 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
     free(v);
 }
 
-/* Returns the largest relative error of a head over the batch, without sequence `skip`. */
+/*
+ * Returns the largest relative error of any head over the sequences of the batch, except sequence
+ * `skip`.
+ */
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;
@@ -203,9 +203,9 @@ static void verdict(const char *name, const char *engine, double error, double b
     failed = 1;
 }
 
-/* ---- attention hook ---- */
-
-/* Returns a model configuration whose layer 1 has the sliding window of the case. */
+/*
+ * Returns a model configuration with two layers. Layer 1 has the sliding window of the test case.
+ */
 static kvd_config config_of(const scenario *c)
 {
     return (kvd_config){.n_layers = 2,
@@ -255,7 +255,10 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /* runs a second layer, then a batch of other lengths, without waiting for the device */
+    /*
+     * Two calls without waiting for the device must not disturb each other's scratch memory. The
+     * next batch has other lengths.
+     */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -283,7 +286,7 @@ static void test_hook(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* Values of one sequence that are not finite have no effect on the others. */
+/* Fills Q, K and V of one sequence with NaN. The outputs of the other sequences must not change. */
 static void test_neighbours(const scenario *c)
 {
     static const size_t lengths[] = {70, 9, 130, 64, 3};
@@ -309,8 +312,8 @@ static void test_neighbours(const scenario *c)
 }
 
 /*
- * Scores that do not fit into the scratch memory: heads and rows are processed in parts. Only some
- * rows are compared.
+ * Tests a sequence whose scores exceed the scratch memory, so that heads and rows are computed in
+ * parts. Only every (n / 5)-th row is compared.
  */
 static void test_large(const scenario *c, size_t n)
 {
@@ -335,10 +338,7 @@ static void test_large(const scenario *c, size_t n)
     batch_release(&b);
 }
 
-/*
- * Tests rows of Q, K, V and the output that are different distances apart, as in calls by the
- * caches.
- */
+/* Tests Q, K, V and output matrices that each have another row stride, as caches pass them. */
 static void test_apart(kvd_dtype type)
 {
     enum { HEADS = 6, KV = 2, D = 24, N = 150, LDO = HEADS * D + 7 };
@@ -376,8 +376,6 @@ static void test_apart(kvd_dtype type)
         check(cudaFree(all[i]), "free");
     batch_release(&b);
 }
-
-/* ---- capture ---- */
 
 static int note(void *ctx, const kvd_gpu_attention_in *in, kvd_err *err)
 {
@@ -424,8 +422,6 @@ static void test_capture(void)
     failed |= !good;
 }
 
-/* ---- all cases ---- */
-
 int main(int argc, char **argv)
 {
     int devices = 0;
@@ -444,7 +440,7 @@ int main(int argc, char **argv)
     need_ok(kvd_cublas_check(lib->cublasSetStream_v2(blas, stream), "stream", &err), "cuBLAS",
             &err);
     kvd_rng_seed(&rng, 9, 0);
-    /* "small": few cases, for compute-sanitizer */
+    /* The argument "small" runs few cases, for compute-sanitizer. */
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     static const scenario cases[] = {
         {"group", KVD_BF16, 8, 2, 128, 0, 0, 1},

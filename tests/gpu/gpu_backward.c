@@ -1,9 +1,12 @@
 /*
- * Tests of model/pass/cuda/backward: every family compared with the CPU's pass, with the text's
- * tokens and with drawn ones, and with PyTorch's autograd in float64
- * (tests/oracle/make_gradients.py); the demo model, whose sequences are longer than a block of
- * attention; passes that start at a later layer; refused input. Arguments: part of a family's name,
- * "quick" (fewer cases, for a sanitizer), or nothing.
+ * usage: gpu_backward [quick | NAME]
+ *
+ * Tests of the backward pass on the GPU (model/pass/cuda/backward). Every model family is compared
+ * with the CPU's backward pass, for the text's own next tokens and for drawn ones, and with
+ * PyTorch's autograd in float64 (tests/oracle/make_gradients.py). Also tests the demo model, whose
+ * sequences are longer than a block of attention, passes that start at a later layer, and refused
+ * input. NAME selects families whose name contains it; "quick" runs fewer cases, for
+ * compute-sanitizer.
  */
 #include <math.h>
 #include <string.h>
@@ -17,15 +20,15 @@
 #include "model/pass/cuda/backward.h"
 
 /*
- * Largest accepted distances. float32 has that of the CPU's pass (tests/model/test_backward.c).
- * bf16 rounds float32 weights and both factors of every product, in the pass and in its gradient,
- * by up to 2^-9 each. Over the fixtures this gives 1 to 9 % of the norm; PyTorch's autograd of the
- * model in bf16 gives 2 to 13 %.
+ * Largest accepted relative distances of gradients. The bound for float32 is that of the CPU's test
+ * (tests/model/test_backward.c). In bf16, weights and both factors of every product are rounded by
+ * up to 2^-9 each. On the test models the distance is 1 to 9 % of the norm; PyTorch's autograd in
+ * bf16 has 2 to 13 %.
  */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
 /*
- * The 654 rows of the demo model draw from 8192 tokens. One or two of them draw another token,
- * because rounding moves a boundary.
+ * Largest accepted distance if next tokens are drawn. The demo model draws 654 times from 8192
+ * tokens; rounding changes one or two of these draws.
  */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -48,7 +51,7 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    float *g[N_G]; /* [n_layers][n][width] */
+    float *g[N_G]; /* gradients and inputs by kind: [n_layers][n tokens][width of the kind] */
 } gradients;
 
 static size_t g_width(const kvd_config *c, int kind)
@@ -126,8 +129,8 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
 }
 
 /*
- * Runs the forward and backward pass on the CPU. Seed 0 selects the gradients of the text's own
- * tokens, other seeds draw tokens.
+ * Runs the forward and backward pass on the CPU. If `seed` is 0, the loss is that of the text's own
+ * next tokens; otherwise next tokens are drawn from the model with this seed.
  */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
@@ -159,8 +162,8 @@ static int on_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_batch *b, u
 }
 
 /*
- * Returns the largest relative distance of two sets of gradients, over kinds and layers; *where
- * names the kind and layer.
+ * Returns the largest relative distance between two sets of gradients, over kinds (dq, dk, ...) and
+ * layers. `where` receives the kind and layer.
  */
 static double furthest(const gradients *x, const gradients *y, char *where, size_t size)
 {
@@ -203,8 +206,8 @@ static void compare(const kvd_checkpoint *c, const char *name, kvd_dtype type, c
 /* ---- comparison with PyTorch autograd ---- */
 
 /*
- * Returns an expected tensor from the model's own file of gradients, or from `oracle` if that file
- * lacks it.
+ * Returns n expected numbers of one kind. They are read from the model's own gradients.safetensors,
+ * or from `oracle` if the model has no such file.
  */
 static float *wanted(const kvd_safetensors *oracle, const char *model, const char *kind, size_t n)
 {
@@ -224,7 +227,10 @@ static float *wanted(const kvd_safetensors *oracle, const char *model, const cha
     return x;
 }
 
-/* Returns the distance of three rows of a layer from PyTorch's. */
+/*
+ * Returns the relative distance between the gradients of three tokens (`row`) in layer l and
+ * PyTorch's.
+ */
 static double autograd_error(const gradients *g, int kind, int l, const float *row,
                              const float *want)
 {
@@ -285,7 +291,10 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
         printf("not ok %s\n", err.msg);
         exit(1);
     }
-    /* the fixture's sequence, two of equal length, one of a single token, and one more */
+    /*
+     * Five sequences: that of the expected gradients, two of equal length, one of a single token,
+     * and one of 9 tokens.
+     */
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     memcpy(id, e.id, n * sizeof *id);
@@ -320,7 +329,8 @@ static void test_demo(const char *path)
 }
 
 /*
- * A pass from a later layer on gives the same bits for these layers, and nothing for earlier ones.
+ * A backward pass that ends at a later layer must give the same bits for the layers from that one
+ * on, and no gradients for earlier layers.
  */
 static void test_first_layer(void)
 {

@@ -1,9 +1,10 @@
 /*
- * Tests of model/pass/cuda/blocks.h (embedding, norms, and the step between the QKV product and
- * attention), compared with model/pass/blocks.h on the CPU: both types, lengths that are and are
- * not multiples of one access, unaligned addresses, biases, additions, in place. Outputs and the
- * memory around them are poisoned. If values are not finite, the smallest stage and its smallest
- * row must be reported.
+ * Tests of the GPU kernels for embedding, norms, and the step between the QKV product and attention
+ * (model/pass/cuda/blocks.h), compared with model/pass/blocks.h on the CPU. Covers both number
+ * types, lengths that are and are not multiples of one memory access, unaligned addresses, biases,
+ * added vectors, and norms in place. Outputs and the memory around them are filled with a NaN
+ * pattern first. If values are not finite, the kernels must report the earliest stage and its first
+ * such row.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -55,7 +56,7 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    bool add, plain, in_place; /* plain: without gain */
+    bool add, plain, in_place; /* plain: no norm (the gain is NULL), only the addition */
 } norm_case;
 
 static void reference_norm(const norm_case *c, const float *x, const float *gain, const float *bias,
@@ -69,7 +70,7 @@ static void reference_norm(const norm_case *c, const float *x, const float *gain
         kvd_rms_norm(x, gain, 1e-5, c->n, c->d, y);
 }
 
-/* Sets the scale of every element to the largest element of its row. */
+/* Sets the error scale of every element to the largest absolute value in its row. */
 static void row_scale(const float *x, size_t n, size_t d, float *scale)
 {
     for (size_t i = 0; i < n; i++) {
@@ -94,7 +95,7 @@ static void test_norm(const norm_case *c)
     float *sum = need(n * sizeof *sum), *want = need(n * sizeof *want),
           *scale = need(n * sizeof *scale);
     for (size_t i = 0; i < n; i++) {
-        x.host[i] += 5; /* gives the row a mean */
+        x.host[i] += 5; /* gives the row a mean other than 0 */
         sum[i] = x.host[i] + (c->add ? add.host[i % c->d] : 0.0F);
     }
     send(&x);
@@ -105,7 +106,10 @@ static void test_norm(const norm_case *c)
                        bias.dev, 1e-5, c->n, c->d, c->in_place ? x.dev : y.dev, 3, bad, NULL),
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
-    /* The layer norm of one element is 0 times its gain, plus the bias. */
+    /*
+     * Errors are relative to the row's largest element: a layer norm of one element is 0 times its
+     * gain plus the bias.
+     */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
         verdict(name, distance(&x, sum, NULL), 0, true);
@@ -138,7 +142,10 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /* A later stage does not replace an earlier one; an earlier one replaces a later one. */
+    /*
+     * The kernels must report the earliest stage with a number that is not finite, in whatever
+     * order the stages are checked.
+     */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -149,7 +156,7 @@ static void test_norm_bad(size_t d)
     check(kvd_gpu_check((float *)x.dev + 17 * d, 1, d, 4, bad, NULL), "check");
     expect_bad("check", bad_take(bad), kvd_gpu_bad_at(4, 0));
 
-    /* Finite numbers whose sum is not finite. */
+    /* All numbers are finite, but their sum is not. */
     array big = values(KVD_F32, d, 0, 1);
     for (size_t j = 0; j < d; j++)
         big.host[j] = j == d / 3 ? 3e38F : 0;
@@ -167,21 +174,21 @@ static void test_norm_bad(size_t d)
         array_free(all[i]);
 }
 
-/* ---- qkv ---- */
+/* ---- bias, norm and RoPE of Q, K and V ---- */
 
 typedef struct {
     kvd_dtype type;
     int heads, kv, d;
     bool bias, norm, pre;
-    int rope; /* kvd_rope_layout; -1: no RoPE */
+    int rope; /* layout of RoPE (kvd_rope_layout); -1: no RoPE */
     size_t shift;
 } qkv_case;
 
 enum { QKV_N = 13, QKV_POSITIONS = 50 };
 
 /*
- * Computes in plain loops: x [n][heads + 2 kv][d] becomes the expected output, pre [n][heads +
- * kv][d] the copy before RoPE.
+ * Computes bias, norm and RoPE in plain loops. x [n tokens][heads + 2 kv][d] is replaced by the
+ * result. pre [n tokens][heads + kv][d] receives Q and K before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,
@@ -263,7 +270,10 @@ static void test_qkv(const qkv_case *c)
     }
     expect_bad(name, bad_take(bad), ~0ull);
 
-    /* Puts infinity into V of token 11, and then into Q of token 4. */
+    /*
+     * An infinity in V of token 11, and then a NaN in Q of token 4, must be reported with the
+     * token's row.
+     */
     x.host[11 * all + all - 1] = INFINITY;
     send(&x);
     bad = bad_new();
@@ -283,8 +293,6 @@ static void test_qkv(const qkv_case *c)
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         array_free(arrays[i]);
 }
-
-/* ---- all blocks ---- */
 
 static void all_norms(bool small)
 {
@@ -344,7 +352,7 @@ int main(int argc, char **argv)
         puts("skip gpu_blocks: no CUDA device");
         return 0;
     }
-    /* "small": few cases, for compute-sanitizer */
+    /* The argument "small" runs few cases, for compute-sanitizer. */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     static const size_t widths[] = {1, 7, 8, 12, 288, 1000, 4097};

@@ -1,8 +1,8 @@
 /*
- * Tests of the gradients of model/pass/cuda/blocks_back.h, compared with plain double precision:
- * both types, lengths that are and are not multiples of one access, with and without biases, norms
- * and RoPE of either layout; drawn tokens. Outputs and the memory around them are poisoned.
- * "small": fewer cases, for a sanitizer.
+ * Tests of gradient kernels (model/pass/cuda/blocks_back.h), compared with plain loops in double
+ * precision. Covers both number types, lengths that are and are not multiples of one memory access,
+ * biases, norms, both RoPE layouts, and drawn next tokens. Outputs and the memory around them are
+ * filled with a NaN pattern first. The argument "small" runs fewer cases, for compute-sanitizer.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -14,8 +14,8 @@
 #include "worst.h"
 
 /*
- * Returns the largest error in units of `terms`, the sum of the absolute values that are added up
- * to each element.
+ * Returns the largest error of an element, relative to the sum of the absolute values that were
+ * added to form it (`terms`).
  */
 static double term_distance(const array *got, const double *want, const double *terms)
 {
@@ -32,8 +32,9 @@ static double term_distance(const array *got, const double *want, const double *
 /* ---- norm ---- */
 
 /*
- * Computes the gradient of a norm. `terms` receives the same sum with absolute values, which bounds
- * rounding; the error of dy is at most dy_terms.
+ * Computes the gradient dx of a norm of one row from the gradient dy of its output. `terms`
+ * receives the same sums with absolute values, which bound the rounding error. dy itself has an
+ * error of at most dy_terms.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -154,12 +155,12 @@ typedef struct {
     kvd_dtype type;
     int heads, kv, d;
     bool bias, norm;
-    int rope; /* layout; -1: no RoPE */
+    int rope; /* layout of RoPE (kvd_rope_layout); -1: no RoPE */
 } qkv_case;
 
 /*
- * Computes the gradients of one head of one token before RoPE (`pre`) and before the norm (`raw`)
- * from `d`, the gradient after RoPE. Each is [2][d]: values and sums of absolute terms.
+ * Computes the gradients of one head of one token before RoPE (`pre`) and before the norm (`raw`),
+ * from its gradient `d` after RoPE. Each is [2][d]: d values, then d sums of absolute terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -314,7 +315,10 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 
 /* ---- softmax of logits ---- */
 
-/* Returns the token at which the cumulative probability exceeds u. The sum is relative to `top`. */
+/*
+ * Returns the first token at which the cumulative probability exceeds u. `top` is the largest
+ * logit; `*sum` receives the sum of exp(logit - top).
+ */
 static uint32_t drawn(const float *row, size_t vocab, double top, double u, double *sum)
 {
     *sum = 0;
@@ -358,7 +362,9 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         if (got[i] != (none ? UINT32_MAX : want))
             worst = INFINITY;
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /* computed in float64 */
+        /*
+         * The loss is computed in float64, so its accepted error is 1e-6 of that of the gradients.
+         */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
@@ -367,7 +373,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         }
     }
     /*
-     * e^x with an argument of up to 40 sharp has the error of the argument's rounding to float32.
+     * The argument of e^x may be as large as 40 `sharp`, and its rounding to float32 limits the
+     * accuracy.
      */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);
@@ -381,8 +388,6 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
     free(loss);
     free(x);
 }
-
-/* ---- all blocks ---- */
 
 static void all_small_blocks(bool small)
 {

@@ -1,7 +1,9 @@
 /*
- * Tests of the cache on the GPU, compared with kvd_cache on the CPU: both engines, all three
- * stores, unequal widths, groups, windows, sides and heads that stay whole, latents of one head and
- * of several, prompts, sequences of 1 to 300 tokens; bytes counted; refused plans.
+ * Tests of the compressed KV cache on the GPU, compared with kvd_cache on the CPU. Covers both
+ * implementations of attention (cuBLAS and attention kernels), storage in f32, f16 and bf16, heads
+ * with unequal widths, grouped queries, sliding windows, heads or sides (K or V) that keep all
+ * dimensions, latents of one head and of several, prompts, and sequences of 1 to 300 tokens. The
+ * counted bytes must be equal, and refused plans give the CPU's message.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,15 +25,19 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
-    const kvd_dims_method *method; /* NULL: without dims */
-    int step;                      /* unequal widths that are multiples of this; 0: all d_head */
-    /* 1 + side: KV head 0 of the layer keeps all dimensions, except on that side */
+    const kvd_dims_method *method; /* NULL: no method that removes dimensions */
+    /* Kept dimensions per head are unequal multiples of this number; 0: all d_head are kept. */
+    int step;
+    /*
+     * 1 + side (0: Q and K, 1: V): only this side of KV head 0 is cut, its other side keeps all
+     * dimensions. 0: both sides are cut.
+     */
     int only;
     int window;
-    int short_ones; /* true: lengths are not multiples of 8 */
-    int prompt;     /* rows of the prompt */
+    int short_ones; /* 1: sequence lengths are not multiples of 8 */
+    int prompt;     /* number of tokens in the prompt */
     int latents;    /* number of KV heads that share a latent; 0: no latents */
-    int bits;       /* bits of the codes; such plans run row by row */
+    int bits;       /* bits per stored number; with codes, the cache is computed token by token */
     double limit;   /* largest accepted relative distance of the outputs */
     const char *engine;
 } scenario;
@@ -43,8 +49,8 @@ static void verdict(int good, const char *name, const char *detail)
 }
 
 /*
- * Rows of a layer on the host, in the form in which the forward pass gives them to the cache,
- * rounded to its type.
+ * Q, K and V of one layer on the host, as the forward pass gives them to the cache, rounded to the
+ * number type of the pass.
  */
 typedef struct {
     kvd_config config;
@@ -84,7 +90,10 @@ static float *random_numbers(kvd_rng *r, size_t n, double scale)
     return x;
 }
 
-/* Makes projections of groups of heads, with ranks that differ between layers and groups. */
+/*
+ * Makes random projections to latents, each shared by a group of heads. Ranks differ between layers
+ * and groups.
+ */
 static void latents_make(kvd_dims *dims, const scenario *c)
 {
     kvd_rng r;
@@ -144,7 +153,7 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     }
     if (c->latents) {
         latents_make(&b->dims, c);
-        b->plan.maker = &kvd_dims_palu; /* the plan needs only the maker's requirements */
+        b->plan.maker = &kvd_dims_palu; /* the test needs only the method's requirements */
     }
     if (c->method || c->latents)
         b->plan.dims = &b->dims;
@@ -170,7 +179,10 @@ static void bench_free(bench *b)
     fixture_drop(&b->x);
 }
 
-/* Copies Q, K and V to the device, next to each other in each row, in the type of the pass. */
+/*
+ * Copies Q, K and V to the device, side by side in each token's row, in the number type of the
+ * pass.
+ */
 static void *rows_on_device(const bench *b, kvd_dtype pass)
 {
     const size_t n = b->x.in.n_tokens, q = (size_t)(b->config.n_heads * b->config.d_head),
@@ -190,8 +202,8 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
 }
 
 /*
- * Runs the cache on the GPU twice with memory poisoned in between, because no state of an earlier
- * batch may have an effect.
+ * Runs the GPU's cache twice on the same batch, with the output memory filled with NaN in between.
+ * The second run must not depend on state that the first one left.
  */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
@@ -220,7 +232,7 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                                .v = rows + (size_t)(c->n_heads + c->n_kv_heads) * d * bytes,
                                .ld = (size_t)(c->n_heads + 2 * c->n_kv_heads) * d,
                                .k_pre = pre,
-                               .q_pre = rows, /* not read by this cache */
+                               .q_pre = rows, /* this cache does not read Q before RoPE */
                                .ld_pre = width_k,
                                .window = (size_t)c->window,
                                .lib = lib,
@@ -307,7 +319,7 @@ static void run(const scenario *c)
     bench_free(&b);
 }
 
-/* A sequence longer than the cache's capacity is refused with the CPU's message. */
+/* A sequence that exceeds the capacity of the cache must be refused with the CPU's message. */
 static void refusal(const scenario *c)
 {
     bench b;
@@ -330,8 +342,9 @@ static void refusal(const scenario *c)
 int main(void)
 {
     /*
-     * name, heads, KV heads, d_head, pass, store, method, step, only, window, odd lengths, prompt,
-     * latents, bits, limit, engine
+     * Columns: name, query heads, KV heads, d_head, number type of the pass, of the store, method,
+     * multiple of kept dimensions, 1 + side that alone is cut, window, odd lengths, prompt tokens,
+     * heads per latent, bits, largest accepted distance, implementation of attention.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, "cuBLAS"},
@@ -412,6 +425,6 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run(&cases[i]);
     refusal(&cases[0]);
-    refusal(&cases[sizeof cases / sizeof *cases - 5]); /* the bf16 case */
+    refusal(&cases[sizeof cases / sizeof *cases - 5]);
     return failed;
 }

@@ -1,6 +1,7 @@
 /*
- * Tests of the GPU's properties and peak rates (kernels/cuda/device.h, ceilings.h). The rates are
- * printed. On a GPU with known peak rates they must be within 15 %, on others plausible.
+ * Tests of the GPU's properties and measured peak rates (kernels/cuda/device.h, ceilings.h). Prints
+ * the rates. On a known GPU model they must be within 15 % of the known peak, on other GPUs
+ * plausible.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,9 @@
 /*
- * Tests of cuDNN's attention (kernels/rivals/cudnn.h), compared with a double-precision reference:
- * every candidate of every shape. With argument "time", prints the times of the reference shapes.
- * gpu_cudnn [CASE | time [prefill | decode]] [-v]
+ * usage: gpu_cudnn [CASE | time [prefill | decode]] [-v]
+ *
+ * Tests of cuDNN's attention (kernels/rivals/cudnn.h), compared with a double-precision reference.
+ * Every execution plan that cuDNN offers for a shape is tested. The argument "time" prints the
+ * times of the reference shapes instead.
  */
 #include <math.h>
 #include <stdio.h>
@@ -66,8 +68,9 @@ static float normal(void)
 typedef struct {
     const char *name;
     kvd_cudnn_shape s;
-    int token_major; /* memory is [batch][token][head][dim] instead of [batch][head][token][dim] */
-    float sharp;     /* factor of the queries; a larger one makes the softmax sharper */
+    /* 1: memory is [batch][token][head][dim]; 0: [batch][head][token][dim]. */
+    int token_major;
+    float sharp; /* factor of the queries; a larger one makes the softmax sharper */
 } test_case;
 
 static size_t span(kvd_cudnn_stride st, int batch, int heads, int tokens, int d)
@@ -91,8 +94,8 @@ static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
 }
 
 /*
- * Returns rows [heads][n][d] of request b from row t on, in PLAIN layout (kernels/layout.h), from
- * memory of any strides.
+ * Copies n tokens of request b, the first of which is t, to [heads][n][d] (the PLAIN layout of
+ * kernels/layout.h). The source x may have any strides.
  */
 static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
 {
@@ -104,7 +107,8 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
 }
 
 /*
- * Computes queries t .. t + n - 1 of request b, the last of its kv_len tokens, into want
+ * Computes the attention outputs of n query rows of request b, of which row t is the first, in
+ * double precision. Their tokens are the last of the request's kv_len tokens. want:
  * [n_heads][q_len][d_v].
  */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
@@ -133,7 +137,10 @@ static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, 
     free(pq), free(pk), free(pv), free(out);
 }
 
-/* Returns the relative Frobenius error over existing rows; NaN if any of them is NaN. */
+/*
+ * Returns the relative Frobenius error over the rows of existing tokens, or NaN if any of them is
+ * NaN.
+ */
 static double error_of(const kvd_cudnn_shape *s, const double *want, const float *got,
                        const int32_t *q_len)
 {
@@ -198,7 +205,8 @@ static void check(test_case *tc, int verbose)
         double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
         if (s->causal)
             reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
-        for (int t = 0; !s->causal && t < q_len[b]; t++) /* the last query sees all keys */
+        /* Without a causal mask every query sees all keys, as the last query does. */
+        for (int t = 0; !s->causal && t < q_len[b]; t++)
             reference(s, q, k, v, b, t, 1, kv_len[b], to);
     }
 
@@ -271,7 +279,6 @@ static void check(test_case *tc, int verbose)
         free(kv_len), free(want);
 }
 
-/* Checks the shapes that must be refused, and their messages. */
 static void check_refusals(void)
 {
     static const struct {
@@ -340,8 +347,6 @@ static void check_refusals(void)
     }
 }
 
-/* ---- timing ---- */
-
 static int ascending(const void *a, const void *b)
 {
     const float x = *(const float *)a, y = *(const float *)b;
@@ -349,8 +354,8 @@ static int ascending(const void *a, const void *b)
 }
 
 /*
- * Returns n random 16-bit numbers on the device: a block of 2^22 numbers, repeated from a start
- * that differs between calls.
+ * Returns n random 16-bit numbers on the device. They repeat a block of 2^22 random numbers, from a
+ * start that differs between calls.
  */
 static void *random_device(size_t n, int dtype)
 {

@@ -1,9 +1,11 @@
 /*
- * Tests of decode attention, compared with the double-precision reference on the rounded inputs:
- * odd and ragged lengths, mixed widths, every group size, each schedule; NaN in memory that must
- * not be read; equal bits in every run. Prints a line per case, or one skip line without a device.
+ * usage: gpu_decode [CASE [LAUNCHES]]
  *
- * gpu_decode [CASE [LAUNCHES]]: only cases whose name contains CASE; LAUNCHES per plan (default 10)
+ * Tests of attention in decode steps, compared with a double-precision reference on the rounded
+ * inputs. Covers odd and unequal lengths, unequal widths, every number of query heads per KV head,
+ * and each way to divide the work among thread blocks. Memory that must not be read holds NaN.
+ * Every launch must give the same bits. CASE selects cases whose name contains it; LAUNCHES is the
+ * number of launches per plan (10). Without a GPU, prints one skip line.
  */
 #include <math.h>
 #include <stdint.h>
@@ -22,9 +24,9 @@
 typedef struct {
     const char *name;
     int dtype, n_heads, n_kv_heads, batch, sharp;
-    int len[8]; /* lengths; repeated over the batch */
+    int len[8]; /* tokens per request, repeated over the batch */
     int n_len;
-    int width[8][2]; /* (d_qk, d_v); repeated over the KV heads */
+    int width[8][2]; /* kept dimensions (d_qk, d_v) per KV head, repeated over the heads */
     int n_width;
 } test_case;
 
@@ -66,7 +68,6 @@ static const test_case cases[] = {
 
 static kvd_rng rng;
 
-/* Returns random values rounded to the type. */
 static float *values(int dtype, size_t n, double scale)
 {
     float *x = need(n * sizeof *x);
@@ -106,8 +107,8 @@ static int run_case(const test_case *c, int launches)
     args.max_pages = (longest + 63) / 64 + 3;
 
     /*
-     * Pages are in random order with gaps. Page numbers that no token needs are far outside the
-     * pool.
+     * Pages are assigned in random order with gaps. Entries of the page table that no token needs
+     * name pages far outside the pool.
      */
     const size_t pool_pages = n_pages + n_pages / 2 + 7;
     int32_t *order = need(pool_pages * sizeof *order);
@@ -159,8 +160,8 @@ static int run_case(const test_case *c, int launches)
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int failed = 0;
     /*
-     * The schedule `ours` also runs on more CTAs than SMs and on few CTAs, which changes the places
-     * where intervals are split.
+     * The schedule `ours` also runs with more thread blocks than multiprocessors and with few,
+     * which moves the points at which a request's tokens are split.
      */
     for (int run = 0; run < 6; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
@@ -175,8 +176,8 @@ static int run_case(const test_case *c, int launches)
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
             /*
-             * Halfway, a second plan is made in the same workspace, which launches of the first
-             * plan have used.
+             * Halfway, another plan is made in the workspace that launches of the first plan have
+             * used.
              */
             if (repeat && repeat == launches / 2)
                 check(kvd_decode_plan(&args, schedule, 0), "plan");
@@ -207,7 +208,7 @@ static int run_case(const test_case *c, int launches)
             "busy");
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
-            /* a loose bound, because a tool may slow the kernel */
+            /* The bound on the busy time is loose, because a profiling tool may slow the kernel. */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
         const int ok = err < limit && err_lse < 2e-3 && same && busy_ok;

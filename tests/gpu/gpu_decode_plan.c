@@ -1,11 +1,11 @@
 /*
- * Tests of the schedulers of decode on the device. Every page of every (request, KV head) is in
- * exactly one segment. The segments of a split interval name the same CTAs and count those with a
- * part. Only `ours` splits intervals. Plans for many layers from one launch equal, bit for bit,
- * those from a launch per layer. A plan whose last requests are idle equals the plan of the other
- * requests alone.
+ * usage: gpu_decode_plan [CASE]
  *
- * gpu_decode_plan [CASE]: only cases whose name contains CASE
+ * Tests of the kernels that divide decode attention among thread blocks (CTAs). Every cache page of
+ * each (request, KV head) must be in exactly one segment of work. Segments of a split request name
+ * the same CTAs and count those with a part of it. Only the schedule `ours` may split. A plan for
+ * many layers from one launch must equal the plans from one launch per layer. A plan whose last
+ * requests are idle must equal the plan without them. CASE selects cases whose name contains it.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -26,17 +26,17 @@ enum { N_WAYS = sizeof schedule_name / sizeof *schedule_name };
 
 static int failed;
 
-/* lengths; repeated over the batch */
+/* Request lengths in tokens: n_len numbers, repeated over the batch. */
 typedef struct {
     const char *name;
     int batch, n_len, n_ctas;
     int32_t len[8];
 } test_case;
 
-/* Plan of one layer: on the device, and its parts on the host. */
+/* Division of one layer's decode attention among CTAs: on the device, and its parts on the host. */
 typedef struct {
     kvd_decode_args args;
-    kvd_decode_work work; /* pointers into `host` */
+    kvd_decode_work work; /* pointers into the buffer `host` */
     char *host;
 } plan;
 
@@ -54,7 +54,7 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     }
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
-    p->args.max_pages = 1; /* a plan does not read pages */
+    p->args.max_pages = 1; /* planning does not read the page table */
     p->args.n_ctas = c->n_ctas;
     p->args.kv_len = kv_len;
     kvd_decode_work_lay(&p->args.map, c->batch, c->n_ctas, NULL, &p->work);
@@ -74,17 +74,19 @@ static void plan_release(plan *p)
     free(p->host);
 }
 
-/* Returns a message about the first error in a plan, or NULL if the plan is right. */
+/* Returns a message about the first error in a plan, or NULL if the plan is correct. */
 static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedule)
 {
     const int tasks = p->args.batch * N_KV, n_ctas = p->args.n_ctas;
-    const kvd_decode_segment *last[1024] = {NULL}; /* last segment of each CTA */
+    /* Last segment of each CTA that was seen so far. */
+    const kvd_decode_segment *last[1024] = {NULL};
     size_t n_pages = 0;
     int *begin = need((size_t)(tasks + 1) * sizeof *begin);
     for (int t = 0; t < tasks; t++)
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    int *owner = need(n_pages * sizeof *owner); /* 1 + CTA of each half page; 0: none */
+    /* Number of the CTA that has each half page, plus 1; 0: no CTA has it. */
+    int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
         const kvd_decode_cta *cta = &p->work.cta[c];
@@ -148,8 +150,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
 }
 
 /*
- * Stores the largest number of pages and of segments of a CTA, and the number of intervals that are
- * split.
+ * Stores the largest number of pages and of segments that one CTA has, and the number of (request,
+ * KV head) pairs that are split.
  */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
@@ -177,7 +179,7 @@ static int same(const plan *a, const plan *b)
 }
 
 /*
- * Compares the plan of a batch of which only the first requests are active with the plan of these
+ * Compares the plan of a batch in which only the first requests are active with the plan of these
  * requests alone.
  */
 static void run_live(const test_case *c, int w)
@@ -218,7 +220,10 @@ static void run_live(const test_case *c, int w)
     free(len);
 }
 
-/* Compares plans of layers that have different widths and equal request lengths. */
+/*
+ * Plans layers with different widths but equal request lengths, in one launch and in one launch per
+ * layer. The plans must be equal.
+ */
 static void run(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

@@ -1,10 +1,11 @@
 /*
  * usage: gpu_eigen [small | TIMES.csv]
  *
- * Tests of batched eigenvalues on the device (analysis/cuda/eigen.h), compared with LAPACK's
- * dsyevd: sigma, and the defining properties of a basis. small: small cases only, for
- * compute-sanitizer. With a file name, the times are written there as well: of the decomposition on
- * the device, of the whole call, and of kvd_gram_svd on all threads of the CPU.
+ * Tests of batched eigenvalue decompositions of Gram matrices on the GPU (analysis/cuda/eigen.h).
+ * Singular values are compared with LAPACK's dsyevd, and eigenvectors are checked for
+ * orthogonality, residual, order and signs. "small" runs only small cases, for compute-sanitizer.
+ * With a file name, three times are also written to that file: the decomposition on the device, the
+ * whole call, and kvd_gram_svd on all CPU threads.
  */
 #include <float.h>
 #include <lapacke.h>
@@ -47,11 +48,9 @@ static void *need(size_t bytes)
     return p;
 }
 
-/* ---- matrices ---- */
-
 /*
- * Computes X^T X of m normal rows, whose columns are scaled after a random rotation of pairs of
- * columns.
+ * Computes the Gram matrix X^T X of m random normal rows. Their columns are scaled so that the
+ * singular values spread by `condition`, after random rotations of column pairs.
  */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
@@ -93,10 +92,8 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
             G[i * d + i] = kind == IDENTITY ? 1 : 1 + (double)((i * 7 + 3) % d);
 }
 
-/* ---- checks ---- */
-
 typedef struct {
-    /* largest values over matrices; see check_matrix */
+    /* Largest errors over all matrices, in the units that check_matrix states. */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;
@@ -108,10 +105,12 @@ static void worse(double *a, double b)
 }
 
 /*
- * residual: max |G R - R diag(sigma^2)| / (d eps lambda_max). lambda: largest |sigma^2 - LAPACK's
- * sigma^2| / (d eps lambda_max). sigma: largest |sigma - LAPACK's sigma| / sigma_max over sigma
- * above 1e-4 sigma_max; below that the root is only as precise as the eigenvalue allows, in LAPACK
- * too (linalg.h).
+ * Checks one decomposition with singular values `sigma` and eigenvectors R of the Gram matrix G,
+ * and raises the maxima in *e:
+ * residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
+ * lambda: |sigma^2 - LAPACK's sigma^2| / (d eps lambda_max)
+ * sigma: |sigma - LAPACK's sigma| / sigma_max, over sigma above 1e-4 sigma_max. Smaller sigma are
+ * only as accurate as the root of the eigenvalue, in LAPACK too (linalg.h).
  */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {
@@ -200,7 +199,8 @@ static void one_case(size_t n, size_t d, int kind)
 }
 
 /*
- * If several matrices of a batch are invalid, the first one is named, with kvd_gram_svd's message.
+ * If several matrices of a batch are invalid, the error must name the first one, in the words of
+ * kvd_gram_svd.
  */
 static void refusals(size_t n, size_t d)
 {
@@ -236,8 +236,6 @@ static void refusals(size_t n, size_t d)
     free(sigma);
     free(R);
 }
-
-/* ---- times ---- */
 
 enum { REPEATS = 7 };
 

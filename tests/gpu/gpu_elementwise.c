@@ -1,8 +1,8 @@
 /*
- * Tests of the activations, softmax and conversions of model/pass/cuda/blocks.h, compared with
- * model/pass/blocks.h on the CPU: both types, lengths that are and are not multiples of one access,
- * unaligned addresses, biases, additions, in place. Outputs and the memory around them are
- * poisoned.
+ * Tests of the GPU kernels for activations, softmax and type conversion (model/pass/cuda/blocks.h),
+ * compared with model/pass/blocks.h on the CPU. Covers both number types, lengths that are and are
+ * not multiples of one memory access, unaligned addresses, biases, additions, and results in place.
+ * Outputs and the memory around them are filled with a NaN pattern first.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -73,11 +73,14 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
-    double sharp, softcap; /* softcap 0: none */
+    double sharp, softcap; /* softcap: scores are softcap * tanh(score / softcap); 0: none */
     bool sinks;
 } softmax_case;
 
-/* Unit i has the sink of head (i + 1) % heads. */
+/*
+ * Returns the attention sink of a query head: a learned score without a value, part of its softmax
+ * sum. The kernel computes head (i + 1) % heads of the model at index i.
+ */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;
@@ -89,7 +92,10 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/* Hidden keys are marked by a negative 0, columns after the keys by NaN. */
+/*
+ * Computes the softmax of every row of scores. Expected probabilities of masked keys are -0, and
+ * columns after the last key are NaN.
+ */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {
@@ -122,7 +128,10 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
         c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
-    /* keys that the row does not see, and columns after the keys */
+    /*
+     * Scores of keys after the causal mask, and of columns after the last key, are NaN: the kernel
+     * must not use them.
+     */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
         if (j > c->first + i / c->ld % c->rows)
@@ -147,7 +156,10 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /* the rounding of an argument near -100 changes its exponential by 1e-5 */
+    /*
+     * Rounding an exponent near -100 to float32 changes e^x by 1e-5, so small probabilities get an
+     * absolute bound.
+     */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;
@@ -180,7 +192,7 @@ static void test_softmax_nan(void)
     array_free(&s);
 }
 
-/* ---- conversion ---- */
+/* ---- conversion of number types ---- */
 
 static void test_convert(kvd_dtype from, kvd_dtype to, size_t n, size_t shift)
 {
@@ -209,8 +221,6 @@ static void test_convert(kvd_dtype from, kvd_dtype to, size_t n, size_t shift)
     array_free(&a);
     array_free(&b);
 }
-
-/* ---- all kernels ---- */
 
 static void all_elementwise(bool small)
 {
@@ -271,7 +281,7 @@ int main(int argc, char **argv)
         puts("skip gpu_elementwise: no CUDA device");
         return 0;
     }
-    /* "small": few cases, for compute-sanitizer */
+    /* The argument "small" runs few cases, for compute-sanitizer. */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);
     all_elementwise(small);

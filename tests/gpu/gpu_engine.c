@@ -1,10 +1,12 @@
 /*
- * Tests of the CUDA engine (engine/cuda), compared with the forward pass on whole sequences:
- * logits of every emitted token, and the token, for ragged requests that share the batch and reuse
- * slots; prompts whole and in pieces, with and without graphs, few rows and many. With compressed
- * heads, the pass runs with the cache that kvdim-eval scores (methods/cuda/cache.h). Also tests
- * phases, contexts that were never computed, and refused plans. On a machine with several GPUs, two
- * and four GPUs are compared with the pass on one.
+ * Tests of the CUDA engine (engine/cuda), compared with the forward pass over whole sequences: the
+ * logits of every emitted token, and the token. Requests of unequal length share the batch and
+ * reuse slots; prompts are computed whole and in pieces, with and without CUDA graphs. If attention
+ * heads are compressed, the reference pass uses the cache that kvdim-eval scores
+ * (methods/cuda/cache.h).
+ *
+ * Also tests times of phases, contexts that were never computed, and refused plans. On a machine
+ * with several GPUs, two and four GPUs are compared with the forward pass on one.
  */
 #include <math.h>
 #include <string.h>
@@ -18,9 +20,9 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of the engine's logits from those of the float32 forward pass, relative
- * to the distance of the bf16 pass with the same cache. The engine rounds at other points than the
- * pass and folds V into weights instead of multiplying by it.
+ * Largest accepted distance of the engine's logits from those of the float32 forward pass, as a
+ * multiple of the distance that the bf16 forward pass has. The engine rounds at other points than
+ * the pass, and multiplies V by folded weights.
  */
 static const double allowed = 1.5;
 static int failures, n_gpus = 1;
@@ -96,16 +98,17 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 /* ---- logits of requests that the engine serves ---- */
 
 typedef struct {
-    double worst; /* largest distance of a row of logits */
+    double worst; /* largest relative distance of one token's logits */
     /*
-     * Number of compared rows of logits; number of those that decode steps computed; number of
-     * emitted tokens that differ although the pass's two largest logits are clearly apart.
+     * Number of tokens whose logits were compared, and of those that decode steps computed. Number
+     * of emitted tokens that differ although the reference's logits of the two tokens are far
+     * apart.
      */
     size_t rows, steps, other;
-    double sent[2]; /* bytes sent between GPUs in both exchanges */
+    double sent[2]; /* bytes that GPUs sent in the exchanges before and after attention */
     /*
-     * most negative time of a phase of an iteration; largest share of an iteration's time in no
-     * phase
+     * Most negative time of any phase. Largest fraction of an iteration's time that belongs to no
+     * phase.
      */
     double least_part, residue;
     kvd_phase_times sum;
@@ -144,7 +147,7 @@ static void note_phases(outcome *o, const kvd_phase_times *t)
 typedef struct {
     const load *l;
     outcome *o;
-    float *got; /* [vocab] */
+    float *got; /* [vocab] logits of one token */
 } watched;
 
 static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
@@ -193,7 +196,7 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
 
 /*
  * Returns the first token of the slice of a prompt that GPU `gpu` computes. Slices consist of whole
- * pages. If `gpu` is n_gpus, returns the length of the prompt.
+ * cache pages. If `gpu` is n_gpus, returns the length of the prompt.
  */
 static size_t slice_at(size_t len, int gpu)
 {
@@ -202,9 +205,10 @@ static size_t slice_at(size_t len, int gpu)
 }
 
 /*
- * Compares the bytes that the GPUs sent with a count by hand. Each GPU sends the attention heads of
- * every other GPU for its slice of the prompt (Q in rows of 8 tokens, K and V in pages, all at
- * their stored widths), and receives the attention outputs P V'.
+ * Checks the number of bytes that the GPUs sent each other. For its slice of the prompt, each GPU
+ * sends the attention heads of every other GPU: Q in rows of 8 tokens, K and V in pages, at their
+ * stored widths. It receives the attention outputs of the slice (P V', probabilities times cached
+ * values).
  */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
@@ -322,9 +326,9 @@ static void test_whole(const subject *m, int quick)
 }
 
 /*
- * Model families whose fixtures have attention heads that the kernels do not support. These shapes
- * replace them: RoPE on half of a head, norms before and around the branches of a layer, and norms
- * after the branches only.
+ * Made-up shapes for layer structures whose test models have head dimensions that the engine's
+ * kernels do not support: RoPE on half of a head, norms before and after attention and MLP, and
+ * norms after them only.
  */
 static const kvd_shape shape[] = {
 #define SIZES                                                                                      \
@@ -367,8 +371,8 @@ static void test_shapes(const request *r)
 }
 
 /*
- * Tests model families whose layers differ: biases, norms of Q and K, other orders of operations,
- * learned positions.
+ * Tests model families with different layer structures: biases, norms of Q and K, other orders of
+ * operations, learned positions.
  */
 static void test_families(const request *r, const setting *first, const setting *second)
 {
@@ -399,7 +403,8 @@ static void test_families(const request *r, const setting *first, const setting 
 /* ---- caches with compressed attention heads ---- */
 
 /*
- * Makes attention head widths that differ between heads and layers; some are not multiples of 16.
+ * Makes projections whose kept dimensions differ between heads and layers. Some are not multiples
+ * of 16.
  */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
                      kvd_err *err)
@@ -442,8 +447,8 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
 /* ---- uncomputed contexts, non-finite numbers, refused plans ---- */
 
 /*
- * A decode step after tokens that were never computed must give finite logits, equal in a second
- * run.
+ * A decode step whose earlier tokens were never computed must give finite logits. A second run must
+ * give the same bits.
  */
 static void test_context(const subject *m)
 {
@@ -509,16 +514,17 @@ static void test_refused(void)
 }
 
 /*
- * Puts one non-finite number into the weights and checks that the engine's error names the request
- * and the token position. Request 3 has tokens 1 to 12, request 5 tokens 11 to 17, the last of them
- * in a decode step.
+ * Puts a NaN into the weights and checks that the engine's error names the request and the token
+ * position. Request 3 has token ids 1 to 12. Request 5 has ids 11 to 17, of which id 17 comes in a
+ * decode step.
  */
 static void test_nonfinite(void)
 {
     static const struct {
         const char *tensor;
         size_t i;
-        const char *prompts, *step; /* parts of the error messages; NULL: no error */
+        /* Expected parts of the errors of the prompts and of the decode step; NULL: no error. */
+        const char *prompts, *step;
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,
          "embedding: activation of request 5 at position 6"},
@@ -565,8 +571,9 @@ static void test_nonfinite(void)
 }
 
 /*
- * Checks that the engine on two GPUs refuses attention heads that it cannot divide among the GPUs,
- * a method that chooses tokens by all heads, and iterations with more than one prompt.
+ * Checks what the engine refuses on two GPUs: KV heads that it cannot divide among them, methods
+ * that choose tokens by all heads together, and, if prompts are divided by tokens, more than one
+ * prompt per iteration.
  */
 static void test_refused_on_two(void)
 {
@@ -591,8 +598,8 @@ static void test_refused_on_two(void)
 }
 
 /*
- * Serves prompts of 2600 tokens in one iteration: enough rows that the GPUs add up partial results
- * of one half while they multiply the other half.
+ * Serves prompts of 2600 tokens in one iteration. With this many tokens, the GPUs add up the
+ * partial results of one half of them while they multiply the other half.
  */
 static void test_halves(const subject *m)
 {
@@ -653,7 +660,7 @@ static void test_by_tokens(const subject *m, int gpus, int quick)
     }
 }
 
-/* Compares four GPUs, each with two KV heads of a made-up model, with one GPU. */
+/* Compares a made-up model on four GPUs, each with two of its KV heads, with one GPU. */
 static void test_on_four(const setting *const *set)
 {
     char path[64];
@@ -683,7 +690,7 @@ static void test_on_four(const setting *const *set)
  *   quick   a few small cases, for compute-sanitizer
  *   one     cases on one GPU
  *   two     cases on two GPUs
- *   halves  cases on two GPUs with enough rows that sums between GPUs overlap matrix products
+ *   halves  cases on two GPUs with enough tokens that sums between GPUs overlap matrix products
  *   tokens  cases on two GPUs that divide prompts by tokens
  *   four    cases on four GPUs
  */
@@ -692,7 +699,7 @@ int main(int argc, char **argv)
     static const setting *const some[] = {&replayed, &pieces, NULL};
     static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
     int devices = 0;
-    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
+    /* Flushes every line, so that results are visible if the time limit ends the run. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";

@@ -1,13 +1,15 @@
 /*
- * Tests of eviction in the CUDA engine, compared with the CPU engine, which runs the same plans row
- * by row: logits of every emitted token, the number of entries held, and their positions. The CUDA
- * engine rounds to bf16 and may decide near ties differently. Kept sets are therefore compared by
- * their overlap, and logits by their median distance, relative to that of the two engines without a
- * method. If no budget is exceeded, the bits must be those without a method. Covers ragged requests
- * that share the batch and reuse slots, prompts and steps apart and in one iteration, budgets at
- * page borders, graphs on and off, compressed heads, and refused plans. Methods whose heads keep
- * different numbers of tokens are compared by these numbers, and every head must have the pages of
- * its own entries.
+ * Tests of token eviction in the CUDA engine, compared with the CPU engine, which runs the same
+ * plans one token at a time: the logits of every emitted token, the number of cache entries, and
+ * the positions of the kept tokens. The CUDA engine rounds to bf16 and may decide near ties
+ * differently. Kept tokens are therefore compared by the overlap of the two sets, and logits by
+ * their median distance, relative to the distance without a method. If the cache never exceeds its
+ * budget, the logits must have the bits of a run without eviction.
+ *
+ * Covers requests of unequal length that share the batch and reuse slots, prompts and decode steps
+ * in one iteration or apart, budgets at page borders, CUDA graphs, compressed heads, and refused
+ * plans. Methods that keep different numbers of tokens per head are compared by these numbers, and
+ * every head must have the pages for its own entries.
  */
 #include <math.h>
 #include <string.h>
@@ -35,16 +37,17 @@ static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129
                                              {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
-    float *logits;   /* [outputs][vocab] logits of emitted tokens */
-    double *entries; /* [outputs] cache entries per KV head of the request at that time */
+    float *logits; /* logits of the emitted tokens, [outputs][vocab] */
+    /* Cache entries per KV head of the request when each token was emitted, [outputs]. */
+    double *entries;
     /*
-     * [requests][heads of all layers][LONGEST] positions of the tokens that are in the cache before
-     * the last output token; positions start at 0
+     * Positions, from 0, of the tokens in the cache before the last decode step: [requests][KV
+     * heads of all layers][LONGEST].
      */
     uint32_t *position;
     /*
-     * [requests][heads of all layers] number of positions; for methods that keep different numbers
-     * of tokens per head, number of entries after the prompt
+     * Number of these positions, [requests][KV heads of all layers]. For methods that keep
+     * different numbers of tokens per head: number of entries after the prompt.
      */
     size_t *kept;
 } result;
@@ -70,8 +73,8 @@ static void result_release(result *r)
 }
 
 /*
- * Returns true if the sets of kept tokens are compared when request r has `tokens` tokens in the
- * cache: before its last output token.
+ * Returns true if the kept tokens of request r are compared when `tokens` of its tokens are in the
+ * cache: only its last output token is then left to compute.
  */
 static int compared(size_t r, size_t tokens)
 {
@@ -87,7 +90,6 @@ static struct {
     size_t request;
 } watched;
 
-/* Records the cache entries that a KV head keeps after a decode step. */
 static void record_kept(const kvd_step_attention *a, const uint8_t *level)
 {
     if (!compared(watched.request, a->now + 1))
@@ -132,7 +134,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
 }
 
 /*
- * Runs the method's choice after a prompt and records how many entries every head keeps. Used as
+ * Runs the method's choice after a prompt and records how many entries every KV head keeps. Used as
  * the `prompt` callback of the plan's method.
  */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
@@ -153,7 +155,10 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if layers or KV heads keep different numbers of entries under the method `t`. */
+/*
+ * Returns true if the method `t` may keep different numbers of entries in different layers or KV
+ * heads.
+ */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
@@ -240,9 +245,9 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Reads how many cache entries every KV head of slot `slot` has after the prompt. Returns the
- * number of heads whose pages cannot hold these entries, or have room for more than one further
- * entry's page.
+ * Reads the number of cache entries of every KV head of slot `slot` after its prompt. Returns the
+ * number of heads that have too few pages for these entries, or more pages than one further entry
+ * needs.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -261,11 +266,11 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    const double *want; /* cache entries at every output token; NULL: not checked */
-    double entry;       /* bytes of one cache entry */
+    const double *want; /* expected cache entries at every output token; NULL: not checked */
+    double entry;       /* bytes of one cache entry of all heads */
     double here[MOST];  /* cache entries of each running request */
     bool steps;         /* true: scores and positions of entries are stored */
-    bool uneven;        /* true: KV heads hold different numbers of entries */
+    bool uneven;        /* true: KV heads may hold different numbers of entries */
     result *to;
     size_t wrong;
 } counted;
@@ -296,8 +301,9 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
 }
 
 /*
- * Serves the load on the CUDA engine. `want` contains the number of cache entries at every output
- * token, from which the bytes that the engine reports are checked; NULL for runs without a method.
+ * Serves the requests of `l` on the CUDA engine. `want` has the expected number of cache entries at
+ * every output token, which the bytes that the engine reports must match. NULL: bytes are not
+ * checked. `*wrong` receives the number of failed checks.
  */
 static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
@@ -329,7 +335,10 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
 
 /* ---- comparison of the engines ---- */
 
-/* Computes the median and the largest distance between rows of logits of two results. */
+/*
+ * Computes the median and the largest relative distance between the logits of two results, over all
+ * emitted tokens.
+ */
 static void distances(const load *l, const result *a, const result *b, double *median, double *most)
 {
     const size_t n = l->outputs;
@@ -343,9 +352,9 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Returns the smallest overlap over all KV heads of two sets of kept positions, relative to the
- * larger set. `*mean` receives the mean overlap. If `numbers` is true, only the sizes of the sets
- * are compared.
+ * Compares the kept positions of two results. Returns the smallest overlap over all KV heads, as a
+ * fraction of the larger set; `*mean` receives the mean overlap. If `numbers` is true, only the
+ * numbers of kept positions are compared.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -354,8 +363,8 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
         /*
-         * The GPU's entries of a request that ends with its prompt are not read, so they cannot be
-         * compared.
+         * A request with one output token ends with its prompt. The GPU's entries are then freed
+         * and cannot be compared.
          */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
         if (!read || (!a->kept[h] && !b->kept[h]))
@@ -377,7 +386,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
 
 static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
-    static kvd_method m; /* plans borrow its values */
+    static kvd_method m; /* static, because the plan keeps pointers to its parameter values */
     const kvd_method_setup setup = {.config = c, .seed = 3};
     if (kvd_method_parse(text, &m, err))
         return -1;
@@ -389,8 +398,8 @@ static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_er
 }
 
 /*
- * Compares the CUDA engine with the CPU engine under a method. `bar` is the median distance of
- * their logits without a method.
+ * Compares the CUDA engine with the CPU engine for the method `text`. `bar` is the median distance
+ * of their logits without a method.
  */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
@@ -435,8 +444,8 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
 }
 
 /*
- * If no token is evicted, the logits must equal, bit for bit, those of a plan with the same
- * compressed heads and no eviction method.
+ * Runs the method `text` with a budget that is never exceeded. The logits must equal, bit for bit,
+ * those of a plan with the same compressed heads and no eviction.
  */
 static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
 {
@@ -459,8 +468,8 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
 }
 
 /*
- * With compressed heads, the CUDA engine must hold as many cache entries as the CPU engine, and its
- * results must be equal bit for bit with and without CUDA graphs.
+ * Combines eviction with compressed heads. The CUDA engine must hold as many cache entries as the
+ * CPU engine, and its logits must be the same bits with and without CUDA graphs.
  */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims)

@@ -1,8 +1,9 @@
 /*
- * Caches of latents in the CUDA engine (methods/dims/cuda/palu.c, strawman.c): the logits of every
- * output token, compared with those of kvdim-eval, which computes row by row on the CPU with the
- * same projections. Cases: ranks and groups of several kinds, the fused kernel and restored pages,
- * prompts whole and in pieces, graphs on and off; bytes held; refused plans.
+ * Tests of the CUDA engine with caches that store low-rank latents instead of K and V
+ * (methods/dims/cuda/palu.c, strawman.c). The logits of every emitted token are compared with those
+ * that kvdim-eval computes with the same projections, and the bytes held are counted. Covers
+ * several ranks and groups of heads, the fused decode kernel and the kernels that restore pages
+ * first, prompts whole and in pieces, CUDA graphs on and off, and refused plans.
  */
 #include <math.h>
 #include <string.h>
@@ -17,9 +18,9 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of the engine's logits from those of the float32 forward pass, relative
- * to the distance of the bf16 pass with the same cache. The engine also rounds keys and values when
- * it restores them from latents, and rounds down-projections folded into weights.
+ * Largest accepted distance of the engine's logits from those of the float32 forward pass, as a
+ * multiple of the distance that the bf16 forward pass has. The engine additionally rounds the keys
+ * and values that it restores from latents, and the projections folded into weights.
  */
 static const double allowed = 2;
 static int failures;
@@ -41,7 +42,7 @@ typedef struct {
 
 /*
  * Computes the logits of all tokens by the forward pass in the number type `type`, with the KV
- * cache of the plan.
+ * cache that the plan compresses.
  */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
                        kvd_err *err)
@@ -88,8 +89,8 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 
 typedef struct {
     /*
-     * largest distance of a row of logits; difference of the bytes held from the expected size;
-     * seconds in the phase that restores keys and values
+     * Largest relative distance of one token's logits. Largest difference of the bytes held from
+     * the expected number. Seconds in the phase that restores keys and values.
      */
     double worst, held_off, restore;
     size_t rows, other;
@@ -103,7 +104,7 @@ static uint32_t largest(const float *x, size_t n)
     return (uint32_t)best;
 }
 
-/* Bytes of cache per token, and bytes per occupied slot of the batch. */
+/* Expected bytes of the cache: per token, and per occupied slot of the batch. */
 typedef struct {
     double token, slot;
 } bytes;
@@ -169,8 +170,8 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
 }
 
 /*
- * Serves the load with a plan and compares the logits and the bytes held. `fused` is true if decode
- * steps must run on the fused kernel for Hopper GPUs, false if they must not.
+ * Serves the requests of `l` with a plan and compares the logits and the bytes held. `fused`:
+ * decode steps must (true) or must not (false) use the fused kernel for Hopper GPUs.
  */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
@@ -197,8 +198,9 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 /* ---- latents of palu ---- */
 
 /*
- * Makes random projections to latents. Every group of heads has its own orthogonal basis, cut to
- * rank[side] less `less` times the number of the group.
+ * Makes random projections to latents that `heads` KV heads share. Every group of heads has its own
+ * orthogonal basis, cut to rank[side] (0: K, 1: V). Of every three groups,
+ * the second has `less` and the third 2 `less` dimensions fewer.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -240,8 +242,8 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
 }
 
 /*
- * Computes the bytes that a token takes in the cache of latents. Ranks are stored as multiples of
- * 16.
+ * Returns the bytes that a token takes in a cache of latents, whose ranks are padded to multiples
+ * of 16.
  */
 static bytes latent_bytes(const kvd_dims *d)
 {
@@ -306,8 +308,8 @@ static void test_palu(const char *path, const char *model, const request *r, siz
 /* ---- cache of the strawman method ---- */
 
 /*
- * Tests the strawman method on n prompts of `prompt` tokens. They have one length because the
- * reference pass takes a single prompt length for all sequences.
+ * Tests the strawman method (a decomposition per request) on n prompts of `prompt` tokens each. The
+ * prompts have equal lengths because the reference takes one prompt length for all sequences.
  */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
@@ -348,8 +350,8 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
 /* ---- kinds of attention kernels ---- */
 
 /*
- * Tests heads of unequal widths, some of them not multiples of 16, with every kind of attention
- * kernel. Stock kernels need one width, so the widest head determines the bytes of the cache.
+ * Tests heads of unequal widths, some not multiples of 16, with every kind of attention kernel.
+ * Stock kernels pad all heads to the widest, which determines the bytes of the cache.
  */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {
@@ -405,8 +407,8 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
 }
 
 /*
- * A decode step of a request that was never computed must give finite logits, equal in a second
- * run.
+ * A decode step whose earlier tokens were never computed must give finite logits. A second run must
+ * give the same bits.
  */
 static void test_context(const char *text)
 {
@@ -438,7 +440,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Makes a checkpoint whose heads have 128 dimensions. */
+/* Makes a checkpoint whose attention heads have 128 dimensions, which the fused kernel requires. */
 static int make_wide(const char *dir, int heads, int kv_heads)
 {
     kvd_err err = {""};
@@ -487,7 +489,6 @@ int main(int argc, char **argv)
         test_attention(demo, "kvdim-6m", other);
         test_attention(gqa, "d_head 128, GQA", other);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 100, 90, 0, true, two);
-        /* the argument `true` selects ranks that differ by layer */
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 250, 200, 40, true, two);
         test_palu(mha, "d_head 128, MHA", long_ones, n, 4, 250, 200, 40, false, two);
         test_palu(gqa, "d_head 128, GQA", long_ones, n, 4, 300, 280, 0, false, two);
@@ -496,7 +497,7 @@ int main(int argc, char **argv)
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 90, 100, 0, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 1, 40, 30, 5, false, two);
         test_palu(demo, "kvdim-6m", long_ones, n, 2, 128, 128, 0, false, two);
-        /* Models with biases, with norms of Q and K, and without RoPE. */
+        /* These models have biases, norms of Q and K, or no RoPE. */
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 2, 40, 40, 0,
                   false, two);
         test_palu("tests/data/families/qwen2-gqa", "qwen2-gqa", short_ones, some_n, 1, 20, 20, 3,

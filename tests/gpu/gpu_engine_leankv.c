@@ -1,10 +1,12 @@
 /*
- * Tests of LeanKV in the CUDA engine, compared with the CPU engine, whose cache is the plain
- * definition of a plan: logits of every emitted token, and bytes held, for ragged requests that
- * share the batch and reuse slots; prompts alone and together with steps, with and without graphs.
- * Each engine codes numbers and chooses levels by its own rounding. The accepted difference is
- * derived from the effect of bf16 on the same rows without a method, and from the effect of the
- * method. tests/gpu/gpu_leankv.c compares the kernels to the bit.
+ * Tests of LeanKV in the CUDA engine, compared with the CPU engine, which computes the method by
+ * its definition: the logits of every emitted token, and the bytes held. Requests of unequal length
+ * share the batch and reuse slots; prompts run alone and together with decode steps, with and
+ * without CUDA graphs.
+ *
+ * Each engine quantises and chooses precision levels from its own rounded numbers. The accepted
+ * difference follows from the effect of bf16 without a method, and from the effect of the method.
+ * tests/gpu/gpu_leankv.c checks the kernels bit for bit.
  */
 #include <math.h>
 #include <string.h>
@@ -22,7 +24,10 @@ static void report(int ok, const char *name, const char *detail)
 
 typedef struct {
     size_t max_batch;
-    /* true: steps of running requests share iterations with prompts; false: prompts run alone */
+    /*
+     * True: decode steps of running requests share iterations with prompts. False: prompts run
+     * alone.
+     */
     bool mixed;
     bool graphs, phases;
 } setting;
@@ -30,7 +35,7 @@ typedef struct {
 /* ---- logits and bytes of one run of an engine ---- */
 
 typedef struct {
-    float *logits; /* [offset[n]][vocab] logits of the rows that emitted a token */
+    float *logits; /* logits of the rows that emitted a token, [offset[n]][vocab] */
     double *held;  /* bytes of cache held after each iteration */
     size_t iterations;
     kvd_phase_times sum;
@@ -76,7 +81,7 @@ static kvd_engine_spec spec_of(const load *l, const setting *set)
                              .phases = set->phases};
 }
 
-/* Serves a load `times` times on one engine and returns the result of the last run. */
+/* Serves the requests of `l` on one engine, `times` times. Returns the result of the last run. */
 static outcome run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    bool gpu, int times)
 {
@@ -124,11 +129,12 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 }
 
 /*
- * Returns true if the distance `is` between the engines is explained by rounding. `rounding` is the
- * effect of bf16 without a method, `does` the effect of the method. A rounded number near the
- * border of two codes may get the other code. With steps of a few tenths of the standard deviation
- * this happens to some hundredths of all codes and causes up to half the effect of the codes. A
- * wrong cache differs by more.
+ * Returns true if the distance `is` between the logits of the two engines is explained by rounding.
+ * `rounding` is the effect of bf16 without a method, `does` the effect of the method on the logits.
+ *
+ * A number near the border between two codes may get either code. If codes are a few tenths of a
+ * standard deviation apart, this happens to a few percent of all codes and causes up to half the
+ * effect of quantisation. A wrong cache differs by more.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
@@ -157,7 +163,7 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
 
 /*
  * Compares the bytes held by both engines. A cache entry on the GPU has 2 bytes more than the plan
- * counts, because its score is a float32 number, to which small masses can still be added.
+ * counts: its importance score is float32, so that small increments are not lost.
  */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)

@@ -1,9 +1,9 @@
 /*
- * Tests of the CUDA engine with coded caches (kivi, kvquant, floating-point codes, turboquant),
- * compared with the CPU engine, which runs the same plan row by row in float32: logits of every
- * emitted token, bytes held, requests that share the batch and reuse slots, prompts that end around
- * groups, windows and pages. Rounding can change a code, so rows may differ by a share of the
- * method's own effect.
+ * Tests of the CUDA engine with quantised caches (kivi, kvquant, floating-point codes, turboquant),
+ * compared with the CPU engine, which runs the same plan one token at a time in float32: the logits
+ * of every emitted token, and the bytes held. Requests share the batch and reuse slots; prompts end
+ * around the borders of quantisation groups, windows and pages. Rounding can change a code, so
+ * logits may differ by a fraction of the method's own effect.
  */
 #include <math.h>
 #include <string.h>
@@ -24,8 +24,8 @@ static void report(int ok, const char *name, const char *detail)
 /* ---- logits and bytes of one run of an engine ---- */
 
 /*
- * Logits [outputs][vocab], and bytes of cache held after every iteration. The run computes prompts
- * one after another while slots are free, then decode steps.
+ * Result of one run: logits [outputs][vocab] of the emitted tokens, and bytes of cache held after
+ * every iteration. Prompts run one after another while slots are free, then decode steps.
  */
 typedef struct {
     float *logits;
@@ -93,8 +93,8 @@ static int run(const load *l, size_t slots, const char *method, int gpu, int gra
 }
 
 /*
- * Returns the root mean square of the distances between rows of x and `want`; `*most` receives the
- * largest distance.
+ * Returns the root mean square of the relative distances between the logits x and `want` of all
+ * emitted tokens; `*most` receives the largest distance.
  */
 static double off(const load *l, const float *x, const float *want, double *most)
 {
@@ -119,7 +119,7 @@ static double held_off(const outcome *a, const outcome *b)
 typedef struct {
     const char *method;
     /*
-     * Accepted distance of logits, as a share of the effect of the method on them; accepted
+     * Accepted distance of the logits, as a fraction of the method's own effect on them. Accepted
      * relative difference of the bytes held.
      */
     double share, held;
@@ -154,7 +154,7 @@ static void test(const load *l, size_t slots, const char *model, const test_case
     free(replayed.logits);
 }
 
-/* Computes the logits without a method, and the effect of bf16 on them. */
+/* Computes the logits without a method. `*rounding` receives the effect of bf16 on them. */
 static int measure(const load *l, size_t slots, outcome *plain, double *rounding, kvd_err *err)
 {
     outcome narrow = {0};
@@ -289,7 +289,10 @@ int main(int argc, char **argv)
                                      {"fp8,mantissa=2", 0.5, 1e-9},
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
-                                     /* rounding one scale of 16 numbers changes all their codes */
+                                     /*
+                                      * nvfp4 scales groups of 16 numbers. If a scale is rounded
+                                      * differently, all 16 codes change.
+                                      */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},

@@ -1,17 +1,18 @@
 /*
- * Tests of zdc in the CUDA engine. The logits of every emitted token are compared with src/methods,
- * row by row on the CPU, with a first pass over each prompt (the CPU engine has none); the bytes
- * held are compared with a count by hand.
+ * Tests of zdc in the CUDA engine. zdc keeps more dimensions of important tokens ("high widths")
+ * and fewer of the others ("low widths"). The logits of every emitted token are compared with the
+ * method in src/methods, computed token by token on the CPU; the bytes held are compared with a
+ * count.
  *
- * Prompts of the engine attend to the high widths. The reference therefore gets queries, keys and
- * values that were cut to these widths and projected back. The engine rounds to bf16 and may decide
- * near ties of importance differently, so logits are compared by their median distance, relative to
- * that of the high widths alone. If all tokens are important, the result must equal the high
- * widths.
+ * In the engine, the tokens of a prompt attend to each other at high widths. The reference
+ * therefore gets queries, keys and values that were cut to these widths and projected back. The
+ * engine rounds to bf16 and may decide near ties of importance differently. Logits are therefore
+ * compared by their median distance, relative to that of a cache with high widths only. If all
+ * tokens are important, the result must equal this cache.
  *
- * Covers ragged requests that share the batch and reuse slots, prompts and steps apart and in one
- * iteration, graphs on and off, GQA and MHA, biases, norms of Q and K, no RoPE, heads of 16 to 128
- * dimensions, contexts that were never computed, and refused plans.
+ * Covers requests of unequal length that share the batch and reuse slots, prompts and decode steps
+ * in one iteration or apart, CUDA graphs, grouped queries, biases, norms of Q and K, no RoPE, heads
+ * of 16 to 128 dimensions, contexts that were never computed, and refused plans.
  */
 #include <math.h>
 #include <string.h>
@@ -41,7 +42,7 @@ enum {
     SHORT = sizeof short_ones / sizeof *short_ones
 };
 
-/* ---- runs of the engine, with counts of bytes and low tokens ---- */
+/* ---- runs of the engine, with counts of bytes and low-width tokens ---- */
 
 typedef struct {
     const char *name;
@@ -59,8 +60,8 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
 /*
- * Returns the bytes of a token of the cache in a layer. Head widths are stored as multiples of 16.
- * With a stock attention kernel all heads are padded to the widest head of the layer.
+ * Returns the bytes of one token of the cache in a layer. Kept dimensions are padded to multiples
+ * of 16. With a stock attention kernel, all heads are padded to the widest head of the layer.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
@@ -76,8 +77,8 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 }
 
 /*
- * Returns the bytes that a request of `tokens` tokens holds if low[layer] of them have the low
- * widths in each layer. Each layer also holds a 4-byte count of its low tokens.
+ * Returns the bytes that a request of `tokens` tokens must hold if low[layer] of them have low
+ * widths in each layer. Each layer also holds a 4-byte count of its low-width tokens.
  */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
@@ -92,8 +93,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns the number of tokens of a prompt that have the low widths in a layer which forms its own
- * sets of important tokens. If `lent` is true, all layers use the sets of the first layer.
+ * Returns how many tokens of a prompt have low widths in a layer. The fraction of important tokens
+ * changes linearly over the layers. If `lent` is true, all layers use the first layer's choice.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -103,22 +104,26 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    size_t bytes, counts; /* iterations with wrong bytes; prompts with wrong low counts */
+    /*
+     * Number of iterations with wrong bytes, and of prompts with wrong numbers of low-width tokens.
+     */
+    size_t bytes, counts;
 } wrongs;
 
-/* Values that are checked after every iteration of the engine. */
+/* Expected bytes and low-width tokens, against which every iteration of the engine is checked. */
 typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
     /*
-     * 0: every layer forms its own sets of important tokens; 1: all layers use the first layer's;
-     * -1: some layers may use those of another layer, so the engine's own counts are taken.
+     * 0: every layer chooses its own important tokens. 1: all layers use the choice of the first
+     * layer. -1: a layer may use the choice of an earlier one, so the numbers that the engine
+     * reports are used.
      */
     int lent;
-    float *logits;         /* [outputs][vocab] logits of emitted tokens */
-    double held[MOST];     /* bytes held by each running request */
-    size_t low[MOST][256]; /* number of low tokens of each request and layer */
+    float *logits;         /* logits of emitted tokens, [outputs][vocab] */
+    double held[MOST];     /* expected bytes held by each running request */
+    size_t low[MOST][256]; /* number of low-width tokens of each request and layer */
     wrongs *wrong;
 } watched;
 
@@ -191,7 +196,8 @@ static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *
 /* ---- comparison of logits with the reference ---- */
 
 /*
- * Returns the median distance between rows of logits of two results; `*most` receives the largest.
+ * Returns the median relative distance between the logits a and b over all emitted tokens; `*most`
+ * receives the largest distance.
  */
 static double distances(const load *l, const float *a, const float *b, double *most)
 {
@@ -217,8 +223,8 @@ typedef struct {
 } variant;
 
 /*
- * Compares the engine with the reference for one variant of zdc. `whole` is the reference in which
- * all tokens have the high widths, and `bar` the median distance of the engine from it.
+ * Compares the engine with the reference for one specification of zdc. `whole` has the reference
+ * logits if all tokens have high widths, and `bar` is the engine's median distance from them.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -259,8 +265,8 @@ static void test_variant(const model *m, const char *name, const variant *v,
 }
 
 /*
- * If all tokens are important, the logits must equal those with high widths alone, except for
- * rounding if the kernel divides its work in another way.
+ * If all tokens are important, the logits must equal those of a cache with high widths only. They
+ * may differ by rounding if the kernel divides its work differently.
  */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
@@ -335,8 +341,8 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
 }
 
 /*
- * A decode step after steps that were skipped, so that their tokens were never computed, must leave
- * the low tokens of the prompt unchanged.
+ * Runs a decode step after steps that were skipped, so that their tokens were never computed. The
+ * low-width tokens of the prompt must stay unchanged.
  */
 static void test_left_out(kvd_engine *e)
 {

@@ -1,9 +1,13 @@
 /*
- * Tests of zdc with layers=N in the CUDA engine, in which layers use sets that are known before
- * they run. Prompts of these layers attend to rows as they are stored, on one GPU and, if present,
- * on two and four GPUs that share prompts by tokens and send narrow rows. Logits of every emitted
- * token are compared with a hook of plain loops, which for whole prompts must equal src/methods;
- * bytes held and bytes sent between GPUs are compared with counts by hand.
+ * Tests of zdc with layers=N in the CUDA engine: groups of layers share one choice of important
+ * tokens, which is known before the later layers of a group run. In these layers, tokens of a
+ * prompt attend to keys and values as they are stored, unimportant ones with fewer dimensions. Runs
+ * on one GPU and, if present, on two and four GPUs, which divide prompts by tokens and send short
+ * rows for unimportant tokens.
+ *
+ * The logits of every emitted token are compared with plain loops on the CPU, which for whole
+ * prompts must equal src/methods. The bytes held, and the bytes sent between GPUs, are compared
+ * with counts.
  */
 #include <math.h>
 #include <string.h>
@@ -23,7 +27,10 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* Requests whose prompts have less than one page, end at page borders, or have several pages. */
+/*
+ * Requests {prompt tokens, output tokens}. The prompts are shorter than a page, end at page
+ * borders, or have several pages.
+ */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
                                    {200, 20}, {63, 10}, {65, 30}, {440, 13}};
 
@@ -35,10 +42,10 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* true: prompts attend to the high widths in all layers, as src/methods does */
+    /* True: in prompts, all layers attend to all tokens at high width, as src/methods does. */
     bool whole_prompts;
-    uint8_t *level;    /* [prompt] width level of each token */
-    float *x[4], *out; /* q, k, v and work memory; out: [rows][n_heads d_head] */
+    uint8_t *level;    /* [prompt] tells which tokens are important and keep more dimensions */
+    float *x[4], *out; /* q, k, v and work memory; out: [tokens][n_heads * d_head] */
 } sets_hook;
 
 typedef struct {
@@ -215,7 +222,7 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
 
 /*
  * Counts the bytes that the GPUs send each other for a prompt of n tokens if all heads of a layer
- * have one width: Q, K, V and attention outputs P V', and the importance of tokens.
+ * have equal widths: Q, K, V, the attention outputs P V', and the importance of tokens.
  */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
@@ -247,8 +254,8 @@ typedef struct {
 } wrongs;
 
 /*
- * Serves the requests one at a time and returns the logits. On several GPUs only the prompts are
- * computed; the logits of all other tokens stay 0.
+ * Serves the requests one at a time and returns the logits [outputs][vocab]. On several GPUs only
+ * the prompts are computed; logits of later tokens are 0.
  */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
@@ -303,8 +310,8 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
 /* ---- comparison of logits with the reference ---- */
 
 /*
- * Returns the median distance between rows of logits. If `prompts` is true, only the first row of
- * each request counts.
+ * Returns the median relative distance between the logits a and b over emitted tokens. If `prompts`
+ * is true, only the first emitted token of each request counts.
  */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
@@ -320,8 +327,9 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * Compares the engine with the reference. The accepted distance follows from that of the two with
- * high widths alone, which it measures first.
+ * Compares the engine with the reference logits `want`. `whole` has the reference logits if all
+ * tokens keep the dimensions of important ones; the engine's distance from these, measured first,
+ * sets the accepted distance.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
@@ -395,8 +403,7 @@ static void test_model(const char *path, const char *name, size_t n, const char 
     if (want && whole) {
         compare(&m, title, &plan, want, whole, 1, false, true, equal);
         compare(&m, title, &plan, want, whole, 1, false, false, equal);
-        compare(&m, title, &plan, want, whole, 1, true, false,
-                equal); /* one GPU alone: it packs rows and sends them to itself */
+        compare(&m, title, &plan, want, whole, 1, true, false, equal);
         for (int shares = 2; shares <= gpus && shares <= m.config->n_kv_heads; shares *= 2)
             compare(&m, title, &plan, want, whole, shares, true, false, equal);
     } else {

@@ -1,11 +1,15 @@
 /*
- * Tests of eviction on the device (methods/tokens/cuda/evict.h), compared with double-precision
- * references on the same bf16 numbers: scores of prompts with and without a temperature, over all
- * rows and over the last ones; the tokens that stay, whose rows must be unchanged; then steps in
- * sequence, each from the state that the device left. Covers prompts of one token, page borders,
- * every group size, mixed widths, extreme budgets, sets of a whole layer, and rankings by keys and
- * by position. If two scores differ by less than rounding the device may choose either; its choice
- * is then used as the state.
+ * usage: gpu_evict [CASE]
+ *
+ * Tests of token eviction on the GPU (methods/tokens/cuda/evict.h), compared with double-precision
+ * references on the same bf16 numbers. After a prompt: the importance scores of its tokens (over
+ * all queries or the last ones, with and without a temperature), and the kept tokens, whose K and V
+ * must be unchanged. Then decode steps, each compared from the state that the previous one left on
+ * the device.
+ *
+ * Covers prompts of one token, page borders, every number of query heads per KV head, unequal
+ * widths, extreme budgets, one choice for a whole layer, and rankings by keys and by position. If
+ * two scores differ by less than rounding, the device may keep either token.
  */
 #include <math.h>
 #include <string.h>
@@ -16,9 +20,9 @@
 #include "worst.h"
 
 /*
- * Computes the attention probabilities p of prompt row t of a query head over `keys` 0 .. t, each
- * [d_qk], with the temperature of the eviction rule. Returns the log-sum-exp of the scores without
- * temperature. `s` is work memory for one row.
+ * Computes the attention probabilities p of query t of query head h over the keys 0 .. t, with the
+ * temperature and noise of the eviction rule. `keys`: [tokens][d_qk]; `s`: work memory, one number
+ * per token. Returns the log-sum-exp of the attention scores without temperature.
  */
 static double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                      double *p)
@@ -46,10 +50,10 @@ static double row_of(const fixture *f, int b, int h, int t, const double *keys, 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    return high + log(fmax(plain, 1)); /* at least 1: the sum contains the largest term */
+    return high + log(fmax(plain, 1)); /* at least 1, because the sum contains exp(0) */
 }
 
-/* Returns true if a score and a position are stored with every cache entry. */
+/* Returns true if the rule stores an importance score and a position with every cache entry. */
 static int notes(const fixture *f)
 {
     return f->c->steps && f->c->rule.ranking == KVD_EVICT_ATTENTION;
@@ -64,7 +68,7 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Writes to want [n] the eviction scores of n tokens that rules compute from the keys [n][d] alone.
+ * Computes into want [n] the importance scores that some rules derive from the keys [n][d] alone.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -81,8 +85,9 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
 }
 
 /*
- * Computes the reference of one KV head of a prompt: the log-sum-exp lse [n_heads][n_q8] of its
- * rows, and the attention mass want [n_kv_heads][n_q8] that each token receives.
+ * Computes the references of the query heads of KV head g for prompt b: lse [n_heads][n_q8]
+ * receives the log-sum-exp of each query's attention scores, want [n_kv_heads][n_q8] the sum of the
+ * attention probabilities that each token receives.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -110,7 +115,10 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     free(p);
 }
 
-/* Computes the reference of all heads on all CPU threads, because one thread would take minutes. */
+/*
+ * Computes reference_head for all heads and requests, on all CPU threads, because one would take
+ * minutes.
+ */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -133,8 +141,9 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Checks which tokens of a prompt stay in the cache. The set must follow exactly from the device's
- * scores, and from the reference's scores except for near ties.
+ * Checks which tokens of a prompt are kept. The choice must follow exactly from the device's
+ * importance scores `rank`, and from the reference's scores `want` except for near ties. Returns
+ * the number of errors.
  */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
@@ -198,8 +207,8 @@ static int check_rows(const fixture *f, const uint16_t *after, int b, int g, con
 }
 
 /*
- * Checks the scores and the kept tokens of one KV head of a prompt. `want` contains the attention
- * masses of the head's tokens, which this function smooths if the rule requires it.
+ * Checks the importance scores and kept tokens of one KV head after a prompt. `want` has the
+ * reference's scores, which this function smooths over neighbouring tokens if the rule requires it.
  */
 static int check_prompt(fixture *f, int b, int g, double *want, const float *mass,
                         const float *score, const int32_t *kept, const uint16_t *after)
@@ -210,7 +219,7 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     double *const p = need((size_t)n * sizeof *p);
     float *const order = need((size_t)n * sizeof *order);
     for (int t = 0; t < n; t++)
-        if (r->ranking == KVD_EVICT_FIRST) /* by position: the earlier token ranks higher */
+        if (r->ranking == KVD_EVICT_FIRST) /* earlier tokens rank higher */
             want[t] = (double)(order[t] = (float)-t);
         else
             note(f, (double)score[at + (size_t)t], want[t]);
@@ -255,7 +264,8 @@ static int on_hopper(void)
 }
 
 /*
- * Returns the number of tokens whose `score` differs from the sum of `mass` over the query heads.
+ * Returns the number of tokens whose importance score differs from the sum of `mass`, the attention
+ * that they received, over query heads.
  */
 static size_t differences(const fixture *f, const float *mass, const float *score)
 {
@@ -304,7 +314,8 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
         .score = on_device(NULL, kv * rows * sizeof *lse),
         .kept = on_device(NULL, kv * rows * sizeof *a.kept)};
     a.hopper = on_hopper();
-    kvd_evict_prompts_args other = a; /* runs on the mma.sync kernel, which sm_90 supports too */
+    /* Runs these prompts on the mma.sync kernel, which sm_90 supports too. */
+    kvd_evict_prompts_args other = a;
     other.lse = on_device(lse, heads * rows * sizeof *lse);
     other.mass = on_device(NULL, heads * rows * sizeof *lse);
     const int attends = f->c->rule.ranking == KVD_EVICT_ATTENTION;
@@ -349,8 +360,8 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
 /* ---- eviction in decode steps ---- */
 
 /*
- * Computes the eviction scores of one head after a decode step in double precision, from the state
- * before the step, into want [n].
+ * Computes the importance scores of one KV head's n entries after a decode step, in double
+ * precision, from the state before the step.
  */
 static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                         double *want)
@@ -386,7 +397,9 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/* Returns the log-sum-exp of the attention scores of the steps, [rows][n_heads]. */
+/*
+ * Returns the log-sum-exp of the attention scores of each query in a decode step, [rows][n_heads].
+ */
 static float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
 {
     float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
@@ -413,9 +426,9 @@ static float *step_denominators(const fixture *f, const uint16_t *q, const int32
 }
 
 /*
- * Returns the number of wrong numbers in the K and V rows of a head that has m entries after a
- * step. The newest of n entries must have taken the place of entry `victim`; -1: nothing was
- * evicted.
+ * Returns the number of wrong elements in the K and V rows of a KV head that keeps m of n entries
+ * after a step. The newest entry must be at index `victim`, in place of the evicted one. -1: no
+ * entry was evicted.
  */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
@@ -430,8 +443,8 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
 }
 
 /*
- * Checks the K and V rows of one head after a step of a rule that ranks by position. A model on the
- * host keeps the positions.
+ * Checks the K and V rows of one KV head after a step of a rule that evicts by position.
+ * f->position holds the expected positions of the entries.
  */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
@@ -451,7 +464,10 @@ static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint
     return wrong;
 }
 
-/* Checks the scores, positions, and K and V rows of one head of a request after a step. */
+/*
+ * Checks the importance scores, positions, and K and V rows of one KV head of a request after a
+ * decode step.
+ */
 static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                       const float *score, const uint32_t *position, const uint16_t *after)
 {
@@ -473,7 +489,8 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
             (least < 0 || want[i] < want[least]))
             least = i;
     const int evicts = n > budget->limit && least >= 0;
-    if (evicts) { /* the newest entry must be at the place of the evicted one */
+    /* The newest entry must be at the index of the evicted one. */
+    if (evicts) {
         for (int i = 0; i < n - 1; i++)
             victim = position[at + (size_t)i] == now ? i : victim;
         victim = victim < 0 ? n - 1 : victim;
@@ -496,8 +513,8 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
 }
 
 /*
- * Writes a new row of K and V after the entries of every head. If it is the first of a group of 8
- * rows, the other rows of the group become zero.
+ * Writes a new row of K and V after the entries of every head. If its index is a multiple of 8, the
+ * next 7 rows become zero, as kernels require.
  */
 static void append(fixture *f)
 {
@@ -513,7 +530,7 @@ static void append(fixture *f)
 
 static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
 {
-    const size_t rows = (size_t)f->batch + 1; /* one row more than requests, which is idle */
+    const size_t rows = (size_t)f->batch + 1; /* the last row of the batch is idle */
     const size_t q_n = rows * (size_t)f->map.q_pitch;
     int32_t kv_len[BATCH + 1], slot[BATCH + 1];
     uint32_t now[BATCH + 1];
@@ -594,7 +611,10 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
     free(table);
 }
 
-/* The Gumbel noise of keyformer in float32 must equal that in double up to rounding. */
+/*
+ * The Gumbel noise of keyformer, computed in float32 on the device, must equal that in double up to
+ * rounding.
+ */
 static void test_noise(void)
 {
     double worst = 0;
@@ -606,8 +626,8 @@ static void test_noise(void)
 }
 
 /*
- * Returns true for cases of the quick run. They cover both score kernels, the step kernel in
- * clusters of 1 to 8 thread blocks, and every rule, with few tokens and steps.
+ * Returns true for the cases of the quick run: few tokens and decode steps, but every rule, both
+ * kernels for prompts, and the decode kernel in clusters of 1 to 8 thread blocks.
  */
 static int is_quick(const char *name)
 {
@@ -623,13 +643,13 @@ static int is_quick(const char *name)
 /*
  * usage: gpu_evict [CASE]
  *
- *   CASE   only cases whose name contains it; "quick": small cases with five steps, for
- *          compute-sanitizer
+ *   CASE   only cases whose name contains it; "quick": small cases with five decode steps, for
+ *   compute-sanitizer
  */
 int main(int argc, char **argv)
 {
     int devices = 0;
-    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
+    /* Flushes every line, so that results are visible if the time limit ends the run. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     test_noise();
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {

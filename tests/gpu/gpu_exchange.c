@@ -1,10 +1,13 @@
 /*
- * Tests of exchanges between GPUs, bit for bit, on 2 GPUs and on all. First pieces of any size at
- * any address (model/pass/cuda/sum.h), including pieces for the sender itself. Then those of the
- * sequence parallel engine (engine/cuda/sequence.h): Q, K and V of every slice must become those
- * of every share's heads, and P V' of every share the rows of every slice. Covers ragged prompts,
- * empty slices, heads of unequal widths, and an odd number of heads per GPU. Each number encodes
- * its place, at which it is checked; memory that nothing is sent to must stay unchanged.
+ * Tests of data exchange between GPUs, bit for bit, on 2 GPUs and on all GPUs of the machine.
+ * First, blocks of any size at any address (model/pass/cuda/sum.h), including blocks that a GPU
+ * sends to itself. Then the exchange of the engine in which each GPU computes a slice of the
+ * prompt's tokens but attention for its own heads (engine/cuda/sequence.h): Q, K and V go from
+ * slices to heads, and attention outputs P V' return.
+ *
+ * Covers prompts of any length, empty slices, heads of unequal widths, and odd numbers of heads per
+ * GPU. The value of each number encodes its index, so misplaced numbers are found. Memory that
+ * receives nothing must stay unchanged.
  */
 #include <string.h>
 
@@ -23,7 +26,7 @@ static void report(int ok, int gpus, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- pieces of memory that GPUs send each other ---- */
+/* ---- blocks of memory that GPUs send each other ---- */
 
 enum { PIECES = 3, ROUNDS = 9 };
 
@@ -35,7 +38,7 @@ typedef struct {
     size_t room[KVD_GPUS_MAX];
 } pieces;
 
-/* Returns the size in bytes of piece i from GPU a to GPU b. */
+/* Returns the size in bytes of the i-th block that GPU a sends to GPU b. */
 static size_t bytes_of(const pieces *x, int a, int b, int i)
 {
     static const size_t some[] = {1, 16, 3, 255, 4097, 65536, 17, 131075, 1048579, 8, 524309};
@@ -43,9 +46,9 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Lays out the pieces that GPU a sends (or receives, if `receives` is true) one after another with
- * gaps between them. Returns the size in bytes. If `list` is not NULL, fills it with the pieces,
- * which begin at address `at`.
+ * Lays out the blocks that GPU a sends (or receives, if `receives` is true) one after another, with
+ * gaps. Returns the total size in bytes. If `list` is not NULL, fills it with the blocks, at
+ * addresses from `at` on.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -61,7 +64,7 @@ static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu
     return where + 64;
 }
 
-/* Returns the expected byte k of piece i from GPU a to GPU b. */
+/* Returns the expected value of byte k of the i-th block from GPU a to GPU b. */
 static uint8_t byte_of(const pieces *x, int a, int b, int i, size_t k)
 {
     const uint64_t h =
@@ -85,8 +88,8 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
 }
 
 /*
- * Returns a host copy of the send buffer of GPU a, or of its expected receive buffer if `receives`
- * is true, in the layout of lay_out. Gaps are filled with 0xff.
+ * Returns a host copy of the send buffer of GPU a, or of the receive buffer as expected if
+ * `receives` is true, in the layout of lay_out. Gaps are 0xff.
  */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
@@ -105,8 +108,8 @@ static uint8_t *image(const pieces *x, int a, int receives)
 }
 
 /*
- * Returns the index of the first wrong byte in the receive buffer of GPU a, or the size of the
- * buffer if all bytes are right.
+ * Returns the index of the first wrong byte in the receive buffer of GPU a, or the buffer's size if
+ * all bytes are correct.
  */
 static size_t first_wrong(const pieces *x, int a)
 {
@@ -131,7 +134,7 @@ static int one_round(pieces *x, kvd_gpu_threads *gpu_threads, char *text, size_t
         x->room[g] = lay_out(x, g, 1, NULL, NULL);
         x->from[g] = on_device(host, lay_out(x, g, 0, NULL, NULL));
         x->to[g] = on_device(NULL, x->room[g]);
-        /* non-blocking streams would not wait for the fill */
+        /* Non-blocking streams do not wait for the default stream, which fills the buffers. */
         check(cudaDeviceSynchronize(), "fill");
         free(host);
     }
@@ -172,7 +175,7 @@ static void test_pieces(int gpus)
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/* Returns a 16-bit number derived from an element's place: element b of head, page or token a. */
+/* Returns a 16-bit value derived from an element's index: element b of head, page or token a. */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;
@@ -182,7 +185,8 @@ static uint16_t mark(int kind, size_t a, size_t b)
 typedef struct {
     kvd_sequence *q;
     int layer;
-    uint16_t *out[KVD_GPUS_MAX]; /* device [n + 1][o_pitch]; the last row must not change */
+    /* Device arrays [n tokens + 1][o_pitch]; the last row must not change. */
+    uint16_t *out[KVD_GPUS_MAX];
 } turn;
 
 typedef struct {
@@ -219,8 +223,8 @@ static void poison(void *to, size_t n)
 }
 
 /*
- * Fills Q, pages of K and V, and outputs P V' of a GPU as it would compute them, and fills the
- * memory that the exchange must write with poison.
+ * Fills the Q, K and V pages and outputs P V' of a GPU with the values that it would send, and the
+ * memory that the exchange must overwrite with 0xff.
  */
 static void fill(turn *t, int gpu)
 {
@@ -255,9 +259,7 @@ static uint16_t *fetched(const void *from, size_t n)
     return x;
 }
 
-/*
- * Returns how many numbers of Q, K, V and P V' are at the wrong place on a GPU after the exchanges.
- */
+/* Returns how many elements of Q, K, V and P V' on a GPU are wrong after the exchanges. */
 static size_t wrong_of(const turn *t, int gpu)
 {
     const places p = places_of(t, gpu);
@@ -300,7 +302,7 @@ static int both_exchanges(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Runs both exchanges of one layer for a prompt of `len` tokens, and counts the wrong numbers. */
+/* Runs both exchanges of one layer for a prompt of `len` tokens, and counts the wrong elements. */
 static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_err *err)
 {
     turn t = {.q = q, .layer = layer};
@@ -318,7 +320,7 @@ static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_e
     return status;
 }
 
-/* Makes attention head widths that differ between heads and layers. */
+/* Makes projections whose kept dimensions differ between heads and layers. */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, kvd_err *err)
 {
     kvd_widths w;

@@ -1,7 +1,8 @@
 /*
- * Tests of engine/cuda/few_rows and small, compared with plain double precision: every kind of
- * product, 1 to 8 rows, columns and rows that do not fill a tile or slab, a norm before the
- * product, rows that are not finite; and the largest logit with ties.
+ * Tests of matrix products with 1 to 8 rows, as in decode steps (engine/cuda/few_rows and small),
+ * compared with plain double precision. Covers every kind of product, matrix sizes that do not fill
+ * a tile, a norm before the product, and rows that are not finite. Also tests the choice of the
+ * largest logit, with ties.
  */
 #include <math.h>
 #include <string.h>
@@ -48,7 +49,6 @@ typedef struct {
     int norm;
 } scenario;
 
-/* Applies RMSNorm to a row of the residual stream in double precision. */
 static void norm_row(const float *x, const float *gain, size_t in, double eps, double *to)
 {
     double s = 0;
@@ -91,8 +91,8 @@ static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "logits"};
     /*
-     * Accepted error: one bf16 rounding each of the result, the normalised rows, and the gate and
-     * up products of SwiGLU.
+     * Accepted error: bf16 rounds the result, normalised rows, and the gate and up products of
+     * SwiGLU once each.
      */
     const int narrow = c->kind == KVD_FEW_STORE || c->kind == KVD_FEW_SWIGLU;
     const double bar = narrow || c->norm ? 6e-3 : 2e-6;
@@ -139,7 +139,7 @@ static void test(const scenario *c)
     (void)snprintf(text, sizeof text, "%zu x %zu -> %zu%s off by %.2g of %.0e", c->n, c->in, c->out,
                    c->norm ? ", normed," : "", e, bar);
     report(e <= bar && found == none && stamp != ~0ULL, name[c->kind], text);
-    /* The kernel must find a row that is not finite and name it. */
+    /* The kernel must report the row that is not finite. */
     if (c->norm) {
         const float infinite = INFINITY;
         check(

@@ -1,6 +1,6 @@
 /*
- * Tests of benchmark data made on the device: every bit equals the data made on the host and packed
- * there. Prints skip without a device.
+ * Tests of random benchmark data generated on the GPU: it must equal, bit for bit, the data
+ * generated and packed on the host. Without a GPU, prints a skip line.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -29,7 +29,6 @@ static void *host(size_t bytes)
     return p;
 }
 
-/* Compares the device's array of n 16-bit numbers with the host's array `want`. */
 static void compare(const char *name, const kvd_problem *p, const void *device,
                     const uint16_t *want, size_t n)
 {

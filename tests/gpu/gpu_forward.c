@@ -1,7 +1,7 @@
 /*
- * Tests of model/pass/cuda/forward on one GPU: every family compared with results of Hugging Face
- * Transformers and with the CPU's pass, the demo model with the CPU's pass; splitting of batches,
- * runs in two parts, and the memory taken.
+ * Tests of the forward pass on one GPU (model/pass/cuda/forward). Every model family is compared
+ * with results of Hugging Face Transformers and with the forward pass on the CPU. Also tests
+ * batches that are split, runs that are interrupted between layers, and the bytes allocated.
  */
 #include <math.h>
 #include <string.h>
@@ -13,17 +13,17 @@
 #include "model/checkpoint/shapes.h"
 
 /*
- * Largest accepted relative distances of activations and logits. For float32 this is the bound of
- * the CPU's pass. In bf16, weights that are stored in float32, normalised rows, Q, K, V,
- * probabilities, attention output and activation are each rounded by up to 2^-9. Over the fixtures
- * this gives 0.7 to 2.8 % of the norm of logits and up to 3.9 % of attention outputs. Transformers
- * in bf16, whose residual stream is bf16 too, gives 0.8 to 4 % of the logits.
+ * Largest accepted relative distances of activations and logits. The bound for float32 is that of
+ * the CPU's test. In bf16, each of weights, normalised rows, Q, K, V, probabilities, attention
+ * outputs and activations is rounded by up to 2^-9. On the test models this gives up to 2.8 % for
+ * logits and 3.9 % for attention outputs. Transformers in bf16, whose residual stream is bf16 too,
+ * has up to 4 % for logits.
  */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
- * Largest accepted distance of models with routed experts in bf16. A token for which two experts
- * have nearly equal router logits may choose the other expert, which changes its row by tens of
- * percent. The median over rows must stay within the usual bound.
+ * Largest accepted distance of mixture-of-experts models in bf16. If two experts have nearly equal
+ * router logits, a token may go to the other expert, which changes its row by tens of percent. The
+ * median over tokens must stay within the usual bound.
  */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -76,8 +76,8 @@ enum { N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
 /*
- * Sequences of a batch must not affect each other, neither by their keys nor, with longrope, by
- * their lengths.
+ * Sequences in a batch must give the same results as alone: neither the keys of other sequences
+ * nor, with longrope, their lengths may matter.
  */
 static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
@@ -107,8 +107,8 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 }
 
 /*
- * Two runs of one batch must give equal bits, also if one is interrupted after a layer and another
- * batch runs before it continues.
+ * Two runs of one batch must give equal bits. In the second, the run stops after a layer, another
+ * batch runs, and then the run continues.
  */
 static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
@@ -151,8 +151,8 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 enum { SEQUENCES = 6, LONGEST = 128 };
 
 /*
- * Fills offset [SEQUENCES + 1] with sequence lengths up to the number of positions of the model,
- * and returns the number of tokens.
+ * Fills offset [SEQUENCES + 1] with sequences whose lengths go up to the model's number of
+ * positions. Returns the number of tokens.
  */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
@@ -165,8 +165,8 @@ static size_t make_batch(const kvd_config *c, size_t *offset)
 }
 
 /*
- * Returns the largest error over the layers of one kind of rows, such as attention outputs, and
- * appends it to `text`.
+ * Returns the largest relative distance, over layers, between GPU and CPU for one kind of
+ * activation, such as attention outputs. Appends the kind and distance to `text`.
  */
 static double add_kind(const recording *gpu, const recording *cpu, int kind, char *text,
                        size_t size)
@@ -187,7 +187,6 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the median of the relative distances between n rows of d values in x and y. */
 static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
 {
     double *const e = need(n * sizeof *e);
@@ -200,8 +199,8 @@ static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
 }
 
 /*
- * Runs both passes and returns the relative distance of the rows after the final norm. `*median`
- * receives the median of the distances of single rows.
+ * Runs the passes on GPU and CPU. Returns the relative distance of the activations after the final
+ * norm; `*median` receives the median distance over tokens.
  */
 static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kvd_batch *b,
                            double *median, kvd_err *err)
@@ -230,8 +229,8 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
 }
 
 /*
- * Compares the GPU's pass with the CPU's on sequences longer than the attention windows of the
- * fixtures. Prints the largest error of every kind of rows.
+ * Compares the passes on GPU and CPU on sequences longer than the models' attention windows. Prints
+ * the largest distance for every kind of activation.
  */
 static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
@@ -309,8 +308,8 @@ static void test_cpu(const char *path, kvd_dtype type)
 }
 
 /*
- * Stopping after the first layers must give the bits that a run of all layers has there. Logits
- * that are computed in several pieces must equal those of one piece.
+ * A run that stops early must give the same bits for the layers that it computes. Logits computed
+ * in several calls must equal those of one call.
  */
 static void test_last_layer(void)
 {
@@ -340,7 +339,8 @@ static void test_logits_in_pieces(void)
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
     char text[64];
-    kvd_checkpoint *c = family_or_end("opt-after"); /* has a projection after its last layer */
+    /* This model has a projection after its last layer. */
+    kvd_checkpoint *c = family_or_end("opt-after");
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;
     float *host = need(N * d * sizeof *host), *a = need(N * vocab * sizeof *a),
@@ -369,8 +369,8 @@ static void test_logits_in_pieces(void)
 }
 
 /*
- * Shape of a DeepSeek-V3 model whose sizes are multiples of 16 bytes, so that one call multiplies
- * all heads. The fixtures have odd sizes and use another path.
+ * Shape of a DeepSeek-V3 model whose row sizes are multiples of 16 bytes, so that one cuBLAS call
+ * multiplies all heads. The test models have odd sizes and take another code path.
  */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
@@ -400,7 +400,7 @@ static void test_latent_shape(kvd_dtype type)
     kvd_checkpoint_close(c);
 }
 
-/* The pass must allocate as many bytes as it announces, here 14.9 GB. */
+/* The pass must allocate as many bytes as it announced. */
 static void test_bytes(void)
 {
     kvd_err err = {""};

@@ -1,6 +1,7 @@
 /*
- * Tests of model/pass/cuda/forward on one GPU: batches, specifications and models that are refused,
- * activations that are not finite, both with the messages of the CPU's pass; and hooks that fail.
+ * Tests of errors in the forward pass on one GPU (model/pass/cuda/forward): refused batches,
+ * specifications and models, activations that are not finite, and attention hooks that fail.
+ * Messages must equal those of the CPU's pass where both can fail.
  */
 #include <math.h>
 #include <string.h>
@@ -91,11 +92,11 @@ static void test_bad_batches(void)
     kvd_checkpoint_close(c);
 }
 
-/* ---- models that a GPU's share cannot be made of ---- */
+/* ---- models that cannot be divided among GPUs ---- */
 
 /*
- * Checks that kvd_gpu_share_of refuses the model `name` for `use` on `count` GPUs, with a message
- * that contains `part`.
+ * Checks that kvd_gpu_share_of refuses to divide the model `name` for `use` among `count` GPUs. The
+ * message must contain `part`.
  */
 static void test_refusal(const char *name, kvd_gpu_use use, int count, const char *part)
 {
@@ -131,7 +132,7 @@ static void test_refusals(void)
 
 /*
  * With one non-finite weight, the passes on GPU and CPU must name the same layer, sequence and
- * token. The batch has 30 tokens in two sequences.
+ * token. The batch has two sequences with 30 tokens together.
  */
 static void test_nonfinite(kvd_dtype type, int last_layer)
 {
@@ -180,8 +181,8 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
 }
 
 /*
- * Writes an attention output that is not finite, at an element that no later product reads. The
- * pass must detect it nevertheless. Used as the `run` callback of an attention hook.
+ * `run` callback of an attention hook that writes a non-finite output into an element that no later
+ * product reads. The pass must detect it nevertheless.
  */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {

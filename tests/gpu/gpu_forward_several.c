@@ -1,7 +1,8 @@
 /*
- * Tests of model/pass/cuda/forward on two GPUs (and four, if present), compared with one GPU: equal
- * numbers up to rounding for every structure of a layer, with few rows and with enough rows that
- * sums overlap products; equal bits in two parts; an error on one GPU leaves no other GPU waiting.
+ * Tests of the forward pass on two GPUs, and on four if present (model/pass/cuda/forward), compared
+ * with one GPU. Results must be equal up to rounding for every layer structure, with few tokens and
+ * with enough tokens that sums between GPUs overlap matrix products. An interrupted run must give
+ * the same bits. After an error on one GPU, no other GPU may wait for it.
  */
 #include <math.h>
 #include <string.h>
@@ -12,15 +13,15 @@
 #include "gpu_forward_case.h"
 
 /*
- * Largest accepted relative distances of several GPUs from one GPU. GPUs add in another order, and
- * differences in the last bits of float32 can round to different bf16 numbers.
+ * Largest accepted relative distances between several GPUs and one. Several GPUs add in another
+ * order; a difference in the last bit of float32 can round to another bf16 number.
  */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int failures, compared;
 
 /*
- * Number of rows (tokens) of the small and of the large batch, and number of sequences of 50 rows
+ * Number of tokens of the small and of the large batch, and number of sequences, of 50 tokens each,
  * in the large batch.
  */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
@@ -42,7 +43,7 @@ static void report(int ok, const char *name, int n_gpus, kvd_dtype type, const c
     failures += !ok;
 }
 
-/* Runs a batch whole, and interrupted after a layer. Fails unless both give the same bits. */
+/* Runs a batch whole, and interrupted after a layer. Fails if the bits differ. */
 static int two_parts(kvd_gpu_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const kvd_config *config = &kvd_gpu_forward_weights(f, 0)->config;
@@ -88,10 +89,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = batch_of(many, id);
     recording one, several;
-    /*
-     * In bf16 another rounding may change the experts that a token is routed to (see
-     * gpu_forward.c).
-     */
+    /* In bf16, another rounding may send a token to other experts (see gpu_forward.c). */
     const bool routed = kvd_checkpoint_config(c)->n_experts && type == KVD_BF16;
     const double limit = routed ? 0.25 : bar[type];
     kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
@@ -110,9 +108,10 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 }
 
 typedef struct {
-    kvd_gpu_attention hook; /* must be the first member */
+    /* Must be the first member, so that a pointer to it points to the struct. */
+    kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
-    int layer; /* first layer at which the hook fails */
+    int layer; /* number of the first layer at which the hook fails */
 } refusing;
 
 static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
@@ -124,8 +123,8 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
 }
 
 /*
- * If an attention hook fails on one GPU, the run must end on all GPUs and the pass must refuse
- * further runs. With many rows this also happens while sums between GPUs overlap products.
+ * If an attention hook fails on one GPU, the run must end on all GPUs, and the pass must refuse
+ * further runs. With many tokens, this also happens while sums between GPUs overlap products.
  */
 static void test_failure(const char *family, int n_gpus, int many)
 {
@@ -153,13 +152,14 @@ static void test_failure(const char *family, int n_gpus, int many)
 }
 
 typedef struct {
-    kvd_gpu_attention hook; /* must be the first member */
+    /* Must be the first member, so that a pointer to it points to the struct. */
+    kvd_gpu_attention hook;
     size_t row;
 } spoiling;
 
 /*
- * Makes an attention output of GPU 1 not finite, which the pass must detect. Used as the `run`
- * callback of an attention hook.
+ * `run` callback of an attention hook that makes an attention output of GPU 1 non-finite. The pass
+ * must detect it.
  */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
@@ -210,16 +210,20 @@ static void test_errors(void)
     test_failure("llama-biases", 2, 1);
 }
 
-/* usage: gpu_forward_several [errors]: all tests, or only those of errors */
+/*
+ * usage: gpu_forward_several [errors]
+ *
+ * With "errors", runs only the tests of failing GPUs.
+ */
 int main(int argc, char **argv)
 {
-    /* one model family for every layer structure */
+    /* One model family for every layer structure. */
     static const char *const family[] = {
         "llama-biases", "mistral-window", "phi3-long", "opt-before",   "falcon-40b", "falcon-11b",
         "falcon-mha",   "gemma2-caps",    "glm4-half", "mixtral-full", "gpt-oss"};
     const int errors = argc > 1 && !strcmp(argv[1], "errors");
     int devices = 0;
-    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
+    /* Flushes every line, so that results are visible if the time limit ends the run. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i <= SEQUENCES; i++)
         many_offset[i] = 50 * i;

@@ -1,9 +1,10 @@
 /*
- * Tests of the kernels of latents (methods/dims/cuda/latents.h), compared with sums in double: rows
- * into pages and back, rotated queries, restored pages, projection of a step's row, leading
- * eigenvectors. Covers ragged lengths, pages in any order, groups of heads, latents that are read
- * directly, and matrices per slot. Memory that must not be read holds NaN; memory that must not be
- * written must stay unchanged.
+ * Tests of the kernels for caches of low-rank latents (methods/dims/cuda/latents.h), compared with
+ * sums in double precision: latents written to cache pages and read back, queries after RoPE, keys
+ * and values restored from latents, the projection of a new token to latents, and the choice of
+ * leading eigenvectors. Covers requests of unequal length, pages in any order, latents shared by
+ * groups of heads, latents that attention reads directly, and projections that differ by slot.
+ * Memory that must not be read holds NaN; memory that must not be written must stay unchanged.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -30,7 +31,7 @@ typedef struct {
     int32_t kv_len[MOST], q_len[MOST];
 } latent_case;
 
-/* Data of a test case on the host and the device. All 16-bit numbers are bf16. */
+/* Inputs of a test case on the host and the device. All 16-bit numbers are bf16. */
 typedef struct {
     const latent_case *c;
     kvd_attn_map map;
@@ -114,7 +115,7 @@ static void make(problem *p, const latent_case *c)
     const size_t half = (size_t)c->d / 2, most = MAX_PAGES * 64;
     p->cosine = need(2 * most * half * sizeof *p->cosine);
     p->sine = p->cosine + most * half;
-    size_t longest = 0; /* the RoPE table ends with the longest request */
+    size_t longest = 0; /* the RoPE table ends at the length of the longest request */
     for (int b = 0; b < c->n; b++)
         longest = (size_t)c->kv_len[b] > longest ? (size_t)c->kv_len[b] : longest;
     for (size_t t = 0; t < longest; t++)
@@ -216,7 +217,10 @@ typedef struct {
     int zeros;
 } restored_head;
 
-/* Restores row t of K or V of a head from its latent in double precision, into y [width]. */
+/*
+ * Restores the K or V row y [width] of token t from its latent, in double precision, for KV head g
+ * of request b.
+ */
 static void restore_row(const problem *p, int b, int g, int side, int t, double *y)
 {
     const int rank = p->c->rank[side], w = side ? p->map.d_v[g] : p->c->d;
@@ -255,8 +259,8 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
 }
 
 /*
- * Restores all pages on the device and compares them with references. The references are computed
- * on all CPU threads, because one thread would take minutes.
+ * Restores all pages on the device and compares them with references. All CPU threads compute the
+ * references, because one thread would take minutes.
  */
 static void test_restore(const problem *p)
 {
@@ -281,11 +285,11 @@ static void test_restore(const problem *p)
     free(got);
 }
 
-/* ---- storing rows in pages ---- */
+/* ---- storing latents in pages ---- */
 
 /*
- * Stores new latent rows in pages, and queries in blocks (prompts) or rows (decode steps), and
- * checks them. Then reads the pages back into rows.
+ * Stores new latents in cache pages and compares them. Queries are written in blocks (prompts) or
+ * rows (decode steps) and compared too. Then reads the pages back into rows.
  */
 static void test_put(problem *p)
 {
@@ -396,8 +400,8 @@ static void test_gather(const problem *p)
 }
 
 /*
- * Checks the kernel that projects the last token's K and V rows of every request to latents with
- * the matrices of the request's slot.
+ * Tests the kernel that projects the K and V rows of every request's last token to latents. The
+ * projections may differ by slot.
  */
 static void test_cut(const problem *p)
 {
@@ -447,7 +451,7 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < RANK; j++) {
                 uint16_t want = 0;
-                if (j < WIDTH) /* the expected column is D - 1 - j of a column-major matrix */
+                if (j < WIDTH) /* column j is eigenvector D - 1 - j, because eigenvalues rise */
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += got[(m * D + i) * RANK + j] != want;
             }
@@ -470,8 +474,8 @@ static const latent_case cases[] = {
 };
 
 /*
- * Returns true for cases of the quick run. They cover every kernel at small sizes: interleaved
- * pairs and halves in RoPE, groups of heads, matrices per slot, and no RoPE.
+ * Returns true for the cases of the quick run. They cover every kernel at small sizes: both RoPE
+ * layouts and no RoPE, groups of heads, and projections that differ by slot.
  */
 static bool is_quick(const latent_case *c)
 {
@@ -487,7 +491,7 @@ int main(int argc, char **argv)
 {
     int devices = 0;
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
-    /* Flushes every line, so that results are visible if the run is cut off by its time limit. */
+    /* Flushes every line, so that results are visible if the time limit ends the run. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip latents: no device\n");

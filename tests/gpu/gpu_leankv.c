@@ -1,9 +1,10 @@
 /*
- * Tests of LeanKV's kernels, compared with plain double precision and the CPU's method: the mass
- * that the tokens of prompts received, their levels (kvd_tokens_leankv), codes (kvd_quantise_group,
- * to the bit), attention of steps over pages of two precisions, and then Algorithm 1, step by step
- * from the state on the device. Covers widths, groups, bits, lengths, splits, heads that differ,
- * and idle rows.
+ * Tests of LeanKV's kernels, compared with double precision and with the method on the CPU. After a
+ * prompt: the attention that each token received, its precision level (high, low or dropped;
+ * kvd_tokens_leankv), and its codes (kvd_quantise_group), bit for bit. Then decode steps: attention
+ * over pages of both precision levels, and the update of the levels by Algorithm 1 of the paper,
+ * each from the state on the device. Covers unequal widths, groups, numbers of bits, lengths,
+ * divisions of work, heads that differ, and idle rows of the batch.
  */
 #include <math.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- attention mass that the tokens of a prompt receive ---- */
+/* ---- attention that the tokens of a prompt receive ---- */
 
 static void check_masses(fixture *f)
 {
@@ -48,10 +49,13 @@ static void check_masses(fixture *f)
     free(got);
 }
 
-/* ---- levels and codes at the end of a prompt ---- */
+/* ---- precision levels and codes after a prompt ---- */
 
 typedef struct {
-    /* number of wrong codes, of wrong levels that rounding does not explain, and of wrong counts */
+    /*
+     * Number of wrong codes, of wrong precision levels that rounding does not explain, and of wrong
+     * token counts.
+     */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -126,7 +130,7 @@ static void check_prompts(fixture *f, char *page)
         text, sizeof text,
         "prompts: %lld high, %lld low, %d dropped; %d codes, %d levels, %d counts other, scores off by %.2g",
         (long long)r.n[0], (long long)r.n[1], r.dropped, r.codes, r.levels, r.counts, r.score);
-    /* rounding may move a token to the next precision level */
+    /* Rounding may move a token near a threshold to the neighbouring precision level. */
     report(!r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
                state.entries[1] == r.n[1] && !state.wanted,
            f->s->name, text);
@@ -135,17 +139,20 @@ static void check_prompts(fixture *f, char *page)
 /* ---- attention and updates of decode steps ---- */
 
 typedef struct {
-    double out, lse, score; /* largest errors of outputs, log-sum-exp and scores */
-    /* number of entries at a wrong precision level, of wrong codes, and of wrong counts */
+    double out, lse, score; /* largest errors of outputs, log-sum-exp and importance scores */
+    /* Number of entries at a wrong precision level, of wrong codes, and of wrong counts. */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
 
-/* State of one KV head before the update of a decode step. */
+/* State of one KV head before a decode step updates it. */
 typedef struct {
     section x;
     const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
-    double *received;       /* [n + 1] received attention, mean over heads; new token last */
+    /*
+     * Attention that each of n + 1 tokens received, mean over query heads. The new token is last.
+     */
+    double *received;
 } head_step;
 
 static void attend_in_double(const fixture *f, head_step *h, int j, double *out, double *lse)
@@ -175,9 +182,9 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * Computes Algorithm 1 of LeanKV for one head. to [n + 1] receives the precision level KVD_LEVEL_*
- * of each entry, the new token last. A level of 0 means that the score is near a border, so that
- * any level is accepted.
+ * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the precision level
+ * KVD_LEVEL_* of each entry, the new token last. 0 means that the entry's score is near a
+ * threshold, so that any level is accepted.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
@@ -418,7 +425,7 @@ static void check_steps(fixture *f, char *page)
         r.close);
     /*
      * Key codes are stored with an offset of 1024, whose contribution is subtracted from a float32
-     * sum. This changes a score by about 1e-4 if keys have 4 bits.
+     * sum. With 4-bit keys this changes an attention score by about 1e-4.
      */
     report(r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
                r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
@@ -441,7 +448,7 @@ static void run(const setting *s, uint64_t seed)
     }
     for (int i = 0; i < ROWS; i++)
         f->slot[i] = (i + 2) % (ROWS + 1);
-    f->slot[ROWS] = ROWS + 1; /* slot of an idle row */
+    f->slot[ROWS] = ROWS + 1; /* an idle row of the batch has a slot that does not exist */
     make_pool(f);
     make_prompts(f);
     char *const page = need((size_t)f->pool.layout.page_bytes);

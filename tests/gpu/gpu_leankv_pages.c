@@ -1,9 +1,9 @@
 /*
- * Tests of the memory manager of LeanKV's pages, compared with a model on the host. Random requests
- * arrive, grow and end. The owner of each page must be the one given by the prefix sum over heads.
- * No page may have two owners or be lost, the list wraps around, and a shortage is reported once
- * and assigns nothing. Also tests the layout: every code has a place of its own, and the tables
- * have room for the overflow of docs/readings.md L-14.
+ * Tests of the page allocator for LeanKV's cache, compared with a model on the host. Random
+ * requests arrive, grow and end. A prefix sum over the heads' demands must determine which head
+ * gets which page. No page may have two owners or be lost, the free list wraps around, and a
+ * shortage is reported once and assigns nothing. Also tests the layout of pages: every code has its
+ * own bits, and the page tables have room for the overflow described in docs/readings.md L-14.
  */
 #include <string.h>
 
@@ -19,7 +19,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- places of codes within a page ---- */
+/* ---- bits of each code within a page ---- */
 
 static int one_place_each(int d, int bits, int keys)
 {
@@ -174,7 +174,7 @@ static void model_give_back(model *m, const int32_t *slot, int n)
 
 /*
  * Returns true if the device's free list, page tables and counts equal those of the host model, and
- * every page has exactly one place in them.
+ * every page occurs exactly once in them.
  */
 static int same(const kvd_leankv_pool *p, const model *m)
 {
@@ -205,8 +205,8 @@ static int same(const kvd_leankv_pool *p, const model *m)
 }
 
 /*
- * Sets the number of cache entries of every head on the device and in the model, as a prompt or
- * decode steps would.
+ * Sets the number of cache entries of every head on the device and in the host model, as a prompt
+ * or a decode step would.
  */
 static void set_entries(kvd_leankv_pool *p, model *m, const kvd_leankv_head *head)
 {
@@ -253,7 +253,8 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-        } else if (what == 1) { /* prompts of one layer, in slots that have no pages of the layer */
+            /* Prompts of one layer, in slots that have no pages of this layer yet. */
+        } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
                 for (int g = 0; g < KV; g++) {
@@ -266,8 +267,8 @@ static void test_random(void)
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
             /*
-             * A decode step: heads get a few more entries within their pages, then a page for the
-             * next entry. One row of the batch is idle.
+             * Otherwise a decode step: heads get a few more entries within their pages, then a page
+             * if they are full. One row of the batch is idle.
              */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
@@ -302,8 +303,8 @@ static void test_random(void)
 }
 
 /*
- * If the heads want more pages than are free, the device must report the numbers of the first such
- * demand, and must assign no page.
+ * If the heads demand more pages than are free, the device must report the first such demand and
+ * assign no page.
  */
 static void test_short(void)
 {
@@ -328,7 +329,7 @@ static void test_short(void)
         (unsigned long long)s.left, (long long)s.entries[0], (unsigned long long)0,
         (unsigned long long)s.start);
     /*
-     * The first demand, 45 heads times 3 pages = 135 of 149, fits. The second, two more pages per
+     * The first demand fits: 45 heads of 3 pages take 135 of 149. The second, two more pages per
      * head, does not.
      */
     report(s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&

@@ -1,7 +1,8 @@
 /*
- * Tests of codes on the device (methods/bits/cuda/packed_*.cu), compared with the method on the
- * host: rows restored of prompts and, after every step, of running requests; bit for bit for even
- * steps and floating-point codes, within the rounding of RoPE for levels. Prompts end around
+ * Tests of quantised caches on the GPU (methods/bits/cuda/packed_*.cu), compared with the method on
+ * the host: the keys and values restored from codes after prompts and after every decode step. They
+ * must be equal bit for bit for uniform quantisation and floating-point codes. For codebooks of
+ * unequal steps, the rounding of RoPE is accepted. Prompts end around the borders of quantisation
  * groups, windows and pages.
  */
 #include <math.h>
@@ -17,7 +18,8 @@
 #include "tensor_scales.h"
 #include "worst.h"
 
-enum { N_KV = 3, N = 7 /* N: number of requests */ };
+/* N: number of requests. */
+enum { N_KV = 3, N = 7 };
 
 static int failures;
 
@@ -31,11 +33,12 @@ typedef struct {
     const char *method;
     int d;
     int length[N], steps;
-    double bar; /* accepted error of a restored number, relative to it and to an RMS of 1 */
-    int group;  /* number of query heads per KV head */
+    /* Accepted error of a restored number x, divided by 1 + |x|. */
+    double bar;
+    int group; /* number of query heads per KV head */
     /*
-     * true: token 0 receives almost all attention and its values are 0, so that small probabilities
-     * decide the output
+     * True: token 0 receives almost all attention, and its value is 0. The output then depends on
+     * the small probabilities of other tokens.
      */
     bool peak;
 } test_case;
@@ -46,12 +49,15 @@ typedef struct {
     kvd_plan plan;
     kvd_packed_args a;
     int most, max_pages, rope;
-    /* [N][most][N_KV][d] keys before RoPE; keys after RoPE and values; all are bf16 numbers */
+    /*
+     * Keys before RoPE [N][most tokens][N_KV][d]; keys after RoPE (x[0]) and values (x[1]). All are
+     * bf16 numbers.
+     */
     float *pre, *x[2];
     float *cosine, *sine;
-    uint16_t *q; /* host copy [N][heads][d] of the queries */
+    uint16_t *q; /* queries on the host, [N][heads][d] */
     int32_t page[N][64], slot[N];
-    uint16_t *pages; /* host copy of the pages with restored rows */
+    uint16_t *pages; /* host copy of the pages with restored K and V */
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
 } bench;
@@ -76,7 +82,7 @@ static size_t at(const bench *w, int b, int t, int g, int i)
            (size_t)i;
 }
 
-/* Returns the index of element i of token t's K or V row within a page. */
+/* Returns the index, within a page, of element i of the K (side 0) or V (side 1) row of token t. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     const size_t d = (size_t)w->t->d;
@@ -94,7 +100,7 @@ static void make_queries(bench *w)
         w->q[i] = bits_of((float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01)));
 }
 
-/* Makes the keys of token 0 parallel to the queries of their KV head. */
+/* Makes the keys of token 0 parallel to the queries of their KV head, and its values 0. */
 static void make_peaks(bench *w)
 {
     const int d = w->t->d;
@@ -126,7 +132,7 @@ static void make_rows(bench *w)
     for (int side = 0; side < 2; side++)
         w->x[side] = need(n * sizeof(float));
     for (size_t i = 0; i < n; i++) {
-        const double far = kvd_rng_below(&r, 300) ? 1 : 8; /* one number in 300 is an outlier */
+        const double far = kvd_rng_below(&r, 300) ? 1 : 8;
         w->pre[i] = number(bits_of(
             (float)(kvd_rng_normal(&r) * far + (w->rope ? 0 : (double)(i % (size_t)d % 5)))));
         w->x[1][i] = number(bits_of((float)(kvd_rng_normal(&r) * far)));
@@ -276,8 +282,8 @@ static void upload_x(bench *w, const int *first, const int *n)
 }
 
 /*
- * Writes the K and V rows of token t of a request into its page. After the last token of the
- * request, writes zeros, which fill the group of 8 rows (kernels/layout.h).
+ * Writes the K and V rows of token t of request b into its page. For t after the last token, writes
+ * zeros, because groups of 8 rows must be complete (kernels/layout.h).
  */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
@@ -308,7 +314,10 @@ static void run_prompts(bench *w)
     check(kvd_packed_code(&a, NULL), "code");
 }
 
-/* Writes the K and V of each request's newest token into the ring buffer, as kvd_append does. */
+/*
+ * Writes the K and V of each request's newest token into the ring buffer of recent pages, as
+ * kvd_append does.
+ */
 static void append_step(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -336,8 +345,8 @@ static void append_step(bench *w, int step)
 }
 
 /*
- * Returns the expected K or V rows [m][d] of a head with m tokens, the newest of which was just
- * stored. `*coded` receives how many tokens are stored as codes.
+ * Returns the expected K or V rows [m][d] of a head with m tokens, of which the newest was just
+ * stored. `*coded` receives the number of tokens that are stored as codes.
  */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
@@ -378,7 +387,9 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns how many restored numbers of a head are wrong. Rows after the last token must be zero. */
+/*
+ * Returns how many restored elements of a head are wrong. Rows after the last token must be zero.
+ */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -399,7 +410,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
 }
 
 /*
- * Returns the relative distance of the attention output of a query head from softmax(q K^T /
+ * Returns the relative distance of the attention output `o` of one query head from softmax(q K^T /
  * sqrt(d)) V in double precision.
  */
 static double attention_off(const bench *w, int m, const float *k, const float *v,
@@ -428,12 +439,12 @@ static double attention_off(const bench *w, int m, const float *k, const float *
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
-    int tokens, head; /* number of tokens and head of the largest attention error */
+    int tokens, head; /* number of tokens and query head at which the attention error is largest */
 } result;
 
 /*
- * Compares the restored rows and, if `o` is not NULL, the outputs of the kernel that attends to the
- * codes.
+ * Compares the restored K and V and, if `o` is not NULL, the attention outputs `o` computed from
+ * the codes.
  */
 static void compare(const bench *w, int step, const uint16_t *o, result *r)
 {
@@ -500,7 +511,7 @@ static void close_bench(bench *w)
 
 typedef struct {
     kvd_packed_decode_args args;
-    uint16_t *o; /* host copy [N][heads][d] of the outputs */
+    uint16_t *o; /* attention outputs on the host, [N][heads][d] */
     size_t bytes;
 } decoder;
 

@@ -1,8 +1,8 @@
 /*
- * Tests of Palu's decode kernel, compared with its double-precision reference. Prints skip without
- * a Hopper device.
+ * usage: gpu_palu [CASE]
  *
- * gpu_palu [CASE]: only cases whose name contains CASE
+ * Tests of Palu's decode kernel, compared with a double-precision reference. CASE selects cases
+ * whose name contains it. Without a Hopper GPU, prints a skip line.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -21,7 +21,7 @@ typedef struct {
     kvd_palu_shape shape;
     int dtype, batch;
     int32_t kv_len[BATCH_MAX];
-    float q_gain; /* factor of the queries; above 1 the softmax becomes sharp */
+    float q_gain; /* factor of the queries; values above 1 make the softmax sharper */
 } test;
 
 static int failures;
@@ -110,8 +110,8 @@ static void run(const test *c, int n_clusters)
             sine[t * HALF + i] = (float)sin(angle);
         }
     /*
-     * Assigns pages in scattered order. Unwritten elements are NaN, and page numbers after a
-     * request's end are invalid.
+     * Assigns pages in scattered order. Elements that were not written are NaN, and entries of the
+     * page table after a request's end are invalid.
      */
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)

@@ -1,9 +1,9 @@
 /*
- * Tests of kvd_prefill_sm90 and kvd_prefill_mma, compared with the double-precision reference:
- * mixed widths 16 .. 128, both types, groups, ragged batches, chunks whose keys begin before their
- * queries, sharp softmax with outliers, static and dynamic lists, tiles of 64, 128 and 192 rows.
- * Memory that must not be read holds NaN; memory that must not be written is compared with the
- * poison.
+ * Tests of the prefill attention kernels kvd_prefill_sm90 and kvd_prefill_mma, compared with a
+ * double-precision reference. Covers unequal widths from 16 to 128, bf16 and f16, grouped queries,
+ * requests of unequal length, chunks of a prompt that attend to earlier tokens, sharp softmax with
+ * outliers, static and dynamic lists of tiles, and tiles of 64, 128 and 192 rows. Memory that must
+ * not be read holds NaN; memory that must not be written must stay unchanged.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -18,14 +18,15 @@
 
 #include "gpu_case.h"
 
-enum { MAX_BATCH = 8, POISON = 0x7fff /* a bit pattern that is NaN in bf16 and float16 */ };
+/* POISON: a bit pattern that is NaN in bf16 and f16. */
+enum { MAX_BATCH = 8, POISON = 0x7fff };
 
 static int failed;
 
 typedef struct {
     const char *name;
     cudaError_t (*run)(const kvd_prefill_args *args, cudaStream_t stream);
-    int hopper; /* true: needs compute capability 9 */
+    int hopper; /* true: the kernel requires compute capability 9 */
 } kernel;
 
 static const kernel kernels[] = {{"prefill_sm90", kvd_prefill_sm90, 1},
@@ -35,15 +36,13 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int d_qk, d_v; /* key and value widths; 0: mixed widths over the heads */
+    int d_qk, d_v; /* kept dimensions of Q and K, and of V; 0: unequal over the heads */
     int tile_rows, listed, n_ctas;
     double sharpness; /* factor of the queries; large values make the softmax sharp */
     int lengths[MAX_BATCH][2];
 } scenario;
 
-/*
- * Returns n normal random numbers rounded to the type, about one in 100 of them six times as large.
- */
+/* Returns n normal random numbers rounded to the type. About one in 100 is six times as large. */
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);
@@ -129,7 +128,7 @@ static void run(const kernel *tested, const scenario *c)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA has no tile of work */
+    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA has an empty list of tiles */
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
     float *lse = need((size_t)c->n_heads * n_q8 * sizeof *lse);
@@ -233,8 +232,8 @@ static void run(const kernel *tested, const scenario *c)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, rows of a tile, static list,
-     * CTAs, sharpness, {new tokens, all tokens} of each request.
+     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, rows of a tile, static list (0
+     * or 1), CTAs, factor of the queries, {new tokens, all tokens} of each request.
      */
     static const scenario cases[] = {
         {"dense", KVD_BF16, 2, 1, 128, 128, 128, 192, 0, 5, 1, {{300, 300}}},
@@ -286,7 +285,7 @@ int main(int argc, char **argv)
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, {{250, 250}, {70, 300}}},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, {{900, 1111}}},
     };
-    /* usage: gpu_prefill [CASE [KERNEL]] */
+    /* usage: gpu_prefill [CASE [KERNEL]]. Both select one test case and one kernel by name. */
     const char *only = argc > 1 ? argv[1] : NULL, *only_kernel = argc > 2 ? argv[2] : NULL;
     int n_devices = 0, major = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {

@@ -1,10 +1,11 @@
 /*
- * Tests of the schedulers of prefill on the device. Every query row of every (request, head) is in
- * exactly one tile, tiles start at multiples of 64, static lists are complete, and the tiles of
- * `ours` fall in cost within a head. Plans for many layers from one launch equal those from a
- * launch per layer.
+ * usage: gpu_prefill_plan [-t]
  *
- * gpu_prefill_plan [-t]; -t: also prints the time of a plan
+ * Tests of the kernels that divide prefill attention into tiles of query rows. Every query row of
+ * every (request, head) must be in exactly one tile, tiles start at multiples of 64 rows, and
+ * static lists are complete. With the schedule `ours`, costly tiles of a head come before cheap
+ * ones. Plans for many layers from one launch must equal those from one launch per layer. -t: also
+ * prints the time of planning.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@
 static const char *const schedule_name[] = {"none", "papers", "ours"};
 static int failed;
 
-/* One layer of a prefill: its heads and batch, and its lists of tiles on the device. */
+/* Prefill of one layer: its heads and batch, and its lists of tiles on the device. */
 typedef struct {
     const kvd_attn_heads *heads;
     const kvd_attn_batch *batch;
@@ -30,9 +31,8 @@ typedef struct {
     void *scratch;
 } layer;
 
-/* A layer's lists of tiles, copied to the host. */
 typedef struct {
-    size_t n; /* number of tiles */
+    size_t n;
     kvd_prefill_tile *tile;
     int32_t *first, next;
 } lists;
@@ -139,9 +139,10 @@ static int static_lists_whole(const layer *l, const lists *r)
 }
 
 /*
- * Returns true if the tiles of each head are in order of falling cost. The scheduler rounds costs
- * to at least 64 steps of the most expensive head's tile. A tile may therefore follow one that
- * costs up to one step less, which is 1/30 of the keys of the cheapest head.
+ * Returns true if the tiles of each head are in order of falling cost. The scheduler sorts by costs
+ * rounded to at least 64 steps of the most expensive head's largest tile. A tile may therefore
+ * follow one that is cheaper by less than one step, which is at most 1/30 of the keys of the
+ * cheapest head.
  */
 static int ours_falls(const layer *l, const lists *r)
 {
@@ -191,8 +192,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /*
- * Compares one planning launch for layers of different widths with one launch per layer. With the
- * schedule `ours`, the order of tiles whose costs are in the same step is not fixed.
+ * Plans layers of different widths in one launch and in one launch per layer, and compares the
+ * plans. With the schedule `ours`, tiles whose rounded costs are equal may be in any order.
  */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
@@ -267,7 +268,6 @@ static double time_launches(layer *l, kvd_schedule schedule, const void *layers,
     return 1e3 * (double)ms / RUNS;
 }
 
-/* Prints the time of planning 32 layers in one launch, each with its own lists of tiles. */
 static void time_plans(const char *name, const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                        kvd_schedule schedule, int n_ctas)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of random weights made on the device: every bit equals model/checkpoint/random.h on the
- * host. Prints skip without a device.
+ * Tests of random weights generated on the GPU: they must equal, bit for bit, those of
+ * model/checkpoint/random.h on the host. Without a GPU, prints a skip line.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +12,9 @@
 
 static int failures;
 
-/* Makes random weights on the host: `rows` rows of `cols` numbers of the tensor t, as `type`. */
+/*
+ * Generates random weights of the tensor t on the host: `rows` rows of `cols` numbers, as `type`.
+ */
 static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t stride,
                  size_t rows, size_t cols, unsigned char *out, size_t out_stride)
 {
@@ -78,7 +80,6 @@ static void compare_all(kvd_dtype type)
     compare("more rows than blocks", type, &b, 2, 24, 70001, 9, 16, 0);
 }
 
-/* Prints how many random weights per second a large fill makes, timed by CUDA events. */
 static void time_fill(kvd_dtype type)
 {
     const size_t n = (size_t)1 << 30;

@@ -1,7 +1,8 @@
 /*
- * Tests of model/checkpoint/cuda/weights: every array of every family equals the parts as the host
- * reads them, bit for bit, in both types, whole and as either half of two GPUs' shares; files of
- * all dtypes, GGUF's blocks and orders of rows, random weights.
+ * Tests of weights loaded to the GPU (model/checkpoint/cuda/weights). Every array of every model
+ * family must equal, bit for bit, the tensors that the host reads, in both number types, whole and
+ * divided between two GPUs. Covers files of all number types, the quantised blocks and row orders
+ * of GGUF, and random weights.
  */
 #include <string.h>
 
@@ -14,11 +15,13 @@
 #include "temp_folder.h"
 
 static int failures;
-static int expert; /* index of the routed expert whose weights are compared */
+/* Index of the routed expert whose weights are compared. */
+static int expert;
 
 /*
- * Returns rows (or columns, if `columns` is true) first .. first + n - 1 of a weight matrix or bias
- * in float32. n = 0 selects all. `*size` is 0 if the model has no such weight.
+ * Returns n rows (or columns, if `columns` is true) of a weight matrix or bias from number `first`
+ * on, in float32. n = 0 selects all. `*size` receives the number of values; 0 if the model has no
+ * such weight.
  */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
@@ -88,8 +91,8 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
 }
 
 /*
- * Compares rows first .. first + n - 1 of the gate and up matrices of a routed expert and the
- * columns of its down matrix. `part` is the gate.
+ * Compares the gate and up matrices (rows first .. first + n - 1) and the down matrix (columns
+ * first .. first + n - 1) of a routed expert. `part` is the gate.
  */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
@@ -240,7 +243,7 @@ static const kvd_shape grouped = {
     "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"num_attention_heads\":6,\"hidden_size\":96,"
     "\"ffn_hidden_size\":100,\"num_hidden_layers\":2,\"layer_norm_epsilon\":1e-05,\"vocab_size\":80}"};
 
-/* Tests matrices that do not fit into one transfer buffer, split by rows and by columns. */
+/* Tests matrices that exceed one transfer buffer, divided by rows and by columns. */
 static void test_large(void)
 {
     kvd_err err = {""};

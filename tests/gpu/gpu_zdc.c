@@ -1,12 +1,14 @@
 /*
- * Tests of two widths of tokens on the device (methods/tokens/cuda/zdc.h), compared with
- * double-precision references on the same numbers: importance, and the sets of several layers,
- * which may use those of an earlier layer; the contents of both stores, bit by bit, with zeros, and
- * no other memory written; rows that are narrowed in place, and during an exchange between GPUs;
- * the lists of a batch of steps; and attention over both stores, for every division of work,
- * compared with one softmax over all rows. Covers prompts of one token, page borders, shares of
- * important tokens from none to all, equal importances, group sizes, mixed widths. If two
- * importances differ by less than rounding, the device may choose either.
+ * Tests of kernels that store important tokens with more dimensions ("high width") than others
+ * ("low width") (methods/tokens/cuda/zdc.h), compared with double-precision references on the same
+ * numbers: the importance of tokens; the choice of important ones, which a layer may take over from
+ * an earlier layer; the contents of both stores, bit by bit; rows cut in place and during an
+ * exchange between GPUs; page lists for decode steps; and attention over both stores, for every
+ * division of work.
+ *
+ * Covers prompts of one token, page borders, fractions of important tokens from none to all, equal
+ * importances, every number of query heads per KV head, and unequal widths. If two importances
+ * differ by less than rounding, the device may choose either token.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -14,11 +16,12 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* ---- choice of important tokens and lending of sets ---- */
+/* ---- choice of important tokens, also taken over by later layers ---- */
 
 /*
- * Draws softmax denominators (log-sum-exp) of a layer. `alike`, 0 to 1, is the weight of the
- * preceding layer's denominators.
+ * Draws the log-sum-exp of the attention scores of a layer's queries, from which the importance of
+ * tokens follows. `alike`, 0 to 1, is the weight of the preceding layer's values, which `lse`
+ * holds.
  */
 static void draw(const fixture *f, float *lse, double alike)
 {
@@ -40,7 +43,7 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
 
 /*
  * Returns true if the number of high-width tokens is right and no low-width token is more important
- * than a high-width one. Of equally important tokens the earlier must have the high width.
+ * than a high-width one. Among equally important tokens, the earlier ones must have the high width.
  */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
@@ -60,9 +63,9 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
 }
 
 /*
- * Returns true if the important tokens and the unimportant tokens that two successive layers chose
- * in prompt b, `before` and `now`, each overlap enough for the later layer to use the earlier
- * layer's sets.
+ * Compares the choices `before` and `now` of two successive layers for prompt b. Returns true if
+ * both the important and the unimportant tokens overlap enough for the later layer to take over the
+ * earlier layer's choice.
  */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
@@ -132,11 +135,12 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* ---- contents of the stores of high and low tokens ---- */
+/* ---- stores of high-width and low-width tokens ---- */
 
 /*
- * Returns the index in the page pool of element i of row `place` in a store of request b. `page0`
- * is the store's first page in the slot's page list.
+ * Returns the index, in the memory of all pages, of element i of a K or V row in a store of request
+ * b. `page0` is the store's first page in the request's page list, `place` the row's index in the
+ * store.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -147,7 +151,8 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
 }
 
 /*
- * Returns the index in the page pool of element i of token t's K or V row, as the prompt wrote it.
+ * Returns the index, in the memory of all pages, of element i of token t's K or V row as the prompt
+ * wrote it, before it was moved to a store.
  */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
@@ -162,7 +167,7 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/* Returns the number of pages that n_low low-width tokens take, at least one. */
+/* Returns the number of pages for n_low low-width tokens, at least one. */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -173,7 +178,10 @@ static int low_pages(const fixture *f, int b)
     return list_pages(f->n_low[f->slot[b]][LAYERS - 1]);
 }
 
-/* Fills f->store with the contents that the stores of all requests must have. */
+/*
+ * Computes the expected contents of the high-width and low-width stores of all requests into
+ * f->store.
+ */
 static void fill_store(fixture *f)
 {
     for (int b = 0; b < f->c->n_len; b++)
@@ -228,11 +236,9 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* ---- prompt rows with low widths ---- */
+/* ---- prompt tokens cut to low widths ---- */
 
-/*
- * Narrows the rows of low-width tokens in place: the columns that they do not keep must become 0.
- */
+/* Cuts the rows of low-width tokens in place: the columns that they do not keep must become 0. */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -270,8 +276,8 @@ static void test_narrow(const fixture *f)
 }
 
 /*
- * Describes n tokens of request b from token `first` on: how many high-width and low-width tokens
- * are before them and among them.
+ * Describes n tokens of request b from token `first` on, for the kernels that exchange rows: how
+ * many high-width and low-width tokens are before them and among them.
  */
 static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
 {
@@ -293,7 +299,9 @@ static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
     return a;
 }
 
-/* Fills `to` with the expected packed rows, and `pages` with the pages expected after unpacking. */
+/*
+ * Computes the expected packed rows into `to`, and the pages expected after unpacking into `pages`.
+ */
 static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uint16_t *to,
                         uint16_t *pages)
 {
@@ -319,8 +327,8 @@ static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uin
 }
 
 /*
- * Packs whole pages of every prompt, and then the remaining tokens, into rows, and unpacks the rows
- * into other pages.
+ * Packs whole pages of every prompt, and then the remaining tokens, into contiguous rows, and
+ * unpacks the rows into other pages.
  */
 static void test_rows(const fixture *f)
 {
@@ -365,7 +373,7 @@ static void test_rows(const fixture *f)
 /* ---- decode steps over both stores ---- */
 
 typedef struct {
-    int32_t *end, *low_len, *table; /* device arrays of the batch */
+    int32_t *end, *low_len, *table; /* device arrays of lengths and of page lists */
     void *q, *o, *out;
     float *lse;
     uint16_t *host_q;
@@ -410,7 +418,7 @@ static void test_lists(const fixture *f, steps *s)
 }
 
 /*
- * Computes the attention output of a query head by one softmax over all rows of a request, from
+ * Computes the attention output o of query head h by one softmax over all tokens of request b, in
  * both stores.
  */
 static void attend(const fixture *f, const steps *s, int b, int h, double *o)
@@ -468,8 +476,8 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
 }
 
 /*
- * Returns the largest distance of a head's attention output from the reference, relative to its
- * largest number. Requests without a high-width token do not count.
+ * Returns the largest distance of a head's attention output from the reference, relative to the
+ * head's largest number. Requests without a high-width token are skipped.
  */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
@@ -533,7 +541,7 @@ static void test_steps(const fixture *f, void *pool)
     s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
     s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
     s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
-    /* Attention needs the newest token of every request, which is always in the high store. */
+    /* Attention expects the newest token of every request in the high-width store. */
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {

@@ -1,7 +1,8 @@
 /*
- * Tests of kernels/cpu/attention_cpu, compared with the double-precision reference and PyTorch's
- * float64 cases, for every instruction set of this processor and 1 to 5 threads: shapes around
- * every block border, sharp softmax, NaN and infinities, and the defining properties of attention.
+ * Tests of attention on the CPU (kernels/cpu/attention_cpu), compared with a double-precision
+ * reference and with PyTorch in float64, for every instruction set of this processor and 1 to 5
+ * threads. Covers shapes around every block size, sharp softmax, NaN and infinities, and the
+ * mathematical properties of attention.
  */
 #include <limits.h>
 #include <math.h>
@@ -31,7 +32,6 @@ static void set_threads(int n)
 #endif
 }
 
-/* Runs the kernel on output filled with NaN and returns the output. */
 static float *run(const attention_case *c, int isa)
 {
     kvd_err err;
@@ -94,7 +94,7 @@ static void test_pytorch(void **state)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /* the last two PyTorch cases have a sharp softmax */
+        /* The last two PyTorch cases have a sharp softmax, which rounding affects more. */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
         case_release(&c);
     }
@@ -102,8 +102,8 @@ static void test_pytorch(void **state)
 }
 
 /*
- * Tests various head widths, groups of 1, 3, 4 and 8 query heads per KV head, and requests whose
- * lengths are around the sizes of panels and of key blocks.
+ * Tests unequal head widths, groups of 1, 3, 4 and 8 query heads per KV head, and requests whose
+ * lengths are around the kernel's block sizes.
  */
 static void test_shapes(void **state)
 {
@@ -123,7 +123,7 @@ static void test_shapes(void **state)
     }
 }
 
-/* Tests long requests: many key blocks, and on several threads many pieces of work. */
+/* Tests long requests, which have many key blocks and are divided among threads. */
 static void test_long(void **state)
 {
     (void)state;
@@ -137,8 +137,8 @@ static void test_long(void **state)
 }
 
 /*
- * Tests scores of some hundreds, and keys and values with outliers. The relative error of a softmax
- * weight is about |score| 2^-24 times a small factor, so the tolerance is wider.
+ * Tests attention scores of some hundreds, and keys and values with outliers. The relative error of
+ * a softmax weight is a small multiple of |score| 2^-24, so the tolerance is wider.
  */
 static void test_sharp(void **state)
 {
@@ -153,8 +153,8 @@ static void test_sharp(void **state)
     against_reference(&c, 1e-4, "sharp");
 
     /*
-     * With falling scores, the first key has the maximum, and the weights of the others run through
-     * all exponents down to 0.
+     * Scores fall: the first key has the largest, and the weights of the others take all exponents
+     * down to 0.
      */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
@@ -162,7 +162,7 @@ static void test_sharp(void **state)
     for (size_t t = 0; t < N; t++)
         c.k[t] = -0.25f * (float)t;
     against_reference(&c, 2e-6, "falling");
-    /* with rising scores, the maximum changes in every key block */
+    /* Scores rise: every key block has a new maximum. */
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 12);
     for (size_t t = 0; t < N; t++) {
         c.q[t] = 1;
@@ -172,9 +172,10 @@ static void test_sharp(void **state)
 }
 
 /*
- * Tests the exponential function of the kernel with two keys whose scores are 0 and -x and whose
- * values are 0 and 1: the output is w / (1 + w) with w = exp(-x). The error is at most 2.5 * 2^-23:
- * one unit in the last place for w, and half a unit each for sum, reciprocal and product.
+ * Tests the kernel's exponential function through attention to two keys, whose scores are 0 and -x
+ * and whose values are 0 and 1. The output is w / (1 + w) with w = exp(-x). The error may be 2.5 *
+ * 2^-23: one unit in the last place for w, and half a unit each for the sum, reciprocal and
+ * product.
  */
 static void test_exponential(void **state)
 {
@@ -217,8 +218,8 @@ static void test_exponential(void **state)
 }
 
 /*
- * Adding columns of zeros to K must not change a score, and columns of V must not affect each
- * other.
+ * Appending columns of zeros to K must not change the attention scores. The columns of V must not
+ * affect each other.
  */
 static void test_zero_columns(void **state)
 {
@@ -249,8 +250,8 @@ static void test_zero_columns(void **state)
 }
 
 /*
- * If a query sees one key, its output must be that key's V to the last bit. A constant V must give
- * that constant.
+ * If a query sees one key, its output must equal that key's V bit for bit. If V is constant, the
+ * output must be that constant.
  */
 static void test_convex(void **state)
 {
@@ -277,16 +278,14 @@ static void test_convex(void **state)
     case_release(&c);
 }
 
-/* Copies rows first .. first + n - 1 of a matrix with d columns. */
 static void copy_rows(float *to, const float *from, size_t first, size_t n, int d)
 {
     memcpy(to, from + first * (size_t)d, n * (size_t)d * sizeof *to);
 }
 
 /*
- * A batch must give the results of its requests run one by one, and KV heads in another order must
- * give their outputs in that order. On one thread, where no request is split, this holds to the
- * last bit.
+ * A batch must give the results of its requests run one by one, and reordered KV heads the
+ * reordered outputs. On one thread, which does not split requests, they must be equal bit for bit.
  */
 static void test_apart(void **state)
 {
@@ -328,8 +327,8 @@ static void test_apart(void **state)
 }
 
 /*
- * Prefill in chunks, and decode of the last token, must equal prefill of the whole prompt. Results
- * differ by rounding, because key blocks begin at other tokens.
+ * Prefill in chunks, and decode of the last token, must equal prefill of the whole prompt up to
+ * rounding, because key blocks begin at other tokens.
  */
 static void test_chunks(void **state)
 {
@@ -362,8 +361,8 @@ static void test_chunks(void **state)
 }
 
 /*
- * A NaN or infinity in Q, K or V must affect the queries that see it and no other, both in a key
- * block that all queries see and in the block on the causal diagonal.
+ * A NaN or infinity in Q, K or V must affect only the queries that see it. Tested in a key block
+ * that all queries see, and in the block on the causal diagonal.
  */
 static void test_nan(void **state)
 {
@@ -377,7 +376,7 @@ static void test_nan(void **state)
                 case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){N}, (int32_t[]){N}, 1,
                           20);
                 float *const m[] = {c.q, c.k, c.v};
-                /* a NaN with payload bits, which the kernel must not take for an exponent */
+                /* A NaN with these bits must not be mistaken for a number with an exponent. */
                 const uint32_t nan_bits = 0xff800001u + 12345u * (uint32_t)i;
                 memcpy(m[where] + rows[i] * D + 3, &nan_bits, sizeof nan_bits);
                 float *out = run(&c, isa);
@@ -394,8 +393,8 @@ static void test_nan(void **state)
 }
 
 /*
- * Tests keys of -inf, which must get weight 0. If all scores of a query are -inf or one is +inf,
- * the output must be NaN.
+ * Keys of -inf must get weight 0. If all scores of a query are -inf, or one is +inf, the output
+ * must be NaN.
  */
 static void test_infinite(void **state)
 {
@@ -405,7 +404,7 @@ static void test_infinite(void **state)
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
     for (size_t j = 0; j < 2 * D; j++)
         c.q[j] = fabsf(c.q[j]);
-    for (size_t t = 0; t < N; t++) /* a whole key block of -inf first, then single keys */
+    for (size_t t = 0; t < N; t++) /* first a whole key block of -inf, then single keys */
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;
     double *right = reference(&c);
@@ -416,7 +415,7 @@ static void test_infinite(void **state)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             set_threads(threads);
-            float *out = run(&c, isa); /* 0 / 0, as in the formula */
+            float *out = run(&c, isa); /* the formula gives 0 / 0 */
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
             free(out);
@@ -425,7 +424,7 @@ static void test_infinite(void **state)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        float *out = run(&c, isa); /* inf - inf, as in the formula */
+        float *out = run(&c, isa); /* the formula gives inf - inf */
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));
         free(out);

@@ -1,6 +1,7 @@
 /*
- * Tests of kernels/attention_ref: the defining properties of attention on heads of unequal width,
- * PyTorch's float64 results on small ragged cases, and shapes that must be refused.
+ * Tests of the double-precision attention reference (kernels/attention_ref): mathematical
+ * properties of attention on heads of unequal width, PyTorch's float64 results for small batches of
+ * unequal lengths, and shapes that must be refused.
  */
 #include <limits.h>
 #include <math.h>
@@ -80,8 +81,8 @@ static void test_row_is_a_row(void **state)
 }
 
 /*
- * Softmax weights are positive and sum to 1, so a constant V must give this constant, and a single
- * key must give its V for any score.
+ * Softmax weights are positive and sum to 1. If V is constant, the output must be that constant; if
+ * there is one key, the output must be its V.
  */
 static void test_convex(void **state)
 {
@@ -98,7 +99,7 @@ static void test_convex(void **state)
 
     ragged(&c, 1e6);
     out = reference(&c, NULL);
-    /* request 0 has as many queries as keys, so its first query sees only key 0 */
+    /* Request 0 has as many queries as keys, so its first query sees only key 0. */
     for (int h = 0; h < c.heads.n_heads; h++)
         for (int i = 0; i < c.heads.d_v[h / 2]; i++)
             assert_true(out[c.plain.o_at[h] + (size_t)i] ==
@@ -108,8 +109,8 @@ static void test_convex(void **state)
 }
 
 /*
- * With equal scores, the output must be the mean of the visible rows of V, and the log-sum-exp must
- * be scale q . k + log n for n visible keys.
+ * With equal scores, the output must be the mean of the visible rows of V. The log-sum-exp must be
+ * the score plus log n for n visible keys.
  */
 static void test_equal_scores(void **state)
 {
@@ -170,7 +171,7 @@ static void test_chunks(void **state)
 }
 
 /*
- * The weight of a key depends on its score and not on its position: shuffling keys that all queries
+ * The weight of a key depends on its score and not on its position. Shuffling keys that all queries
  * see may change only the rounding.
  */
 static void test_key_order(void **state)
@@ -197,8 +198,7 @@ static void test_key_order(void **state)
 }
 
 /*
- * K and V rows that no query sees must not be read. A NaN must affect the queries that see it and
- * no other.
+ * K and V rows that no query sees must not be read. A NaN must affect only the queries that see it.
  */
 static void test_nan(void **state)
 {
@@ -269,7 +269,7 @@ static void test_refused(void **state)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* 2^31 rows times 2^31 columns overflow although neither factor does. */
+    /* This size, 2^31 rows times 2^31 columns, overflows although neither factor does. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

@@ -1,6 +1,6 @@
 /*
- * Tests of the plan for cuDNN's attention without a device: the memory layouts it describes, and
- * error messages that state the reason, in builds with and without cuDNN.
+ * Tests of the attention graph that is planned for cuDNN, without a GPU: the memory layouts it
+ * describes, and error messages that state the reason, in builds with and without cuDNN.
  */
 #include <setjmp.h>
 #include <stdarg.h>

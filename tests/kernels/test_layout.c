@@ -1,6 +1,7 @@
 /*
- * Tests of kernels/layout and kernels/attention_plain: positions of all elements by their
- * definition; packing and unpacking; memory that must not be written.
+ * Tests of the memory layouts of Q, K, V and outputs (kernels/layout, kernels/attention_plain): the
+ * index of every element by its definition, packing and unpacking, and memory that must not be
+ * written.
  */
 #include <limits.h>
 #include <math.h>
@@ -18,7 +19,7 @@
 #include "common/half.h"
 #include "kernels/layout.h"
 
-enum { POISON = 0x7fc1 }; /* a bit pattern that is NaN in bf16 and float16 */
+enum { POISON = 0x7fc1 }; /* a bit pattern that is NaN in bf16 and f16 */
 
 static const int d_qk[] = {16, 128, 48}, d_v[] = {32, 16, 112};
 static const int32_t q_len[] = {1, 8, 13, 64}, kv_len[] = {65, 8, 130, 64};
@@ -37,7 +38,6 @@ static uint16_t *poisoned(size_t n)
     return x;
 }
 
-/* Returns x rounded to the 16-bit type. */
 static uint16_t rounded(float x, int dtype)
 {
     uint16_t y;
@@ -115,7 +115,7 @@ static void test_refused(void **state)
         refused(all[i]);
 }
 
-/* For the largest allowed shape, offsets must not overflow int32. */
+/* Offsets must not overflow int32 for the largest shape that is allowed. */
 static void test_largest(void **state)
 {
     (void)state;
@@ -131,8 +131,8 @@ static void test_largest(void **state)
 }
 
 /*
- * Every element of a blocked matrix must have its own index. The first 64 indices are an 8 x 8 core
- * matrix, row-major.
+ * Every element of a blocked matrix must have its own index. The first 64 indices are an 8 x 8
+ * block in row-major order.
  */
 static void test_blocked_index(void **state)
 {
@@ -145,7 +145,7 @@ static void test_blocked_index(void **state)
             assert_true(at < N * D && !seen[at]++);
             if (t < 8 && i < 8)
                 assert_int_equal(at, t * 8 + i);
-            /* 8 tokens with all their columns are contiguous at any width */
+            /* Groups of 8 tokens with all their columns are contiguous, at any width. */
             assert_int_equal(at / (8 * D), t / 8);
         }
 }
@@ -189,7 +189,8 @@ static void pack_q(int dtype)
                 }
     }
     for (size_t i = 0; i < n; i++)
-        assert_int_equal(x[i], POISON); /* each element was read exactly once */
+        /* Each element was read once and replaced by the NaN pattern. */
+        assert_int_equal(x[i], POISON);
     free(x);
     case_release(&c);
 }
@@ -223,7 +224,10 @@ static void test_pack_q_decode(void **state)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Page tables. Pages are in random order; entries that no token needs are out of range. */
+    /*
+     * Page table of four requests. Pages are in random order; entries that no token needs are out
+     * of range.
+     */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;
@@ -254,7 +258,7 @@ static void pack_kv(int dtype)
         first += (size_t)kv_len[b];
     }
     for (size_t i = 0; i < n; i++)
-        assert_int_equal(pool[i], POISON); /* nothing else was written */
+        assert_int_equal(pool[i], POISON); /* no other memory was written */
     free(pool);
     case_release(&c);
 }
@@ -308,7 +312,7 @@ static void test_unpack_o(void **state)
     unpack(1);
 }
 
-/* In the PLAIN layout one head follows another, so sizes are sums over heads. */
+/* In the PLAIN layout the heads follow one another, so sizes are sums over heads. */
 static void test_plain(void **state)
 {
     (void)state;

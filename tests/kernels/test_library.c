@@ -32,7 +32,7 @@ static void matches_references(void **state)
     for (size_t i = 0; i < sizeof library_cases / sizeof *library_cases; i++) {
         double lse;
         const double worst = library_case_run(&library_cases[i], &cpu, &lse);
-        /* the bound is one rounding of the output to 16 bits */
+        /* The error may be one rounding of the output to 16 bits. */
         assert_true(worst >= 0 && worst < (library_cases[i].dtype == KVDIM_BF16 ? 4e-3 : 5e-4));
         assert_true(lse < 1e-5);
     }
@@ -106,7 +106,7 @@ static void refuses_batches(void **state)
     assert_int_equal(kvdim_plan_create(layer, &good, NULL, 0, NULL, &plan), KVDIM_OK);
     assert_int_equal(kvdim_plan_advance(plan, NULL), KVDIM_ERROR_ARGUMENT);
     assert_int_equal(kvdim_plan_rows(plan), 8);
-    /* the page table names a page beyond the end of the pool */
+    /* This page table names a page beyond the end of the pool. */
     uint16_t x[3 * 6 * 32] = {0}, q[8 * 64], o[8 * 64];
     uint16_t *const pool = calloc(3 * 64 * 2 * 64, sizeof *pool);
     const kvdim_append_args append = {.struct_size = sizeof append, .x = x, .q = q, .pool = pool};
@@ -121,7 +121,7 @@ static void refuses_batches(void **state)
     assert_int_equal(kvdim_attend(plan, &attend, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "a multiple of 8 of 64 to 2147483647, or 0"));
     attend.o_stride = 0;
-    /* At an odd address 16-bit elements would not be aligned, so it must be refused. */
+    /* An odd address is not aligned for 16-bit elements, so it must be refused. */
     attend.pool = (unsigned char *)pool + 1;
     assert_int_equal(kvdim_attend(plan, &attend, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "pool is at address "));

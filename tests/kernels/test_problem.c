@@ -1,6 +1,6 @@
 /*
- * Tests of the problems that kvdim-attn times: random data, lengths and widths of their heads,
- * lower bounds of their times, and the check of output rows.
+ * Tests of the attention problems that kvdim-attn times: their random data, request lengths and
+ * head widths, lower bounds of the time, and the check of output rows.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -50,8 +50,9 @@ static void test_values_are_normal(void **state)
             before = x;
         }
     /*
-     * Tolerances from the standard errors of mean, variance, fourth moment and correlation of
-     * neighbours: 0.004, 0.005, 0.02, 0.004. A sum of eight uniform bytes has kurtosis 3 - 1.2 / 8.
+     * The tolerances follow from the standard errors of mean (0.004), variance (0.005), fourth
+     * moment (0.02) and correlation of neighbours (0.004). A sum of eight uniform bytes has
+     * kurtosis 3 - 1.2 / 8.
      */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
@@ -69,12 +70,12 @@ static void test_rows_are_parts_of_the_whole(void **state)
     float row[32];
     assert_non_null(v);
     /*
-     * Offset of V of head 1 (d_v 8), request 1, token 20: after head 0 (2 x 21 x 32 values) and
-     * request 0 of head 1.
+     * Offset of V of head 1, request 1, token 20: head 0 has 2 requests of 21 tokens and 32
+     * dimensions, and head 1 has 8 dimensions.
      */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
-    /* values must be bf16 numbers */
+    /* All values must be bf16 numbers, whose lower 16 bits are 0. */
     for (int i = 0; i < 8; i++) {
         uint32_t bits;
         memcpy(&bits, &row[i], sizeof bits);
@@ -148,7 +149,7 @@ static void test_lengths(void **state)
     kvd_problem_release(&p);
 }
 
-/* ---- lists of head widths ---- */
+/* ---- lists of kept dimensions per head ---- */
 
 static int parse(kvd_width_list *w, const char *text, kvd_err *err)
 {
@@ -229,8 +230,8 @@ static void test_floors(void **state)
 {
     (void)state;
     /*
-     * Counts computed by hand: 2 requests of 5 tokens, 4 query heads, 2 KV heads, (d_qk, d_v) of
-     * (16, 32) and (32, 8), 16 bits.
+     * Counts computed by hand for 2 requests of 5 tokens, 4 query heads, and 2 KV heads with (d_qk,
+     * d_v) = (16, 32) and (32, 8), in 16 bits.
      */
     kvd_problem p = problem(KVD_PREFILL, KVD_BF16, 2, 5, KVD_LENGTHS_EQUAL);
     const kvd_rate_ceilings rates = {
@@ -260,7 +261,7 @@ static void test_floors(void **state)
 
 typedef struct {
     const kvd_problem *p;
-    double *out; /* output of all rows in the PLAIN layout */
+    double *out; /* output of all rows, head by head (PLAIN layout) */
     int wrong_request, wrong_head;
     size_t wrong_t;
     float add;
@@ -292,7 +293,7 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
                  *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     source s = {&p, calloc(kvd_problem_tokens(&p, true) * 80, sizeof(double)), -1, 0, 0, 0};
     assert_true(q && k && v && s.out);
-    /* The reference computed as a whole and the reference of single rows must be equal. */
+    /* References computed row by row must equal the reference computed as a whole. */
     assert_int_equal(kvd_attention_ref(&p.heads, &batch, q, k, v, s.out, NULL, &err), 0);
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ALL, &err),
                      0);
@@ -300,8 +301,8 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(e.rel_err < 1e-7 && e.worst < 1e-6);
     /*
-     * A single wrong element must be detected, mainly by the error of the worst row. NaN must never
-     * pass.
+     * A single wrong element must be detected, mainly by the error of the worst row. A NaN must
+     * never pass.
      */
     s.wrong_request = 2;
     s.wrong_head = 1;

@@ -1,5 +1,5 @@
 /*
- * Shapes and random rows for the tests of attention, and reference cases from
+ * Random shapes and inputs for tests of attention, and reader of the PyTorch reference cases in
  * tests/data/attention.bin. Include it once per program.
  */
 #ifndef ATTENTION_CASE_H
@@ -23,7 +23,8 @@ typedef struct {
     kvd_attn_batch batch;
     kvd_attn_plain plain;
     float *q, *k, *v;
-    double *out, *lse; /* expected output and log-sum-exp; NULL until a test computes them */
+    /* Expected output and log-sum-exp of attention scores; NULL until a test computes them. */
+    double *out, *lse;
 } attention_case;
 
 static inline void *case_get(size_t n, size_t bytes)
@@ -33,7 +34,7 @@ static inline void *case_get(size_t n, size_t bytes)
     return p;
 }
 
-/* Allocates q, k and v for the heads, batch size and lengths that are set in the case. */
+/* Allocates q, k and v of a case, whose heads, batch size and lengths must be set. */
 static inline void case_room(attention_case *c)
 {
     kvd_err err;
@@ -62,8 +63,9 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * Fills a case with widths [n_kv_heads], lengths [batch] and normally distributed q, k and v. Q is
- * multiplied by `factor`; above about 5 the softmax is sharp.
+ * Sets the shape of a case and fills q, k and v with normal random numbers. d_qk and d_v:
+ * [n_kv_heads] kept dimensions; q_len and kv_len: [batch] tokens. Q is multiplied by `factor`;
+ * above about 5 the softmax is sharp.
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
@@ -91,7 +93,9 @@ static inline void case_read(FILE *f, void *to, size_t n, size_t bytes)
     assert_int_equal(fread(to, bytes, n, f), n);
 }
 
-/* Reads the next case of the reference file, with results computed by PyTorch. */
+/*
+ * Reads the next case of the reference file, with the output and log-sum-exp that PyTorch computed.
+ */
 static inline void case_next(FILE *f, attention_case *c)
 {
     int32_t head[4];
@@ -118,7 +122,7 @@ static inline void case_next(FILE *f, attention_case *c)
     case_read(f, c->lse, n_lse, 8);
 }
 
-/* Opens the file and reads its number of cases. */
+/* Opens the reference file and reads its number of cases. A failure fails the test. */
 static inline FILE *case_open(int32_t *n_cases)
 {
     char magic[9] = "";

@@ -1,7 +1,7 @@
 /*
- * Calibration rows for tests: an activations file of a model of two layers, with Q and K before and
- * after RoPE, in the temporary folder. Include it once per program; a set-up calls
- * open_dump, and close_dump is the tear-down.
+ * Recorded Q, K and V (before and after RoPE) of a model of two layers, for tests of methods that
+ * calibrate. A test's set-up calls open_dump, which writes them to a temporary file; close_dump is
+ * the tear-down. Include it once per program.
  */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
@@ -10,7 +10,8 @@
 #include "model/checkpoint/config.h"
 #include "temp_folder.h"
 
-enum { LAYERS = 2, HEADS = 2 /* HEADS: number of KV heads */, D = 8 };
+/* HEADS: number of KV heads; D: head dimension. */
+enum { LAYERS = 2, HEADS = 2, D = 8 };
 
 static const kvd_config config = {.n_layers = LAYERS,
                                   .n_heads = 4,
@@ -19,10 +20,10 @@ static const kvd_config config = {.n_layers = LAYERS,
                                   .d_model = 32,
                                   .max_positions = 512,
                                   .rope_theta = 1e4};
-static kvd_run run;          /* provenance of the file */
-static kvd_activations dump; /* the open file */
+static kvd_run run;          /* provenance that is written into the file */
+static kvd_activations dump; /* the open file of recorded Q, K and V */
 
-/* Writes and opens the file. Returns 0, or -1 on failure. */
+/* Writes the file with n_tokens tokens and opens it. Returns 0, or -1 on failure. */
 static int open_dump(size_t n_tokens)
 {
     kvd_err err = {""};
@@ -39,8 +40,8 @@ static int open_dump(size_t n_tokens)
 }
 
 /*
- * Reads the first n rows of a layer of tensor x with the heads of a token next to each other:
- * [n][HEADS * D].
+ * Reads the first n tokens of tensor x (such as K) of a layer into rows [n][HEADS * D], the heads
+ * of a token next to each other.
  */
 static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
 {

@@ -1,4 +1,7 @@
-/* Edits a config.json text and checks that the reader refuses it with a given message. */
+/*
+ * Edits the text of a model's config.json and checks that the reader refuses it with a given
+ * message.
+ */
 #ifndef KVD_TESTS_CONFIG_CASE_H
 #define KVD_TESTS_CONFIG_CASE_H
 
@@ -22,8 +25,8 @@ static inline kvd_config accept(const char *text)
 }
 
 /*
- * Returns the text with its first occurrence of `from` replaced. The next call overwrites the
- * result.
+ * Returns the text with the first occurrence of `from` replaced by `to`. The next call overwrites
+ * the result.
  */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
@@ -36,8 +39,8 @@ static inline const char *edit_config(const char *text, const char *from, const 
 }
 
 /*
- * Replaces the first `from` in a valid config.json text and checks that reading the result fails
- * with the given message.
+ * Replaces the first `from` in a valid config.json text by `to` and checks that reading the result
+ * fails with the given message.
  */
 static inline void refuse_config(const char *text, const char *from, const char *to,
                                  const char *message)

@@ -1,6 +1,6 @@
 /*
- * Shape of a small model, random bases for all its heads, and random Q, K and V, for tests of dims
- * and caches.
+ * A small model's shape, random rotations for all its heads, and random Q, K and V, for tests of
+ * methods that remove dimensions and of caches.
  */
 #ifndef DIMS_FIXTURE_H
 #define DIMS_FIXTURE_H
@@ -48,7 +48,10 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
     return status;
 }
 
-/* Makes left = U diag(s) and right = U diag(1/s) = left^{-T}, so that left right^T = I. */
+/*
+ * Makes n pairs of matrices left = U diag(s) and right = U diag(1/s) with U orthogonal, so that
+ * left right^T = I.
+ */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
     for (size_t m = 0; m < n; m++)
@@ -62,8 +65,8 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
 }
 
 /*
- * Fills the bases of all pairs that methods of the dims axis read, with artificial falling singular
- * values.
+ * Fills the singular values and rotations of all sets of matrices (Q and K, V and W_O, ...) that
+ * methods read. The singular values fall and are made up, the rotations are random.
  */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed,
                                    kvd_err *err)

@@ -1,7 +1,7 @@
 /*
- * Requests and a scheduler for the device tests of the engine. All tokens of the requests are known
- * beforehand, so that every engine and forward pass gets the same tokens. A plain scheduler serves
- * the requests in slots, and serve() runs an engine by it. Include it once per program.
+ * Requests for the GPU tests of the serving engine, and a plain scheduler. All tokens of the
+ * requests are fixed beforehand, so that engines and forward passes compute the same ones. serve()
+ * runs an engine until all requests are served. Include it once per program.
  */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
@@ -12,8 +12,6 @@
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
 
-/* ---- requests ---- */
-
 typedef struct {
     size_t input, output;
 } request;
@@ -21,22 +19,22 @@ typedef struct {
 enum { MOST = 16 };
 
 typedef struct {
-    const kvd_checkpoint *c; /* checkpoint; not owned */
-    const request *r;        /* [n] requests; not owned */
+    const kvd_checkpoint *c; /* owned by the caller */
+    const request *r;        /* [n] requests, owned by the caller */
     size_t n, vocab, max_len, outputs;
     /*
-     * index of each request's first token in `id`; a request has input + output tokens, of which no
-     * engine reads the last
+     * Index in `id` of each request's first token. A request has input + output tokens; the last
+     * output token is never fed back to the engine.
      */
     size_t offset[MOST + 1];
-    size_t first[MOST + 1]; /* index of each request's first output */
+    size_t first[MOST + 1]; /* index of each request's first output token among all output tokens */
     uint32_t *id;           /* [offset[n]] tokens of all requests */
-    /* [offset[n]][vocab] expected logits; NULL at first, set by a test that knows them */
+    /* [offset[n]][vocab] expected logits, or NULL if the test has not set them. */
     float *want;
-    double bar; /* largest accepted relative distance of a row of logits from `want` */
+    double bar; /* largest accepted relative distance of one token's logits from `want` */
 } load;
 
-/* Returns requests with random tokens. load_release frees them. */
+/* Returns n requests with random tokens. load_release frees them. */
 static inline load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
 {
     load l = {.c = c, .r = r, .n = n, .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
@@ -58,8 +56,9 @@ static inline void load_release(load *l)
 }
 
 /*
- * Returns the index of the slice's last token in arrays [offset[n]][vocab]. If the slice emits a
- * token, also sets the row in arrays [outputs][vocab].
+ * Both functions return the index of a slice's last token: token_row among all tokens (arrays
+ * [offset[n]][vocab]), output_row among output tokens (arrays [outputs][vocab]). output_row is only
+ * valid if the slice emits a token.
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
@@ -71,26 +70,28 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/* ---- the scheduler ---- */
-
 /*
- * Scheduler. Requests enter in their order as slots become free. Without a chunk, prompts run
- * whole; decode steps wait until no prompt is left, or run together with prompts. With a chunk, an
- * iteration has at most that many tokens, decode steps first, and prompts run in pieces.
+ * How requests are served. They enter in order as slots become free. If `chunk` is 0, prompts run
+ * whole; decode steps wait until no prompt is left, unless the flag after `chunk` lets them share
+ * iterations with prompts. If `chunk` is above 0, an iteration has at most that many tokens, decode
+ * steps first, and prompts run in pieces.
  */
 typedef struct {
     size_t slots, chunk;
     bool beside;
-    bool singly; /* true if an iteration has at most one whole prompt */
+    bool singly; /* true: at most one whole prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /* number of requests that have entered; tokens of each in the cache */
+    /*
+     * Number of requests that have entered, and number of tokens of each that the engine has
+     * computed.
+     */
     size_t arrived, done[MOST];
-    int slot[MOST];        /* slot of each request; -1 after the request has ended */
-    bool taken[MOST];      /* true for slots in use */
-    kvd_slice slice[MOST]; /* slices of the latest iteration */
-    uint32_t *id;          /* tokens of the latest iteration */
+    int slot[MOST]; /* slot of each request; -1 after it has ended */
+    bool taken[MOST];
+    kvd_slice slice[MOST];
+    uint32_t *id;
 } schedule;
 
 static inline schedule schedule_make(const load *l)
@@ -104,8 +105,8 @@ static inline void schedule_release(schedule *s)
 }
 
 /*
- * Returns the number of prompt tokens that are still to be processed; 0 if the request decodes or
- * has ended.
+ * Returns the number of prompt tokens of request r that are still to be computed; 0 if the request
+ * decodes or has ended.
  */
 static inline size_t schedule_left(const schedule *s, const load *l, size_t r)
 {
@@ -160,18 +161,16 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
-/* ---- the loop ---- */
-
 /*
- * Callback after each iteration, with the tokens of its slices. If it returns -1 with *err set, the
- * loop ends.
+ * Called after each iteration with the tokens that the engine emitted. If it returns -1 with *err
+ * set, serve() ends.
  */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
 /*
- * Runs the engine until all requests are served. Returns 0, or -1 if the engine or the callback
- * fails.
+ * Runs the engine until all requests are served. Returns 0, or -1 with *err set if the engine or
+ * the callback `f` fails.
  */
 static inline int serve(kvd_engine *e, const load *l, const serving_order *o, behind f, void *ctx,
                         kvd_err *err)

@@ -1,7 +1,6 @@
 /*
- * Cases of gpu_evict.c and their data: one layer of a batch of prompts, with keys and values in
- * pages, queries in blocks, and the functions that find a number there. Include it once per
- * program.
+ * Test cases of gpu_evict.c and their data: one layer of a batch of prompts, with K and V in cache
+ * pages and Q in blocks, and functions that find an element there. Include it once per program.
  */
 #ifndef KVD_TESTS_EVICT_CASE_H
 #define KVD_TESTS_EVICT_CASE_H
@@ -22,7 +21,9 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /* eviction budget; its prompt length and number of steps are set for every slot */
+    /*
+     * Eviction budget. Its prompt length and number of steps are set separately for each request.
+     */
     kvd_evict_budget budget;
     int steps;
 } test_case;
@@ -260,29 +261,32 @@ static const test_case cases[] = {
 static int failures;
 static kvd_rng rng;
 
-/* One layer of a batch. Numbers are float32 values that bf16 represents exactly. */
+/* One layer of a batch. All 16-bit numbers are bf16. */
 typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
     /*
-     * per request: len: tokens of the prompt; start: its first token; slot: its slot; n: entries
-     * kept
+     * Per request: len: tokens of the prompt; start: its first row in Q; slot: its slot in the
+     * batch; n: cache entries kept.
      */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
-    uint16_t *pool; /* host copy of the page pool */
-    uint16_t *q;    /* blocked Q of the prompts */
-    float *score;   /* scores by which entries are evicted */
+    uint16_t *pool; /* host copy of all cache pages */
+    uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
+    float *score;   /* importance scores of entries, by which they are evicted */
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    size_t near; /* number of choices of entries so close that rounding decides */
+    size_t near; /* number of evictions at which two scores were so close that rounding decides */
 } fixture;
 
-/* Returns the address of element (place, i) of K or V of a KV head of request b. */
+/*
+ * Returns the address of element i of the K (side 0) or V (side 1) row of cache entry `place` of KV
+ * head g of request b.
+ */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {
@@ -326,7 +330,10 @@ static void make(fixture *f, const test_case *c)
     f->room = longest + c->steps + 1;
     const int pages = f->batch * f->max_pages;
     f->table = need((size_t)pages * sizeof *f->table);
-    /* page numbers in random order; entries that no token needs are out of range */
+    /*
+     * Pages are assigned in random order. Entries of the page table that no token needs are out of
+     * range.
+     */
     for (int i = 0; i < pages; i++)
         f->table[i] = i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps
                           ? (i * 7 + 3) % pages

@@ -1,7 +1,7 @@
 /*
  * Results of Hugging Face Transformers on the small checkpoints of tests/data (made by
  * tests/oracle/make_family_fixtures.py), and the distance of a forward pass from them. It does not
- * use cmocka, because device tests include it too. Include it once per program.
+ * use cmocka, because GPU tests include it too. Include it once per program.
  */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
@@ -17,7 +17,7 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Folders of tests/data/families whose gradients CPUs and GPUs compute. */
+/* Model folders in tests/data/families whose gradients are supported on CPUs and GPUs. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
@@ -25,8 +25,8 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("qwen3-yarn"), X("llama-yarn")
 /*
- * Folders of tests/data/families whose gradients only CPUs compute. GPUs compute only their forward
- * pass.
+ * Model folders in tests/data/families whose gradients are supported only on CPUs. GPUs run their
+ * forward pass.
  */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
@@ -36,14 +36,14 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
 /*
- * Model folders with routed experts. Only CPUs compute their gradients, and the serving engine
- * refuses them.
+ * Model folders with routed experts. Their gradients are supported only on CPUs, and the serving
+ * engine refuses them.
  */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4")
 
-/* Model folders with latent attention. Their gradients are not computed. */
+/* Model folders with latent attention, whose gradients are not supported. */
 #define LATENT(X) X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain")
 
 static inline size_t width_of(const kvd_config *c, int kind)
@@ -61,13 +61,18 @@ static inline size_t width_of(const kvd_config *c, int kind)
 }
 
 /*
- * Expected values of one sequence, in the layers and rows that the file holds. Zero it before use.
+ * Expected activations of one sequence of n tokens, for the layers and tokens that the file
+ * contains. Set it to zero before use.
  */
 typedef struct {
     size_t n, n_rows, n_layers;
-    uint32_t *id;       /* [n] token ids */
-    float *row, *layer; /* [n_rows] row numbers; [n_layers] layer numbers */
-    /* [n_layers][n_rows][width] values of each kind; logits are [n_rows][vocab] */
+    uint32_t *id; /* [n] token ids of the sequence */
+    /* Numbers, stored as float, of the tokens [n_rows] and layers [n_layers] that have values. */
+    float *row, *layer;
+    /*
+     * Expected values of each kind (Q, K, ...), [n_layers][n_rows][width]; logits are
+     * [n_rows][vocab].
+     */
     float *want[N_KINDS];
 } expectation;
 
@@ -99,7 +104,7 @@ static inline float *expected_array(const kvd_safetensors *s, const char *name, 
 
 /*
  * Reads a file of expected values. Fails if an array does not have the size that the model
- * requires. Release *e after a failure too.
+ * requires. The caller must release *e also after a failure.
  */
 static inline int expected_read(const char *path, const kvd_config *c, expectation *e, kvd_err *err)
 {
@@ -140,8 +145,8 @@ static inline size_t expected_layers(const expectation *e, int kind)
 }
 
 /*
- * Returns the relative Frobenius distance between layer number l of the file and the pass's values
- * x [all layers][n][width]; infinity if it is not finite.
+ * Returns the relative Frobenius distance between the expected values of the l-th layer in the file
+ * and the values x [all layers][n][width] of a forward pass. Returns infinity if it is not finite.
  */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)

@@ -1,6 +1,6 @@
 /*
- * Runs one sequence through the forward pass, records everything, and compares it with the
- * double-precision reference and with results of Hugging Face Transformers. Include it after
+ * Runs one sequence through the CPU's forward pass, records its activations, and compares them with
+ * a double-precision reference and with results of Hugging Face Transformers. Include it after
  * cmocka.h, once per program.
  */
 #ifndef KVD_TESTS_FORWARD_CASE_H
@@ -15,16 +15,17 @@
 #include "expected.h"
 #include "model/pass/forward.h"
 
-static const double bar = 2e-5; /* largest accepted relative Frobenius distance */
-static double worst;            /* largest distance so far */
+static const double bar = 2e-5;
+static double worst; /* largest relative Frobenius distance in the tests so far */
 
-/* ---- running and comparing ------------------------------------------------- */
-
-/* Recorded values of one batch: [n_layers][n][width] of each kind; logits are [n][vocab]. */
+/*
+ * Activations of n tokens of a batch: [n_layers][n][width] for each kind (Q, K, ...); logits are
+ * [n][vocab].
+ */
 typedef struct {
     const kvd_config *c;
     size_t n;
-    int layers; /* number of layers recorded */
+    int layers; /* number of layers that ran */
     float *x[N_KINDS];
 } recording;
 
@@ -72,8 +73,8 @@ static inline void recording_release(recording *to)
 }
 
 /*
- * Runs the forward pass on one batch and records its values. If last_layer < 0, also records the
- * logits.
+ * Runs the forward pass on one batch and records its activations. If last_layer < 0, all layers run
+ * and logits are recorded too.
  */
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
@@ -129,7 +130,10 @@ static inline void assert_near(const char *what, const char *kind, double square
     assert_error(what, kind, square > 0 ? sqrt(square_error / square) : INFINITY);
 }
 
-/* Runs one sequence of n tokens through the forward pass and the reference, and compares them. */
+/*
+ * Runs one sequence of n tokens through the forward pass and the double-precision reference, and
+ * compares the activations.
+ */
 static inline void compare_with_reference(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};

@@ -1,7 +1,6 @@
 /*
- * Arrays of a type on the host and the device with poisoned elements around them, comparison up to
- * the rounding of the type, and the result line of a block's cases. For the tests of the pass's
- * blocks.
+ * Arrays on the host and the GPU for tests of kernels: NaN guards around the device memory,
+ * comparison up to the rounding of the number type, and one result line for all cases of a kernel.
  */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
@@ -16,22 +15,21 @@
 
 #include "gpu_case.h"
 
-enum { GUARD = 64, POISON = 0xff /* every byte of the guard: NaN in all types */ };
+/* GUARD: number of guard elements. POISON: their bytes, which form a NaN in all types. */
+enum { GUARD = 64, POISON = 0xff };
 
 static int failed;
 static kvd_rng rng;
 
-/* ---- arrays ---- */
-
 /*
  * n values of a type on the host and the device. On the device they start `shift` elements after an
- * aligned address and are followed by GUARD poisoned elements.
+ * aligned address and are followed by GUARD guard elements.
  */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
-    float *host; /* [n] values of the device at the latest fetch */
-    char *raw;   /* host copy of the whole allocation */
+    float *host; /* [n] values; fetch() overwrites them with the device's */
+    char *raw;   /* host copy of the device memory with its guards */
     char *base;
     void *dev;
 } array;
@@ -53,7 +51,7 @@ static inline void array_free(array *a)
     check(cudaFree(a->base), "free");
 }
 
-/* Copies the values on the host, rounded to the array's type, to the device. */
+/* Copies the host's values, rounded to the array's type, to the device. */
 static inline void send(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type);
@@ -62,7 +60,7 @@ static inline void send(array *a)
     check(cudaMemcpy(a->dev, a->raw, a->n * e, cudaMemcpyHostToDevice), "copy");
 }
 
-/* Returns an array of normally distributed values, one in fifty of them much larger. */
+/* Returns an array of normal random values, one in fifty of them much larger. */
 static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
 {
     array a = array_new(type, n, shift);
@@ -72,7 +70,7 @@ static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
     return a;
 }
 
-/* Copies the device's values to the host. Returns true if the poison around them is unchanged. */
+/* Copies the device's values to the host. Returns true if the guards around them are unchanged. */
 static inline bool fetch(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type), all = (a->shift + a->n + GUARD) * e;
@@ -99,11 +97,9 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
     return b;
 }
 
-/* ---- comparison ---- */
-
 /*
- * Returns the largest |got - want| beyond the rounding of the type, in units of scale[i], or of
- * want itself if scale is NULL.
+ * Returns the largest error |got - want| that exceeds the rounding of the type, in units of
+ * scale[i]. If scale is NULL, the unit is |want[i]|.
  */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
@@ -116,11 +112,11 @@ static inline double distance(const array *got, const float *want, const float *
             continue;
         double e = fabs(g - w);
         if (got->type != KVD_F32)
-            /* bf16 rounding moves a value by at most half a unit in the last place */
+            /* Rounding to bf16 moves a value by at most half a unit in the last place. */
             e -= fabs(w) * ldexp(1, -8);
         const double s = fabs(scale ? (double)scale[i] : w);
         e = e <= 0 ? 0 : e / (s > 0 ? s : 1e-30);
-        most = e <= most ? most : e; /* NaN counts as the largest distance */
+        most = e <= most ? most : e; /* NaN counts as infinite */
         if (isnan(e))
             return e;
     }
@@ -128,8 +124,8 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Prints one result line for all cases of a block of the forward pass. `name` is "BLOCK, the case";
- * an empty name ends the last block.
+ * Collects results and prints one line for all cases of a kernel. `name` is "KERNEL, the case";
+ * another kernel, or an empty name, prints the line of the previous one.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

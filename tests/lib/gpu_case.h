@@ -1,6 +1,6 @@
 /*
- * Helpers of the device tests: memory on the host and the device, and a check that ends the program
- * as a failed test on any CUDA error.
+ * Helpers of the GPU tests: memory on the host and the device, and a check that ends the program as
+ * a failed test on any CUDA error.
  */
 #ifndef GPU_CASE_H
 #define GPU_CASE_H
@@ -27,9 +27,7 @@ static inline void check(cudaError_t e, const char *what)
     }
 }
 
-/*
- * Fills device memory and waits, because streams that do not block would not wait for cudaMemset.
- */
+/* Fills device memory and waits for it, because non-blocking streams do not wait for cudaMemset. */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
     check(cudaMemset(p, byte, bytes), "fill");
@@ -37,8 +35,8 @@ static inline void fill_bytes(void *p, int byte, size_t bytes)
 }
 
 /*
- * Returns device memory with a copy of `from`. If `from` is NULL, every byte is 0xff: NaN in every
- * floating-point type.
+ * Returns device memory with a copy of `from`. If `from` is NULL, every byte is 0xff, which is NaN
+ * in every floating-point type.
  */
 static inline void *on_device(const void *from, size_t bytes)
 {

@@ -1,7 +1,7 @@
 /*
- * Runs a batch through the GPU pass on one or several GPUs and records everything on the host; also
- * opens checkpoints, or ends the program if that fails. Include it after gpu_case.h and expected.h,
- * once per program.
+ * Runs a batch through the forward pass on one or several GPUs and copies all activations to the
+ * host; also opens checkpoints, or ends the program if that fails. Include it after gpu_case.h and
+ * expected.h, once per program.
  */
 #ifndef KVD_TESTS_GPU_FORWARD_CASE_H
 #define KVD_TESTS_GPU_FORWARD_CASE_H
@@ -9,7 +9,7 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/forward.h"
 
-/* Returns a checkpoint, or ends the program with an error. */
+/* Opens the checkpoint in folder `path`. If that fails, ends the program with an error. */
 static inline kvd_checkpoint *checkpoint_or_end(const char *path)
 {
     kvd_err err = {""};
@@ -22,8 +22,8 @@ static inline kvd_checkpoint *checkpoint_or_end(const char *path)
 }
 
 /*
- * Returns one of the small models that Transformers made (tests/oracle/make_family_fixtures.py), or
- * ends the program.
+ * Opens one of the small models that Transformers made (tests/oracle/make_family_fixtures.py). If
+ * that fails, ends the program.
  */
 static inline kvd_checkpoint *family_or_end(const char *name)
 {
@@ -33,13 +33,13 @@ static inline kvd_checkpoint *family_or_end(const char *name)
 }
 
 /*
- * Recorded values [n_layers][n][width] of every kind, and logits [n][vocab]. Layers that did not
- * run are 0.
+ * Activations of n tokens of a batch: [n_layers][n][width] for each kind (Q, K, ...), and logits
+ * [n][vocab]. Layers that did not run are 0.
  */
 typedef struct {
     kvd_config c;
     size_t n;
-    int layers; /* number of layers that the first GPU recorded */
+    int layers; /* number of layers that ran on the first GPU */
     float *x[N_KINDS];
 } recording;
 
@@ -57,7 +57,10 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/* Copies heads first .. first + heads - 1 of a layer from the device, whose rows are ld apart. */
+/*
+ * Copies one kind of activation of a layer, of heads first .. first + heads - 1, from a GPU to the
+ * recording. The token rows of `from` are ld elements apart.
+ */
 static inline int fetch(recording *to, const kvd_gpu_attention_in *in, int kind, int first,
                         int heads, const void *from, size_t ld, kvd_err *err)
 {
@@ -98,7 +101,7 @@ static inline int output(void *ctx, const kvd_gpu_attention_in *in, const void *
                  (size_t)s->n_heads * (size_t)in->config->d_head, err);
 }
 
-/* One capture per GPU. */
+/* Attention hooks that record the activations of each GPU. */
 typedef struct {
     kvd_gpu_capture capture[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
@@ -116,7 +119,7 @@ static inline void captures_init(captures *t, kvd_gpu_forward *f, int n_gpus, re
     }
 }
 
-/* Returns a pass for batches of up to n tokens, or ends the program. */
+/* Makes a forward pass for batches of up to n tokens. If that fails, ends the program. */
 static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type, int n_gpus,
                                          size_t n)
 {
@@ -133,8 +136,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
 }
 
 /*
- * Runs one batch on the pass and records it; if last_layer < 0, includes the logits. The caller
- * releases *to after a failure too.
+ * Runs one batch and records its activations. If last_layer < 0, all layers run and logits are
+ * recorded too. The caller must release *to also after a failure.
  */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
@@ -159,7 +162,6 @@ static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int
     return status;
 }
 
-/* Runs one batch in a new pass on one GPU and records it. */
 static inline int run_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_batch *b,
                           int last_layer, recording *to, kvd_err *err)
 {
@@ -171,7 +173,10 @@ static inline int run_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_bat
 
 /* ---- forward pass on the CPU ---- */
 
-/* Records the CPU pass into arrays of the same layout. */
+/*
+ * Copies Q, K and V of one layer of the CPU's forward pass into a recording. Used as an attention
+ * hook's callback.
+ */
 static inline int record_cpu(void *ctx, const kvd_attention_in *in, kvd_err *err)
 {
     recording *to = ctx;
@@ -195,7 +200,6 @@ static inline int output_cpu(void *ctx, const kvd_attention_in *in, const float 
     return 0;
 }
 
-/* Runs one batch through the CPU pass and records it. */
 static inline int run_cpu(const kvd_checkpoint *c, const kvd_batch *b, int last_layer,
                           recording *to, kvd_err *err)
 {
@@ -222,11 +226,9 @@ static inline int run_cpu(const kvd_checkpoint *c, const kvd_batch *b, int last_
     return status;
 }
 
-/* ---- comparing ---- */
-
 /*
- * Returns the relative Frobenius distance of x from y, both [n]; infinity if y is 0 or a value is
- * not finite.
+ * Returns the relative Frobenius distance of x from y, both [n]. Returns infinity if y is 0 or a
+ * value is not finite.
  */
 static inline double distance(const float *x, const float *y, size_t n)
 {
@@ -240,8 +242,8 @@ static inline double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Returns the largest distance, over kinds and layers, between the rows of x from row `first` on
- * and all rows of y. *kind receives the kind of the largest distance.
+ * Returns the largest distance, over kinds and layers, between the tokens of x from token `first`
+ * on and all tokens of y. *kind receives the kind at which it occurs.
  */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)

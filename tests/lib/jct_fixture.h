@@ -1,5 +1,6 @@
 /*
- * A jct file with rows of kind "iteration", whose costs a test chooses, and rows of kind "request".
+ * A file of job completion times (kvdim-jct) for tests: rows of kind "iteration", whose costs the
+ * test chooses, and rows of kind "request".
  */
 #ifndef KVD_TESTS_JCT_FIXTURE_H
 #define KVD_TESTS_JCT_FIXTURE_H
@@ -42,7 +43,7 @@ static inline int jct_fixture_piece(jct_fixture *x, size_t piece, size_t before,
     return kvd_jct_add_iteration(x->rows, &x->setting, piece, before, 1, 0, &seconds, 1, err);
 }
 
-/* Adds a row for n whole prompts in one iteration. */
+/* Adds the measured cost, `seconds`, of an iteration with n whole prompts. */
 static inline int jct_fixture_prompts(jct_fixture *x, size_t n, size_t piece, double seconds,
                                       kvd_err *err)
 {
@@ -55,7 +56,6 @@ static inline int jct_fixture_step(jct_fixture *x, size_t batch, double context,
     return kvd_jct_add_iteration(x->rows, &x->setting, 0, 0, batch, context, &seconds, 1, err);
 }
 
-/* Writes the file and clears the rows. */
 static inline int jct_fixture_end(jct_fixture *x, const char *path, const kvd_run *run,
                                   kvd_err *err)
 {

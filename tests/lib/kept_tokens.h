@@ -1,6 +1,6 @@
 /*
- * Runs the KV heads of one layer of one sequence through a method's cache, row by row, and records
- * which tokens are stored after the prompt and after every step.
+ * Runs the KV heads of one layer through a method's cache, token by token, and records which tokens
+ * the cache keeps after the prompt and after every decode step.
  */
 #ifndef KVD_TESTS_KEPT_TOKENS_H
 #define KVD_TESTS_KEPT_TOKENS_H
@@ -19,9 +19,10 @@
 enum { KEPT_HEADS = 8 };
 
 /*
- * Sets kept [n_kv_heads][1 + n - prompt][n] to 1 where a token is stored or, if the method selects
- * tokens, where a decode step read it. Writes the attention outputs to `out`, shaped like in->q.
- * The input is one sequence of n rows. Returns the byte account of all heads.
+ * Runs the method `text` on one sequence of n tokens, `prompt` of which are the prompt. Sets kept
+ * [n_kv_heads][1 + n - prompt][n] to 1 for each token that is stored after the prompt and after
+ * each step; if the method selects tokens to read, for each token that the step read. Writes the
+ * attention outputs to `out`, shaped like in->q. Returns the stored bytes of all heads.
  */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)

@@ -1,7 +1,7 @@
 /*
- * Settings of gpu_leankv.c and their data: prompts on the host and in the device's pages with the
- * attention that they received, and the contents of the pools, read back entry by entry. Include it
- * once per program.
+ * Test cases of gpu_leankv.c and their data: prompts on the host and in the device's cache pages,
+ * the attention that their tokens received, and the contents of the cache, read back entry by
+ * entry. Include it once per program.
  */
 #ifndef KVD_TESTS_LEANKV_CASE_H
 #define KVD_TESTS_LEANKV_CASE_H
@@ -17,12 +17,13 @@
 #include "kernels/attention_ref.h"
 #include "methods/tokens/cuda/leankv.h"
 
-enum { ROWS = 3 /* ROWS: number of requests */, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
+/* ROWS: number of requests. */
+enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
 typedef struct {
     const char *name;
     int d, kv, group, k_bits[KVD_LEANKV_LEVELS], v_bits[KVD_LEANKV_LEVELS];
-    int32_t n[ROWS]; /* length of each prompt */
+    int32_t n[ROWS]; /* tokens of each prompt */
     int steps, window;
     double th, tl;
 } setting;
@@ -103,12 +104,13 @@ typedef struct {
     kvd_attn_map map;
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
-    float *q, *k, *v; /* Q, K, V of the prompts in PLAIN layout */
-    /* [n_heads][tokens] attention probability that each token received from later tokens */
+    /* Q, K and V of the prompts; each head's rows are contiguous (kernels/layout.h, PLAIN). */
+    float *q, *k, *v;
+    /* [n_heads][tokens] attention probabilities that later tokens gave to each token, summed. */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
-    uint16_t *fresh; /* device memory */
+    uint16_t *fresh; /* device pages with the K and V of the prompts before quantisation */
     kvd_leankv_prompts p;
     kvd_leankv_steps t;
 } fixture;
@@ -264,7 +266,7 @@ typedef struct {
 typedef struct {
     kvd_leankv_head head;
     int n;
-    item *item; /* high-precision items, then low-precision items */
+    item *item; /* cache entries: high precision first, then low precision */
 } section;
 
 static void read_side(const kvd_leankv_layout *y, const kvd_leankv_precision *l, const char *page,
@@ -324,7 +326,9 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Returns the number of codes of an entry that differ from those of the reference quantiser. */
+/*
+ * Returns the number of codes of a cache entry that differ from those of the reference quantiser.
+ */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

@@ -1,6 +1,7 @@
 /*
- * A sequence of calls of include/kvdim/attention.h on one device, compared with the references: a
- * prefill of requests of unequal length on heads of unequal width, then decode steps.
+ * Runs calls of the public library (include/kvdim/attention.h) on one device and compares the
+ * results with references: a prefill of requests of unequal length, with heads of unequal width,
+ * and then decode steps.
  */
 #ifndef KVD_TESTS_LIBRARY_CASE_H
 #define KVD_TESTS_LIBRARY_CASE_H
@@ -15,13 +16,13 @@
 #include "kernels/attention_ref.h"
 #include "kvdim/attention.h"
 
-/* Memory of the device. Functions end the test when they fail. */
+/* Memory functions of the device. They end the test if they fail. */
 typedef struct {
-    int device; /* KVDIM_CPU or KVDIM_CUDA */
+    int device;
     void *(*take)(size_t bytes);
     void (*release)(void *p);
     void (*put)(void *to, const void *from, size_t bytes);
-    /* copies from the device after waiting for it */
+    /* Waits for the device, then copies from its memory. */
     void (*get)(void *to, const void *from, size_t bytes);
 } case_memory;
 
@@ -29,15 +30,18 @@ typedef struct {
     int dtype, n_heads, n_kv_heads, d_head;
     const int32_t *d_qk, *d_v;
     int n_requests;
-    const int32_t *prompt; /* [n_requests] tokens of the prefill */
-    int steps;             /* number of decode steps after the prefill */
+    const int32_t *prompt; /* [n_requests] tokens of each prompt */
+    int steps;
     int rope_dim, rope_interleaved;
-    bool rotate; /* true if the case uses rotation matrices R */
+    bool rotate; /* true: rotation matrices R are passed to the library */
     bool lse;
     int64_t o_stride;
 } library_case;
 
-/* Returns n random numbers near normal, rounded to the type; also as float32 in *f. */
+/*
+ * Returns n roughly normal random numbers, rounded to the 16-bit type. *f receives their values as
+ * float32.
+ */
 static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, float **f)
 {
     uint16_t *const p = malloc(n * sizeof *p);
@@ -49,7 +53,9 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/* Rounds float64 numbers to the type and back to float, as the cache stores them. */
+/*
+ * Rounds float64 numbers to the 16-bit type, as the cache stores them, and converts them to float.
+ */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -60,15 +66,15 @@ static void case_round(int dtype, const double *from, float *to, size_t n)
     free(h);
 }
 
-/* All K or V of one request: [n_kv_heads][capacity][d]. */
+/* K or V of all tokens of one request so far, [n_kv_heads][capacity][d], for the references. */
 typedef struct {
     float *k, *v;
 } case_history;
 
 /*
- * Runs the case. Returns the largest ||o - ref|| / ||ref|| of a head and step, or a negative
- * number, and prints why, if a call fails or the cache's free elements are touched. *lse_error is
- * the largest difference of lse.
+ * Runs one case. Returns the largest relative error ||o - ref|| / ||ref|| over heads and steps.
+ * Returns a negative number, and prints the reason, if a call fails or free elements of the cache
+ * are changed. *lse_error receives the largest error of the log-sum-exp.
  */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
@@ -94,7 +100,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Pages are allocated from the end of the pool, which is filled with NaN first. */
+    /* Pages are assigned from the end of the pool. Their memory is filled with NaN first. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)
@@ -105,7 +111,6 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
     m->put(pool, raw, pool_bytes);
     void *const table_device = m->take(n_b * MAX_PAGES * sizeof *table);
     m->put(table_device, table, n_b * MAX_PAGES * sizeof *table);
-    /* Rotations and RoPE. */
     float *r_qk, *r_v;
     const float scale = 1 / sqrtf((float)d_head);
     uint16_t *const r_qk16 = case_random(&rng, dtype, d_head * n_qk, scale, &r_qk);
@@ -130,7 +135,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
     m->put(sin_device, sine, (capacity * half + 1) * 4);
     const kvd_rope_table rope = {c->rope_dim ? cosine : NULL, c->rope_dim ? sine : NULL,
                                  c->rope_dim, c->rope_interleaved};
-    /* K and V of the tokens before this step, of every request and head, for the references. */
+    /* K and V of earlier tokens, for every request and head. The references need them. */
     float *const k_past = calloc(n_b * capacity * n_qk, sizeof *k_past), *const v_past = calloc(
                                                                              n_b * capacity * n_v,
                                                                              sizeof *v_past);
@@ -149,7 +154,8 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        if (step < 2) { /* a prefill plan, then a decode plan, which is advanced afterwards */
+        /* Step 0 plans a prefill, step 1 a decode step. Later steps advance the decode plan. */
+        if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);
             plan = NULL;
@@ -190,7 +196,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         status = kvdim_append(plan, &append, NULL);
         if (!status)
             status = kvdim_attend(plan, &attend, NULL);
-        /* The references use values rounded as the cache stores them. */
+        /* The references use values rounded to 16 bits, as the cache stores them. */
         const size_t q_total = (size_t)n_new * (size_t)sizes.q_columns,
                      o_total = (size_t)n_new * (size_t)sizes.o_columns;
         double *const wide = malloc((q_total + (size_t)n_new * (n_qk + n_v)) * sizeof *wide),
@@ -300,7 +306,6 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
     return status ? -1 : worst;
 }
 
-/* Cases that every device must pass. */
 static const library_case library_cases[] = {
     {KVDIM_BF16, 4, 2, 64, (const int32_t[]){48, 16}, (const int32_t[]){32, 64}, 3,
      (const int32_t[]){70, 1, 13}, 5, 64, 0, true, true, 0},

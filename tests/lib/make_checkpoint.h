@@ -1,12 +1,13 @@
 /*
- * Makes small random Llama checkpoints for tests: a folder in Hugging Face format (config.json, one
- * safetensors file or shards with an index, a byte-level tokenizer.json), or a llama2.c file with
- * its tokenizer. Include it once per program, together with common/half.h and common/rng.h.
+ * Makes small Llama checkpoints with random weights for tests: a folder in Hugging Face format
+ * (config.json, one safetensors file or shards with an index, a byte-level tokenizer.json), or a
+ * llama2.c file with its tokenizer. Include it once per program, together with common/half.h and
+ * common/rng.h.
  *
- * Matrices have the scale 1/sqrt(columns), so that activations keep their scale. One weight in 300
- * is eight times as large, and one row of every key head four times, like the outlier channels of
- * trained models. The values of a tensor depend on seed, name and shape alone, not on dtype, shards
- * or format.
+ * Matrices are scaled by 1/sqrt(columns), so that activations keep their magnitude. One weight in
+ * 300 is eight times as large, and one row of every key head is four times as large, like the
+ * outlier channels of trained models. The values of a tensor depend only on seed, name and shape,
+ * not on number type, shards or file format.
  */
 #ifndef KVD_TESTS_MAKE_CHECKPOINT_H
 #define KVD_TESTS_MAKE_CHECKPOINT_H
@@ -30,7 +31,10 @@ typedef struct {
     kvd_dtype dtype;
     uint64_t seed;
     double theta;
-    /* "default", "linear" (factor 4) or "llama3" (Llama 3.1's, from positions / 4) */
+    /*
+     * Type of RoPE scaling: "default", "linear" (factor 4) or "llama3" (as Llama 3.1, with an
+     * original length of positions / 4).
+     */
     const char *rope;
 } made_spec;
 
@@ -43,8 +47,8 @@ typedef struct {
 
 typedef struct {
     char name[96];
-    size_t rows, cols; /* cols = 0: a vector */
-    double scale;      /* scale of a matrix; vectors are gains near 1 */
+    size_t rows, cols; /* cols = 0: the tensor is a vector */
+    double scale;      /* factor of the random weights of a matrix; vectors are gains near 1 */
     bool keys;
 } made_tensor;
 
@@ -63,13 +67,13 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
 }
 
 /*
- * Lists all tensors, layer by layer, and returns their number. The head comes last, and only if it
- * is not tied.
+ * Lists all tensors, layer by layer, and returns their number. The output head comes last; if it is
+ * tied to the embedding, it is left out.
  */
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
-    /* scale of products that are added to the residual stream */
+    /* Factor of the matrices whose products are added to the residual stream. */
     const double back = 1 / sqrt(2.0 * s->layers);
     const struct {
         const char *name;
@@ -99,7 +103,7 @@ static inline size_t made_list(const made_spec *s, made_tensor *t)
 
 static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
 {
-    uint64_t stream = 14695981039346656037u; /* FNV-1a hash of the name */
+    uint64_t stream = 14695981039346656037u; /* FNV-1a hash of the tensor's name */
     for (const char *p = t->name; *p; p++)
         stream = (stream ^ (unsigned char)*p) * 1099511628211u;
     kvd_rng rng;
@@ -116,7 +120,7 @@ static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
     }
 }
 
-/* Makes the values of t and writes them in dtype. */
+/* Generates the values of tensor t and writes them to the file as `dtype`. */
 static inline int made_write_tensor(const made_spec *s, const made_tensor *t, kvd_dtype dtype,
                                     FILE *f, kvd_err *err)
 {
@@ -222,10 +226,7 @@ static inline int made_config(const char *path, const made_spec *s, kvd_err *err
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/*
- * Writes a tokenizer with one piece per byte, in the order of the characters that represent bytes
- * in GPT-2's alphabet.
- */
+/* Writes a tokenizer with one token per byte, in the order of GPT-2's characters for bytes. */
 static inline int made_tokenizer(const char *path, kvd_err *err)
 {
     FILE *f = fopen(path, "w");
@@ -290,8 +291,8 @@ static inline int made_check(const made_spec *s, kvd_err *err)
 }
 
 /*
- * Makes a checkpoint folder; creates the folder if it does not exist. Writes a tokenizer if the
- * vocabulary has room for one.
+ * Writes a checkpoint folder, which is created if it does not exist. A tokenizer is included if the
+ * vocabulary is large enough.
  */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
@@ -327,8 +328,8 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
 }
 
 /*
- * Writes the tokenizer: pieces 0 .. 2 special, 3 .. 258 bytes, then the printable ASCII characters,
- * then pairs of letters.
+ * Writes a llama2.c tokenizer: tokens 0 .. 2 are special, 3 .. 258 are bytes, then come the
+ * printable ASCII characters, then pairs of letters.
  */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
@@ -361,8 +362,8 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
 }
 
 /*
- * Makes a llama2.c checkpoint; `path` ends in ".bin". Writes NAME.tok.bin if the vocabulary has
- * room for a tokenizer.
+ * Writes a llama2.c checkpoint. `path` must end in ".bin". A tokenizer, NAME.tok.bin, is included
+ * if the vocabulary is large enough.
  */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
@@ -417,7 +418,7 @@ static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *er
     return made_llama2c_tokenizer(tokenizer, s->vocab, err);
 }
 
-/* Overwrites element i of a float32 tensor in a safetensors file. */
+/* Overwrites element i of the float32 tensor `tensor` in a safetensors file with `value`. */
 static inline int made_poke(const char *path, const char *tensor, size_t i, float value,
                             kvd_err *err)
 {

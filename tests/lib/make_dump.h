@@ -1,7 +1,7 @@
 /*
- * Makes small dumps and moments for tests. The rows of a head are normal numbers multiplied by a
- * matrix that depends on tensor, layer and head alone, so that two seeds give two texts of one
- * model. The weights are the same for all seeds.
+ * Writes small files of recorded Q, K and V, and of their second moments, for tests. The rows of a
+ * head are normal random numbers times a matrix that depends only on tensor, layer and head. Files
+ * with different seeds therefore look like two texts of one model, and their weights are equal.
  */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
@@ -15,11 +15,11 @@
 #include "common/rng.h"
 
 typedef struct {
-    /* description of the dump; set model, label, sizes and dtype before writing */
+    /* Description of the file. Set model, label, sizes and dtype before writing. */
     kvd_activations a;
-    uint64_t seed;   /* seed of the text */
-    int nan;         /* 1: puts a NaN into k, layer 1, head 1, token 3, dim 2 */
-    size_t distinct; /* if > 0, rows repeat after this number of tokens */
+    uint64_t seed;
+    int nan;         /* 1: one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
+    size_t distinct; /* if above 0, rows repeat after this number of tokens */
 } dump_plan;
 
 static float *dump_rows(const dump_plan *p, int what, int layer, int head, size_t n)
@@ -77,14 +77,14 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return -1;
             }
         }
-        /* the model's weights use one seed for all texts */
+        /* The model's weights have the same seed in all files. */
         dump_plan fixed = *p;
         fixed.seed = 99;
         float *w = malloc((size_t)(m->n_heads + m->n_kv_heads) * d * width * sizeof *w);
         if (!w)
             return kvd_no_memory(err, "weights", 0);
         for (int h = 0; h < m->n_heads + m->n_kv_heads; h++) {
-            /* [d_model][d_head]; stored transposed */
+            /* Random weights [d_model][d_head] of one head, which the file stores transposed. */
             float *r = dump_rows(&fixed, 40, l, h, width);
             for (size_t i = 0; i < width; i++)
                 for (size_t j = 0; j < d; j++)
@@ -100,7 +100,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     uint32_t *token = calloc(3 * a->n_tokens, sizeof *token);
     if (!token)
         return kvd_no_memory(err, "tokens", 12 * a->n_tokens);
-    /* divides the tokens into a.n_sequences sequences of nearly equal length */
+    /* Divides the tokens into a.n_sequences sequences of nearly equal length. */
     for (size_t t = 0, first = 0; t < a->n_tokens; t++) {
         const uint32_t sequence = (uint32_t)(t * a->n_sequences / a->n_tokens);
         if (t && sequence != token[a->n_tokens + t - 1])
@@ -114,7 +114,10 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     return status ? -1 : kvd_activations_finish(a, err);
 }
 
-/* Writes the moments of a dump, computed as kvdim-spectrum does. */
+/*
+ * Computes the second moments of the file `dump`, as kvdim-spectrum does, and writes them to
+ * `path`.
+ */
 static inline int write_moments(const char *dump, const char *path, const kvd_run *run,
                                 kvd_err *err)
 {
@@ -155,7 +158,10 @@ static inline int write_moments(const char *dump, const char *path, const kvd_ru
     return status ? -1 : 0;
 }
 
-/* Fills a plan: two layers, four query heads, two KV heads, d_head 8, d_model 32, float32. */
+/*
+ * Describes a file of float32 activations: two layers, four query heads, two KV heads, d_head 8,
+ * d_model 32.
+ */
 static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
 {
     *p = (dump_plan){.seed = seed};

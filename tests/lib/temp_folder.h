@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static char temp_folder_path[] =
-    "/tmp/kvdim-test.XXXXXX"; /* short, because paths in it are put into small arrays */
+    "/tmp/kvdim-test.XXXXXX"; /* short, because paths in it must fit small arrays */
 static pid_t temp_folder_owner;
 
 static inline int temp_folder_remove_one(const char *path, const struct stat *s, int kind,
@@ -21,7 +21,9 @@ static inline int temp_folder_remove_one(const char *path, const struct stat *s,
     return remove(path);
 }
 
-/* Only the process that made the folder removes it: children that a test forks end by exit, too. */
+/*
+ * Removes the folder. Only the process that made it does so, because forked children call exit too.
+ */
 static inline void temp_folder_remove(void)
 {
     if (getpid() == temp_folder_owner)
@@ -29,7 +31,8 @@ static inline void temp_folder_remove(void)
 }
 
 /*
- * Returns the folder of this program, which the first call makes. Ends the program if that fails.
+ * Returns the path of this program's folder, which the first call makes. If that fails, ends the
+ * program.
  */
 static inline const char *temp_folder(void)
 {

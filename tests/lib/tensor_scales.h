@@ -1,6 +1,7 @@
 /*
- * Scales of tensors for fp8 and nvfp4 without a calibration: a plan whose method has the key
- * scale=1 or 2 is opened with scale=0 and then receives scales of its own.
+ * Made-up tensor scales for fp8 and nvfp4, which otherwise come from a calibration. A plan with the
+ * parameter scale=1 (one scale per layer) or scale=2 (one per head) is opened as scale=0 and then
+ * gets these scales.
  */
 #ifndef TENSOR_SCALES_H
 #define TENSOR_SCALES_H
@@ -12,12 +13,12 @@
 #include "methods/bits/scales.h"
 #include "methods/plan.h"
 
-/* Opens the plan. Keys and values, layers, and with scale=2 heads, get different scales. */
+/* Opens the plan. K and V, layers, and with scale=2 also heads, get different scales. */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /* fp8 and nvfp4 then reach 14 and 8 at least, beyond which numbers saturate. */
+    /* With the smallest of these scales, fp8 and nvfp4 saturate at 14 and 8. */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

@@ -1,6 +1,7 @@
 /*
- * One layer of rows that the tests of tokens methods share, and comparisons of what a method keeps
- * of them with sets of tokens that other software made (tests/data/token_methods.safetensors).
+ * Q, K and V of one layer, shared by the tests of methods that keep a subset of the tokens. The
+ * kept tokens are compared with sets that reference implementations chose
+ * (tests/data/token_methods.safetensors).
  */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
 #define KVD_TESTS_TOKEN_ROWS_H
@@ -34,7 +35,7 @@ static inline const void *tensor(const char *name, size_t n)
     return t.data;
 }
 
-/* Returns the rows of the fixture as layer `layer` of a batch. */
+/* Returns the Q, K and V of the test file as those of layer `layer`. */
 static inline kvd_attention_in rows(int layer)
 {
     return (kvd_attention_in){.config = &config,
@@ -53,15 +54,16 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/*
- * Returns a set of tokens [n] from the fixture file, stored as float16 with 1 for the tokens in it.
- */
+/* Returns a set of tokens of the test file: [n] float16 numbers, 1 for the tokens in the set. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/* Checks that a method keeps exactly the prompt tokens of the set want [KV][PROMPT]. */
+/*
+ * Checks that the method `text` keeps exactly the prompt tokens of the set `want` [KV
+ * heads][PROMPT].
+ */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -70,7 +72,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
             if (kept[g * STEPS * N + t] != (want[g * PROMPT + t] != 0))
                 fail_msg("%s, layer %d, KV head %zu, token %zu: %d", text, layer, g, t,
                          kept[g * STEPS * N + t]);
-    /* tokens after the prompt must not be dropped */
+    /* Tokens after the prompt must never be dropped. */
     for (size_t g = 0; g < KV; g++)
         for (size_t t = 0; t < N; t++)
             assert_int_equal(kept[(g * STEPS + STEPS - 1) * N + t],
@@ -78,9 +80,9 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Compares the levels that a method chooses from a first pass with a set of the fixture
- * [LAYERS][KV][prompt]. The pass has `times` copies of the prompt; queries of layer l are times
- * 2^(l - 1).
+ * Compares the tokens that a method chooses from a first pass over the prompt with the set `name`
+ * [LAYERS][KV heads][prompt] of the test file. The first pass reads `times` copies of the prompt.
+ * Queries of layer l are multiplied by 2^(l - 1), so that layers differ.
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {
@@ -125,7 +127,7 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* Checks that a method drops nothing and computes dense attention. */
+/* Checks that the method `text` drops nothing and that its output is dense attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];
@@ -143,7 +145,7 @@ static inline void same_as_dense(const char *text)
             fail_msg("%s: %g, not %g", text, (double)out[j], (double)want[j]);
 }
 
-/* Checks that a plan with these methods cannot be opened, and the message. */
+/* Checks that a plan with the methods `text` cannot be opened, and the error message. */
 static inline void refused(const char *text, const char *message)
 {
     const kvd_method_setup setup = {.config = &config};

@@ -1,4 +1,4 @@
-/* Loads tokenizers of tests/data/tokenizers, unchanged or with some fields replaced. */
+/* Loads the tokenizers of tests/data/tokenizers, unchanged or with some JSON fields replaced. */
 #ifndef KVD_TESTS_TOKENIZER_CASE_H
 #define KVD_TESTS_TOKENIZER_CASE_H
 
@@ -31,7 +31,7 @@ static inline kvd_tokenizer *must_parse(const char *name, const char *text, size
     return t;
 }
 
-/* Loads a copy of a tokenizer file with some top-level fields replaced. */
+/* Loads the tokenizer `base` with some top-level JSON fields replaced by those of `patch`. */
 static inline kvd_tokenizer *variant(const char *base, json_t *patch)
 {
     char path[200];

@@ -1,6 +1,6 @@
 /*
- * Largest error of many comparisons. fmax would lose a NaN; this keeps it, and every comparison
- * with a bound then fails.
+ * Largest error of many comparisons. Unlike fmax, it keeps a NaN, so that the later comparison with
+ * a bound fails.
  */
 #ifndef WORST_H
 #define WORST_H

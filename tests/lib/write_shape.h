@@ -1,7 +1,7 @@
 /*
- * Writes a checkpoint of random weights (model/checkpoint/shapes.h) as a Hugging Face folder:
- * config.json, safetensors in shards, and an index. The elements equal those of the shape: all bits
- * in f32 and bf16, rounded in f16. Include it once per program.
+ * Writes a model with random weights (model/checkpoint/shapes.h) as a Hugging Face folder:
+ * config.json, safetensors in shards, and an index. In f32 and bf16 the file's weights have the
+ * bits of the model's; in f16 they are rounded. Include it once per program.
  */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H
@@ -21,7 +21,7 @@
 typedef struct {
     char name[KVD_PART_NAME];
     kvd_tensor tensor;
-    size_t shard; /* number of the shard, from 0 */
+    size_t shard; /* index of the shard, from 0 */
 } written_tensor;
 
 typedef struct {
@@ -30,8 +30,8 @@ typedef struct {
 } written_shape;
 
 /*
- * Lists the parts that have a tensor of their own or are the first part of their tensor, in the
- * order of the model, the head last.
+ * Adds the tensor that contains a weight matrix or bias of the model, unless it is already in the
+ * list (several matrices may share one tensor) or the model does not have it.
  */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
@@ -196,8 +196,8 @@ static inline int written_folder(const char *folder, kvd_err *err)
 }
 
 /*
- * Writes a shape; creates the folder if it does not exist. Shards hold at most shard_bytes, or a
- * single tensor.
+ * Writes the model `s` to a folder, which is created if it does not exist. A shard holds at most
+ * shard_bytes, or a single larger tensor.
  */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)

@@ -1,6 +1,7 @@
 /*
- * Cases of gpu_zdc.c and their data: high and low widths of the heads, and the prompts of a batch
- * in pages of random order, on the host and on the device. Include it once per program.
+ * Test cases of gpu_zdc.c, whose method stores important tokens with more dimensions ("high width")
+ * than others ("low width"), and their data: the widths of the heads, and the prompts of a batch in
+ * pages of random order, on the host and the device. Include it once per program.
  */
 #ifndef KVD_TESTS_ZDC_CASE_H
 #define KVD_TESTS_ZDC_CASE_H
@@ -18,21 +19,23 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    NEVER_LENT = 2 /* an overlap that no two token sets reach */
+    NEVER_LENT = 2 /* required overlap that no two sets reach */
 };
 
 typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    int high[KV_MOST][2], low[KV_MOST][2]; /* stored widths of K and V */
+    /* Stored dimensions of K and V per KV head, of important and of other tokens. */
+    int high[KV_MOST][2], low[KV_MOST][2];
     int kept[KV_MOST][2];
     /*
-     * share: share of important tokens; overlap: a layer uses the sets of another layer if both
-     * sets overlap by more than this
+     * share: fraction of tokens that are important. overlap: a layer takes over the choice of an
+     * earlier layer if their sets overlap by at least this.
      */
     double share, overlap;
-    int mean, equal; /* mean: ranks by mean importance; equal: all denominators are equal */
+    /* mean: softmax denominators are divided by their number of keys; equal: all are equal. */
+    int mean, equal;
 } test_case;
 
 static const test_case cases[] = {
@@ -134,20 +137,24 @@ static uint16_t some(double scale)
     return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
-/* Pages of one layer, page tables of the batch, and the important tokens that zdc chooses. */
+/* Cache pages of one layer, page tables of the batch, and the choice of important tokens. */
 typedef struct {
     const test_case *c;
-    /* both: heads of both widths, as the attention kernel sees them */
+    /*
+     * Layout of heads with high widths, with low widths, and of both in one list, as attention
+     * reads them.
+     */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    uint16_t *scratch, *store; /* host copies of the device's pages */
+    /* Host copies of the device's pages: as the prompt wrote them, and divided into stores. */
+    uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
     int32_t *place;
-    /* device copies of the tables above */
+    /* Device copies of the arrays above. */
     int32_t *dev_len, *dev_start, *dev_slot, *dev_table, *dev_low, *dev_place;
     uint8_t *dev_level;
     float *dev_value;
@@ -170,8 +177,8 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
 }
 
 /*
- * Returns a map with twice the heads. The second half has the low widths and reads the first
- * columns of the queries of the first half.
+ * Returns the layout of `high` followed by that of `low`, with twice as many heads. The second half
+ * reads the leading columns of the first half's queries.
  */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
@@ -213,12 +220,12 @@ static fixture fixture_make(const test_case *c)
         f.start[b] = f.n_q8;
         f.n_q8 += (c->len[b] + 7) / 8 * 8;
         f.longest = c->len[b] > f.longest ? c->len[b] : f.longest;
-        /* a permutation, because 5 and these lengths have no common divisor */
+        /* A permutation, because 5 and the numbers of requests have no common divisor. */
         f.slot[b] = (b * 5 + 2) % c->n_len;
     }
     if (c->n_len == 5 || c->n_len < 2)
         exit(1);
-    /* One page more than the longest request needs, for the tokens after it. */
+    /* Each request has one page more than the longest prompt needs, for the tokens after it. */
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;
     f.table = need((size_t)f.n_pages * sizeof *f.table);

@@ -1,6 +1,7 @@
 /*
- * Reference for zdc, computed by src/methods row by row on the CPU, for a model with random bases.
- * Tests of the CUDA engine compare with it. Include it once per program.
+ * Reference for tests of zdc in the CUDA engine: the method of src/methods on the CPU, token by
+ * token, for a model with random rotations. zdc stores important tokens with more dimensions ("high
+ * width") than others ("low width"). Include it once per program.
  */
 #ifndef KVD_TESTS_ZDC_REFERENCE_H
 #define KVD_TESTS_ZDC_REFERENCE_H
@@ -15,19 +16,21 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/* ---- the reference ---- */
-
-/* Attention hook that projects Q, K and V to the high widths before it calls the next hook. */
+/*
+ * Attention hook that cuts Q, K and V to the high widths, projects them back, and then calls the
+ * hook `inner`.
+ */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
     const kvd_dims *dims;
-    float *q, *k, *v, *work; /* [rows][d_head] work memory */
+    float *q, *k, *v, *work; /* work memory: copies of Q, K and V, and [rows][d_head] */
 } cutter;
 
 /*
- * Projects the n rows x of one head, ld apart, to `width` dimensions and back: x a b^T, or x a b if
- * b is stored as [width][d].
+ * Projects the n rows x of one head, which are ld elements apart, to `width` dimensions and back,
+ * in place. If `transposed`, b is [d][width] and the result is x a b^T; otherwise b is [width][d]
+ * and the result is x a b.
  */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
@@ -100,8 +103,8 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
 }
 
 /*
- * Computes the logits of the rows of a request that emit tokens. If the plan only cuts dimensions,
- * attention is dense on the cut rows.
+ * Computes the logits of the tokens of request r that are emitted. If the plan only removes
+ * dimensions, attention is dense on the cut rows.
  */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
@@ -156,8 +159,8 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
 }
 
 /*
- * A model with random bases, cut to widths that include some that are not multiples of 16, and to
- * lower widths for the low level.
+ * A model with random rotations and two sets of kept dimensions: high widths, some of them not
+ * multiples of 16, and low widths.
  */
 typedef struct {
     kvd_checkpoint *c;
@@ -209,7 +212,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    static kvd_method method; /* plans refer to its values */
+    static kvd_method method; /* static, because plans keep pointers to its parameter values */
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))
         return -1;

@@ -1,9 +1,10 @@
 /*
- * Tests of codes of rotated vectors on the device (turboquant, methods/bits/cuda/packed_turn.cu).
- * The codes of prompts and of steps are read on the host, turned back in double and compared with
- * the method's own numbers. A number within rounding of the middle between two levels may get the
- * other level; such rows are counted. The attention of every step is compared with one in double
- * over the numbers that the device stored. Prompts end around pages.
+ * Tests of turboquant on the GPU, which quantises randomly rotated K and V vectors
+ * (methods/bits/cuda/packed_turn.cu). The codes stored by prompts and decode steps are decoded on
+ * the host, rotated back in double precision, and compared with the numbers that the method
+ * computes on the CPU. A number near the middle between two levels of the codebook may get either;
+ * vectors with such numbers are counted. The attention of every step is compared with double
+ * precision on the decoded numbers. Prompts end around page borders.
  */
 #include <math.h>
 #include <string.h>
@@ -38,11 +39,11 @@ typedef struct {
     kvd_packed_args a;
     kvd_turboquant_tables tables;
     int most, max_pages, heads;
-    float *x[2];        /* [N][most][N_KV][d] keys and values, bf16 numbers */
-    uint16_t *q;        /* [N][heads][d] queries */
-    double *y[2];       /* [N][most][N_KV][d] numbers that the device stored */
-    size_t n_pages;     /* pages in the pool */
-    size_t rows, other; /* rows compared; rows whose codes differ */
+    float *x[2];        /* keys and values, bf16 numbers: [N requests][most tokens][N_KV][d] */
+    uint16_t *q;        /* queries: [N requests][heads][d] */
+    double *y[2];       /* keys and values decoded from the device's codes: [N][most][N_KV][d] */
+    size_t n_pages;     /* pages of the cache on the device */
+    size_t rows, other; /* number of vectors compared; number whose codes differ */
     double worst, attention;
     void *device[16];
     int n_device;
@@ -135,7 +136,7 @@ static int open_bench(bench *w, const test_case *t, kvd_err *err)
         for (size_t i = 0; i < n; i++)
             w->x[side][i] = number(bits_of((float)(kvd_rng_normal(&r) + (double)(i % 7 == 0))));
     }
-    /* one row of zeros, which has no direction */
+    /* One vector is zero and has no direction. */
     memset(w->x[0] + at(w, 2, 3, 1), 0, (size_t)t->d * sizeof(float));
     w->q = need(n_q * sizeof *w->q);
     for (size_t i = 0; i < n_q; i++)
@@ -195,7 +196,10 @@ static void upload_lengths(bench *w, int step)
 
 /* ---- comparison of codes and of attention outputs ---- */
 
-/* Decodes a token's K and V from the device's codes, rotates them back, and writes them to w->y. */
+/*
+ * Decodes the K and V of token t of request b, KV head g, from the device's codes, rotates them
+ * back, and writes them to w->y.
+ */
 static void read_token(const bench *w, const char *codes, int b, int t, int g)
 {
     const int d = w->t->d, bits = w->a.form.bits, in_page = t % KVD_PAGE_TOKENS;
@@ -226,7 +230,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Compares a token's decoded K and V with the numbers that the method computes on the CPU. */
+/* Compares the decoded K and V of a token with the numbers that the method computes on the CPU. */
 static void compare_token(bench *w, int b, int t, int g)
 {
     const size_t d = (size_t)w->t->d, from = at(w, b, t, g);
@@ -254,7 +258,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* a number with another level changes the row by at least 1e-3 */
+        /* A number with another code changes the vector by at least 1e-3. */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -277,8 +281,8 @@ static void compare_codes(bench *w, int step)
 }
 
 /*
- * Compares the attention outputs of a decode step with double precision. The newest token is read
- * exactly, not from its code.
+ * Compares the attention outputs of a decode step with double precision. The newest token's K and V
+ * are read exactly, not from codes.
  */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
@@ -339,7 +343,10 @@ static void run_prompts(bench *w)
     compare_codes(w, 0);
 }
 
-/* Writes the K and V of each request's newest token into the ring buffer, as kvd_append does. */
+/*
+ * Writes the K and V of each request's newest token into the ring buffer of recent pages, as
+ * kvd_append does.
+ */
 static void append_step(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;

@@ -1,11 +1,13 @@
 /*
- * Tests of eviction with budgets that differ by layer or KV head (methods/tokens/cuda/uneven.h).
- * Scores are compared with double precision. The tokens that stay are compared with those that the
- * method's own code on the CPU chooses from the double-precision probabilities: both sets must have
- * the same size in every layer, and where they differ, the scores must be near ties, which are
- * counted. Rows of the tokens that stay, and of a step after the prompt, must be unchanged in the
- * pages of their KV head. Covers prompts of one token, page borders, every group size, budgets of
- * nothing and of everything, and heads that keep no token of their own.
+ * Tests of GPU eviction that keeps different numbers of tokens per layer or KV head
+ * (methods/tokens/cuda/uneven.h). Importance scores are compared with double precision. The kept
+ * tokens are compared with those that the method's CPU code chooses from double-precision
+ * probabilities. Both sets must have the same size in every layer; where they differ, the scores
+ * must be near ties, which are counted. K and V of the kept tokens, and of a decode step after the
+ * prompt, must be unchanged in the pages of their KV head.
+ *
+ * Covers prompts of one token, page borders, every number of query heads per KV head, budgets of no
+ * and of all tokens, and heads that keep only the most recent tokens.
  */
 #include <math.h>
 #include <string.h>
@@ -17,8 +19,8 @@
 #include "worst.h"
 
 /*
- * An eviction method, the layer (of n_layers) that it chooses tokens for, and the shapes of the
- * data.
+ * Test case: an eviction method, the layer (of n_layers) that it chooses tokens for, and the shapes
+ * of the data.
  */
 typedef struct {
     const char *method;
@@ -48,8 +50,9 @@ static const uneven_case uneven_cases[] = {
 /* ---- attention probabilities in double precision ---- */
 
 /*
- * Computes for prompt b the probabilities `recent` [n_heads][n] that the last `window` rows give to
- * every token, summed over these rows, and the log-sum-exp lse [n_heads][n_q8] of each row.
+ * Computes for prompt b: `recent` [n_heads][n], the attention probabilities of every token summed
+ * over the last `window` queries; and lse [n_heads][n_q8], the log-sum-exp of each query's
+ * attention scores.
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -81,15 +84,12 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
 
 /* ---- comparison with the method's own code ---- */
 
-/*
- * Input of the method's code on the CPU for a prompt of one layer, and the levels and scores that
- * it gives the tokens.
- */
+/* Input of the method's CPU code for a prompt in one layer, and the choice that it makes. */
 typedef struct {
-    double *recent;          /* [n_heads][n] attention of the last rows */
-    kvd_prompt_attention *p; /* [n_kv_heads] input of the method */
-    uint8_t **level;         /* [n_kv_heads][n] KVD_LEVEL_* of each token */
-    double *score;           /* [n_kv_heads][n] scores of the tokens before the window */
+    double *recent;          /* attention of the last `window` queries, [n_heads][n tokens] */
+    kvd_prompt_attention *p; /* input of the method per KV head, [n_kv_heads] */
+    uint8_t **level;         /* choice: KVD_LEVEL_* of each token, [n_kv_heads][n] */
+    double *score; /* importance scores of the tokens before the window, [n_kv_heads][n] */
 } layer_case;
 
 static layer_case layer_make(const fixture *f, const uneven_case *u, const kvd_parameter_values *v,
@@ -129,8 +129,9 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Compares the sets of tokens kept in a layer. The tokens that only one side keeps are sorted by
- * falling score and paired; the scores of each pair must be near ties.
+ * Compares the tokens that the device and the CPU code keep in a layer for prompt b. `old` is the
+ * number of tokens before the window. The tokens that only one of them keeps are paired by falling
+ * score; the scores of each pair must be near ties. Returns the number of errors.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -146,7 +147,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
             i += (size_t)stays;
             if (stays == (c->level[g][t] != KVD_LEVEL_DROPPED))
                 continue;
-            wrong += t >= old; /* the window is always kept */
+            wrong += t >= old; /* tokens of the window are always kept */
             if (stays)
                 ours[n_ours++] = c->score[g * n + t];
             else
@@ -167,8 +168,8 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
 }
 
 /*
- * Returns a pointer to element i of cache entry `place` of K or V of a KV head, in the pages of
- * that head.
+ * Returns the address of element i of the K (side 0) or V (side 1) row of cache entry `place`, in
+ * the pages of KV head g of request b.
  */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
@@ -182,9 +183,9 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 }
 
 /*
- * Returns the number of wrong numbers among the cache entries of a KV head. Expected are the tokens
- * `kept` [m], then, if `step` is set, the first token again, then zeros to the end of the group of
- * 8.
+ * Returns the number of wrong elements among the cache entries of KV head g. Expected are the m
+ * tokens `kept`; then, if `step` is 1, token 0 again, which the step appended; then zeros up to a
+ * multiple of 8 rows.
  */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
@@ -212,9 +213,9 @@ static int on_hopper(void)
     return major == 9;
 }
 
-/* ---- one test case on the device ---- */
+/* ---- one test case on the GPU ---- */
 
-/* Outputs of the device's kernels, and the pages of the KV heads. */
+/* Results of the device for all requests, and the cache pages of the KV heads. */
 typedef struct {
     float *score, *mass;
     int32_t *kept, *count, *table;
@@ -269,8 +270,8 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 }
 
 /*
- * Runs one decode step of every request, whose new K and V equal those of its first token, and of
- * one idle row.
+ * Runs one decode step. The new K and V of every request equal those of its token 0. One row of the
+ * batch is idle.
  */
 static void run_step(const fixture *f, outputs *o)
 {
@@ -309,7 +310,10 @@ static void run_step(const fixture *f, outputs *o)
     free(table);
 }
 
-/* Compares the device's scores and kept tokens of prompt b with those of the method's own code. */
+/*
+ * Compares the device's scores and kept tokens of prompt b with those of the method's CPU code.
+ * Returns the number of errors.
+ */
 static int check_prompt(fixture *f, const kvd_method *m, const void *self, int b,
                         const layer_case *c, const outputs *o)
 {
@@ -342,7 +346,7 @@ static void run_case(const uneven_case *u)
     kvd_method m;
     void *self = NULL;
     test_case shape = u->shape;
-    shape.steps = 8; /* leaves room for one more entry */
+    shape.steps = 8; /* leaves room in the pages for the token of a decode step */
     make(&f, &shape);
     const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
     const kvd_config config = {.n_layers = u->n_layers,

@@ -1,7 +1,7 @@
 /*
- * Tests of allot, which gives each dimension of K or V a number of bits by water-filling. Errors of
- * the coded dimensions must be about equal, less important dimensions must get fewer bits, and the
- * bits must add up to the budget.
+ * Tests of allot, which gives each dimension of K or V its own number of bits by water-filling. All
+ * dimensions with bits must have about equal errors, less important dimensions get fewer bits, and
+ * the bits must add up to the budget.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,14 +21,14 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- coding the rows of one head ------------------------------------------------------------- */
+/* ---- quantising the rows of one head --------------------------------------------------------- */
 
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
 /*
- * Makes projections that give K and V of every head the same matrix a [D][D], with the pairs `qk`
- * and `v`.
+ * Makes projections that multiply Q, K and V of every head by the same matrix a [D][D]. `qk` and
+ * `v` name the singular values that belong to the projections of Q and K, and of V.
  */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
@@ -63,7 +63,10 @@ static void code(const char *text, const kvd_dims *dims, const kvd_spectrum *spe
     code_rows(text, &setup, b, y, &count);
 }
 
-/* Returns the mean squared error of dimension j after coding, and writes its variance. */
+/*
+ * Returns the mean squared error of dimension j after quantisation. `*variance` receives the
+ * variance of the dimension.
+ */
 static double error_of(size_t j, double *variance)
 {
     double sum = 0, mean = 0, square = 0;
@@ -77,7 +80,7 @@ static double error_of(size_t j, double *variance)
     return sum / N;
 }
 
-/* Returns the number of distinct decoded values of dimension j. */
+/* Returns the number of distinct values of dimension j after quantisation. */
 static size_t distinct(size_t j)
 {
     float found[300] = {0};
@@ -92,7 +95,7 @@ static size_t distinct(size_t j)
     return n;
 }
 
-/* Makes a diagonal matrix [D][D] whose entries are multiplied by `ratio` from one to the next. */
+/* Makes a diagonal matrix a [D][D] with entries 1, ratio, ratio^2, ... */
 static void falling(float *a, double ratio)
 {
     memset(a, 0, D * D * sizeof *a);
@@ -122,18 +125,23 @@ static void errors_are_alike(void **state)
             if (distinct(j) == 1) {
                 without++;
                 largest_without = fmax(largest_without, variance);
-                assert_true(fabs(e / variance - 1) < 1e-3); /* decoded as the mean */
+                /* A dimension without bits is decoded as its mean. */
+                assert_true(fabs(e / variance - 1) < 1e-3);
             } else {
                 lo = fmin(lo, e);
                 hi = fmax(hi, e);
             }
         }
-        /* one bit more or less changes the error by a factor of at most about 4 */
+        /*
+         * One bit more or less changes the error by a factor of about 4, so errors with bits may
+         * differ by that.
+         */
         assert_true(without > 0 && without < D && hi < 6 * lo && largest_without < 2 * hi);
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        assert_true(sum < plain / 2); /* equal bits for all dimensions cause a larger error */
+        /* The method kvquant has the same bits in all dimensions and a larger total error. */
+        assert_true(sum < plain / 2);
     }
 }
 
@@ -160,8 +168,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * If squared singular values give the cost of an error in each dimension (in nats, over all heads),
- * they must decide the bits, not the variances of the data.
+ * The costs of errors in each dimension (squared singular values, in nats) are comparable between
+ * heads. They must decide the bits, not the variances of the data.
  */
 static void singular_values_decide(void **state)
 {
@@ -181,10 +189,13 @@ static void singular_values_decide(void **state)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    falling(a, 2); /* variances rise from dimension to dimension, while costs fall */
+    falling(a, 2); /* variances rise from dimension to dimension, costs fall */
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
-    /* the layer must get far more than 1 bit per number */
+    /*
+     * Errors in the keys of this head cost most, so they get far more bits than the mean of 1 per
+     * number.
+     */
     assert_true(count.payload > 6.0 * N * D);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 0, 0);
     assert_true(count.payload < 1.0 * N * D);
@@ -192,8 +203,8 @@ static void singular_values_decide(void **state)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If K or V of a head keeps all dimensions, the costs of errors are unknown, so K and V of
-     * every head must have separate budgets.
+     * If K or V of a head keeps all dimensions, the costs of its errors are unknown. K and V of
+     * every head must then have separate budgets.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

@@ -1,6 +1,6 @@
 /*
- * Tests of the methods that code K and V in few bits: errors must be bounded and fall with the
- * bits, the bits must be counted exactly, and each method must have its defining property.
+ * Tests of the methods that store K and V with few bits. Errors must be bounded and fall with the
+ * number of bits, bits must be counted exactly, and each method must have its defining property.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -28,7 +28,7 @@ static int setup(void **state)
     kvd_rng_seed(&r, 4, 1);
     for (size_t i = 0; i < N; i++) {
         for (size_t j = 0; j < D; j++)
-            /* channel 5 is 20 times larger */
+            /* Channel 5 is 20 times larger than the others. */
             x[i * D + j] = (float)(kvd_rng_normal(&r) * (j == 5 ? 20 : 1));
         level[i] = KVD_LEVEL_HIGH;
         mass[i] = exp(kvd_rng_normal(&r));
@@ -89,8 +89,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * A channel of large numbers must not harm keys, which kivi codes per channel, but harms values,
- * which it codes per token.
+ * One channel has large numbers. kivi quantises keys per channel, so other channels of keys must
+ * not suffer; it quantises values per token, so they must.
  */
 static void channels(void **state)
 {
@@ -100,7 +100,7 @@ static void channels(void **state)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    double a = 0, b = 0; /* errors of the channels that share a scale with the large one */
+    double a = 0, b = 0; /* errors of keys and of values in the other channels of its group */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
             if (j != 5) {
@@ -108,7 +108,10 @@ static void channels(void **state)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /* groups of 32 numbers: 5 in a channel of 150 keys, 2 in a value vector of 48 */
+    /*
+     * Scales are 32 bits per group of 32 numbers: a channel of 150 keys has 5 groups, a value
+     * vector of 48 has 2.
+     */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -137,8 +140,8 @@ static void salient_tokens_lose_less(void **state)
 }
 
 /*
- * With gear, outliers must be kept to 16 bits and reduce the error, and the low-rank correction
- * must make a matrix of low rank exact, however few the bits.
+ * Tests gear. Outliers must be kept with 16 bits and reduce the error. A low-rank correction must
+ * make a matrix of low rank exact, however few the bits.
  */
 static void outliers_and_low_rank(void **state)
 {
@@ -166,9 +169,9 @@ static void outliers_and_low_rank(void **state)
 }
 
 /*
- * Tests comet, which codes 4 bits per channel in blocks of 128 tokens around 0. A channel of 150
- * tokens has two scales of 16 bits. Errors are at most half of the step max |x| / 7, and constants
- * of either sign are exact.
+ * Tests comet, which stores 4 bits per number in blocks of 128 tokens per channel, around 0. A
+ * channel of 150 tokens has two scales of 16 bits. Errors must be at most half of the step max |x|
+ * / 7, and constants of either sign must be exact.
  */
 static void symmetric_channels(void **state)
 {
@@ -194,9 +197,9 @@ static void symmetric_channels(void **state)
 }
 
 /*
- * Tests keys of vidkv. The half of the channels with the largest ranges has 2 bits. Of the other
- * channels, the discrete Fourier transform over channels is coded: 1 bit for each sign and a mean
- * magnitude per group.
+ * Tests keys of vidkv. The half of the channels with the largest ranges has 2 bits. The other
+ * channels are transformed by a discrete Fourier transform over channels and stored with 1 bit for
+ * each sign and a mean magnitude per group.
  */
 static void channels_of_two_bits_and_of_one(void **state)
 {
@@ -205,7 +208,7 @@ static void channels_of_two_bits_and_of_one(void **state)
     float range[D];
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
-    /* 5 groups of 32 tokens in 150; one bit per channel tells its kind */
+    /* 150 tokens have 5 groups of 32; one bit per channel tells which half it is in. */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
         float lo = INFINITY, hi = -INFINITY;
@@ -226,7 +229,8 @@ static void channels_of_two_bits_and_of_one(void **state)
     }
     assert_int_equal(m, D / 2);
     /*
-     * The transform at frequency 0 is the sum over the channels and does not depend on their order.
+     * The Fourier coefficient at frequency 0 is the sum over these channels, which does not depend
+     * on their order.
      */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
@@ -252,8 +256,8 @@ static void channels_of_two_bits_and_of_one(void **state)
 }
 
 /*
- * Tests values of vidkv: each number is decoded as s, 0 or -s, with s the mean magnitude of a
- * group. Five numbers take 8 bits.
+ * Tests values of vidkv. Each number becomes s, 0 or -s, s being the mean magnitude of a group.
+ * Five numbers take 8 bits.
  */
 static void ternary_values(void **state)
 {
@@ -297,7 +301,7 @@ static void constants_and_zeros(void **state)
     memcpy(x, kept, sizeof x);
 }
 
-/* ---- levels that minimise the error of a histogram ------------------------------------------- */
+/* ---- quantisation levels that minimise the error of a histogram ------------------------------ */
 
 static double loss_of(const double *histogram, int bins, const double *found, int n)
 {
@@ -312,8 +316,8 @@ static double loss_of(const double *histogram, int bins, const double *found, in
 }
 
 /*
- * Returns the smallest squared error of dividing the bins from `first` on into n ranges, each
- * decoded as its mean. Tries all divisions.
+ * Returns the smallest squared error of dividing the histogram's bins `first` and above into n
+ * ranges, each replaced by its mean. Tries all divisions.
  */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
@@ -353,15 +357,15 @@ static void levels_are_the_best(void **state)
             const double least = least_of(histogram, BINS, 0, n);
             assert_true(fabs(loss_of(histogram, BINS, found, n) - least) < 1e-12 * (1 + all));
         }
-        /* with at least as many levels as bins the error is 0 */
+        /* With at least as many levels as bins the error must be 0. */
         assert_int_equal(kvd_levels_find(histogram, BINS, 16, found, &err), 0);
         assert_true(loss_of(histogram, BINS, found, 16) < 1e-12 * (1 + all));
     }
 }
 
 /*
- * Codes of groups: |x - x^| is at most half a step, up to the rounding of scale and zero point to
- * float16. Constants and zeros are exact.
+ * Tests quantisation of groups. The error must be at most half a step, except for the rounding of
+ * scale and zero point to float16. Constants and zeros must be exact.
  */
 static void groups_lose_half_a_step(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of methods/cache, attention over heads of reduced width, compared with dense attention,
- * with plain loops, and with zeros in place of the removed dimensions.
+ * Tests of attention over heads with reduced numbers of dimensions (methods/cache), compared with
+ * dense attention, with plain loops, and with zeros in place of the removed dimensions.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -61,8 +61,8 @@ static double distance(const float *a, const float *b, size_t n)
 }
 
 /*
- * Runs attention with the cache of `dims`. Fills `out` with NaN first, so that unwritten elements
- * are found.
+ * Runs attention with the cache that the projections `dims` describe. `out` is filled with NaN
+ * first, so that unwritten elements are found.
  */
 static void run(const kvd_dims *dims, kvd_dtype type, float *out, kvd_cache_account *account)
 {
@@ -117,7 +117,7 @@ static void plain(const kvd_dims *dims, float *out)
     for (size_t s = 0; s < SEQUENCES; s++)
         for (size_t t = data.offset[s]; t < data.offset[s + 1]; t++)
             for (size_t h = 0; h < HEADS; h++) {
-                const kvd_dims_head *x = &dims->head[KV + h / GROUP]; /* heads of layer 1 */
+                const kvd_dims_head *x = &dims->head[KV + h / GROUP]; /* projections of layer 1 */
                 const float *q = data.q + (t * HEADS + h) * D;
                 double p[150] = {0}, top = -INFINITY, sum = 0;
                 size_t start = data.offset[s];
@@ -179,8 +179,8 @@ static void test_cut_against_plain_loops(void **state)
 }
 
 /*
- * If the model has an attention window, attention over the cache must equal the definition with the
- * window, and must differ from that without one.
+ * With an attention window in the model, attention over the cache must equal its definition with
+ * the window, and differ from that without it.
  */
 static void test_window(void **state)
 {
@@ -219,7 +219,7 @@ static void test_cut_is_zero_padding(void **state)
                 if (j >= dims.head[i].d_qk)
                     full.head[i].a_q[row * D + j] = 0;
                 if (j >= dims.head[i].d_v)
-                    /* b_v keeps its rows, because they are multiplied by zeros */
+                    /* b_v is not cut, because its extra rows are multiplied by zeros. */
                     full.head[i].a_v[row * D + j] = 0;
             }
     run(&dims, KVD_F32, out, NULL);
@@ -230,8 +230,8 @@ static void test_cut_is_zero_padding(void **state)
 }
 
 /*
- * Tests folding V's projection into W_O: the heads' outputs of unequal widths times R^T W_O cut to
- * these widths must equal the outputs of full width times W_O.
+ * The projection of V may be folded into W_O. The outputs of unequal widths times the cut R^T W_O
+ * must equal the outputs of full width times W_O.
  */
 static void test_ragged_output_product(void **state)
 {
@@ -259,7 +259,7 @@ static void test_ragged_output_product(void **state)
                 for (int j = 0; j < x->d_v; j++) {
                     double oj = 0, wj = 0;
                     for (size_t i = 0; i < D; i++) {
-                        /* narrow output O' = O A_v of a head */
+                        /* The head's output in the kept dimensions of V: O' = O A_v. */
                         oj += (double)o[i] * (double)x->a_v[i * (size_t)x->d_v + (size_t)j];
                         wj += (double)x->a_v[i * (size_t)x->d_v + (size_t)j] *
                               w_o[(h * D + i) * M + m];
@@ -285,7 +285,10 @@ static void test_one_head_cut_leaves_the_others(void **state)
         for (size_t t = 0; t < TOKENS; t++) {
             const size_t first = t * HEADS * D, second = first + GROUP * D;
             assert_true(distance(out + first, dense + first, GROUP * D) < 1e-6);
-            /* a row that sees one key gives its V, so cutting Q-K changes nothing */
+            /*
+             * If a query sees one key, the output is that key's V, so cutting Q and K changes
+             * nothing.
+             */
             const int alone = t == data.offset[0] || t == data.offset[1] || t == data.offset[2] ||
                               t == data.offset[3];
             if (side == 1 || !alone)
@@ -313,7 +316,7 @@ static void test_account(void **state)
     assert_int_equal(a.elements_dense, TOKENS * 2 * KV * D);
     assert_int_equal(a.bytes_stored, 2 * a.elements_kept);
     const kvd_plan plan = {.dims = &dims, .type = KVD_BF16}, none = {.type = KVD_BF16};
-    /* the run began at layer 1: it is complete from there on, but not for the whole model */
+    /* The run began at layer 1. It covers all layers from there on, but not the whole model. */
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 1, &err), 0);
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err), -1);
     assert_string_equal(err.msg, "the cache acted 4 times, not on each of 4 sequences in 2 layers");
@@ -336,7 +339,7 @@ static void test_rounded_store(void **state)
         const double error = distance(out, dense, TOKENS * HEADS * D);
         assert_true(error > unit[i] / 10 && error < 4 * unit[i]);
     }
-    /* the output of a sequence of one token is its V as stored */
+    /* The output for a sequence of one token is its V, rounded as the cache stores it. */
     uint16_t half[D];
     kvd_from_f32(KVD_F16, data.v + data.offset[1] * KV * D, half, D);
     kvd_to_f32(KVD_F16, half, v, D);

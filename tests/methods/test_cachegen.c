@@ -1,7 +1,7 @@
 /*
- * Tests of cachegen, which codes differences to the first token of a group (the anchor) with an
- * entropy code. Errors must be at most half a step, steps must follow the layer, and the stream
- * must be as long as the entropy of quantised normal numbers.
+ * Tests of cachegen, which entropy-codes the differences of tokens from the first token of their
+ * group (the anchor). Errors must be at most half a quantisation step, steps must depend on the
+ * layer, and the stream must be about as long as the entropy of quantised normal numbers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,10 @@ static const kvd_method_setup *setup(void)
     return &s;
 }
 
-/* Codes the calibration rows x of a head into y, and returns the bits. */
+/*
+ * Quantises the calibration rows x of a head, and stores the decoded rows in y. Returns the numbers
+ * of bits.
+ */
 static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
 {
     kvd_err err = {""};
@@ -44,10 +47,7 @@ static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
     return count;
 }
 
-/*
- * Returns the root mean square of channel j's differences to the anchors, the first tokens of the
- * groups.
- */
+/* Returns the root mean square of channel j's differences from the anchors. */
 static double spread_of(size_t j)
 {
     double sum = 0;
@@ -57,9 +57,9 @@ static double spread_of(size_t j)
 }
 
 /*
- * Layer 0 of 2 has half the step of layer 1, and anchors have 8 bits. The entropy of a normal
- * number in steps of its standard deviation is 2.047 bits, in half steps 3.047 bits; the codes must
- * take about as many.
+ * The step of layer 0 is half that of layer 1, and anchors have 8 bits. A normal number in steps of
+ * its standard deviation has an entropy of 2.047 bits, in half steps 3.047 bits; the stream must be
+ * about that long.
  */
 static void steps_and_bits(void **state)
 {
@@ -111,13 +111,13 @@ static void wider_steps_lose_more_and_store_less(void **state)
         before = off / all;
         stored = count.payload;
     }
-    assert_true(stored < 1.2 * N * D); /* nine of ten numbers take far less than one bit */
+    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need far less than one bit */
 }
 
 /*
- * With own=1, each block stores its steps and one table of frequencies, and needs no calibration.
- * Its codes must take about as many bits, because all channels of these rows have one distribution
- * when divided by their steps.
+ * With own=1, each block of tokens stores its steps and one frequency table, and no calibration is
+ * needed. The stream must not be much longer, because all channels of these rows have the same
+ * distribution when divided by their steps.
  */
 static void blocks_with_tables_of_their_own(void **state)
 {
@@ -128,7 +128,7 @@ static void blocks_with_tables_of_their_own(void **state)
         own = code("cachegen,own=1", (kvd_side)side, 1, 1);
         const double tables = own.side - count.side - 16.0 * D;
         assert_true(tables > 20 && tables <= 8.0 * KVD_RANS_TABLE_ROOM);
-        /* with own=1 anchors take 8 bits, otherwise their entropy */
+        /* With own=1 anchors take 8 bits, otherwise their entropy. */
         assert_true(own.payload > 0.98 * count.payload && own.payload < 1.2 * count.payload);
         for (size_t j = 0; j < D; j++) {
             const double step = spread_of(j);
@@ -152,7 +152,7 @@ static void blocks_with_tables_of_their_own(void **state)
     }
 }
 
-/* Numbers far outside the calibration data must be coded as at most 127 steps from their anchor. */
+/* Numbers far outside the calibration data must be limited to 127 steps from their anchor. */
 static void other_numbers(void **state)
 {
     (void)state;

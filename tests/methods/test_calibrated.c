@@ -1,6 +1,6 @@
 /*
- * Tests of kvquant, which takes its levels from calibration rows, checked against its definition,
- * and of squared gradients that weight the errors of its levels.
+ * Tests of kvquant, which takes its quantisation levels from calibration rows: compared with its
+ * definition, and with squared gradients that weight the errors.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- levels and outliers of kvquant ---------------------------------------------------------- */
+/* ---- quantisation levels and outliers of kvquant --------------------------------------------- */
 
 static float x[N * D], y[N * D];
 
@@ -48,8 +48,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /*
- * Apart from outliers, a channel of coded keys must have at most 2^bits distinct numbers, and each
- * number must be decoded as the nearest of them.
+ * Apart from outliers, a channel of quantised keys must have at most 2^bits distinct numbers, and
+ * each key must become the nearest of them.
  */
 static void keys_have_levels(void **state)
 {
@@ -69,7 +69,10 @@ static void keys_have_levels(void **state)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /* numpy.quantile of 0.02 and 0.98: between the 6th and 7th of 300 numbers */
+                /*
+                 * Quantiles 0.02 and 0.98 as numpy.quantile computes them: between the 6th and 7th
+                 * of 300 numbers from either end.
+                 */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -96,14 +99,17 @@ static void keys_have_levels(void **state)
                                     fabs(v - (double)found[k]) + 1e-5);
                 }
             }
-            /* without outliers, numbers at the ends of a range may round out of it */
+            /*
+             * Without outliers, the numbers at the ends of the range may become outliers by
+             * rounding.
+             */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
 }
 
 /*
- * One number at each end of the range of a value vector of 8 must stay exact, with 16 bits and a
- * 16-bit index.
+ * The smallest and the largest number of each value vector must be stored exactly, with 16 bits and
+ * a 16-bit index each.
  */
 static void values_keep_both_ends(void **state)
 {
@@ -122,7 +128,7 @@ static void values_keep_both_ends(void **state)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* at most half of a vector less one number can be outliers at each end */
+    /* A fraction of 0.2 also rounds to one outlier at each end of a vector of 8. */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
@@ -150,8 +156,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * With qnorm=1, the decoded numbers must keep the mean and standard deviation of the data; without
- * it their spread shrinks.
+ * With qnorm=1, the quantised numbers must keep the mean and standard deviation of the data.
+ * Without it, their spread shrinks.
  */
 static void qnorm_keeps_moments(void **state)
 {
@@ -187,7 +193,7 @@ static void qnorm_keeps_moments(void **state)
 
 /*
  * Writes a file of squared gradients for the first n_rows tokens of the calibration data. `of`
- * returns the squared gradient of a token, head and dimension.
+ * returns the squared gradient of one token, head and dimension.
  */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
@@ -211,7 +217,8 @@ static void write_fisher(size_t n_rows, const char *hash,
                 rows[((size_t)h * n_rows + t) * D + j] = of(t, h, j);
     for (int l = 0; l < LAYERS; l++)
         for (int side = 0; side < KVD_F_SIDES; side++)
-            for (size_t first = 0; first < n_rows; first += 100) { /* written in pieces */
+            /* Rows are written in pieces of 100. */
+            for (size_t first = 0; first < n_rows; first += 100) {
                 static float piece[HEADS * N * D];
                 const size_t some = n_rows - first < 100 ? n_rows - first : 100;
                 for (size_t h = 0; h < HEADS; h++)
@@ -279,8 +286,8 @@ static void fisher_file_is_read_as_written(void **state)
 }
 
 /*
- * Codes K and V of all heads with weights if `use` is true. `all` receives the decoded rows,
- * `settings` the method's keys and values.
+ * Quantises K and V of all heads, with the squared gradients f as weights if `use` is true. `all`
+ * receives the decoded rows, `settings` the method's parameters and their values.
  */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
@@ -320,7 +327,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
 }
 
 /*
- * Computes the squared errors of decoded keys: error[0] over keys with weight, error[1] over those
+ * Computes the squared errors of decoded keys: error[0] over keys with weight, error[1] over keys
  * without.
  */
 static void errors_of_keys(const float *all, double error[2])
@@ -347,7 +354,7 @@ static void kvquant_weighs_numbers(void **state)
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     write_fisher(N, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    /* equal weights give the result without weights */
+    /* Equal weights must give the same numbers as no weights. */
     code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings);
     assert_non_null(strstr(settings, "kvquant.weights=1"));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
@@ -357,7 +364,7 @@ static void kvquant_weighs_numbers(void **state)
     write_fisher(N, dump.corpus_hash, of_large_keys);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
     code_all("kvquant,bits=2,sink=0,weights=0", &f, true, weighted,
-             settings); /* a key that the user gave keeps its value */
+             settings); /* a parameter that the user set keeps its value */
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     assert_memory_equal(plain, weighted, sizeof plain);
     code_all("kvquant,bits=2,sink=0,weights=2", &f, true, weighted, settings);

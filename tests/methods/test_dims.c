@@ -1,6 +1,7 @@
 /*
- * Tests of methods/dims and methods/method: how methods cut projections to head widths, how texts
- * of methods are parsed, and input that is refused.
+ * Tests of methods that remove dimensions (methods/dims) and of methods/method: how projections are
+ * cut to the kept dimensions of each head, how specifications of methods are parsed, and input that
+ * is refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -87,8 +88,8 @@ static void test_biorthogonal_cut(void **state)
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
         /*
-         * B_v A_v and A_k^T A_q must be identity matrices of the kept rank, so A_v B_v and A_q
-         * A_k^T are projectors.
+         * B_v A_v and A_k^T A_q must be identity matrices whose size is the number of kept
+         * dimensions. A_v B_v and A_q A_k^T are then projectors.
          */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
@@ -142,10 +143,7 @@ static void test_only_one_head(void **state)
     kvd_widths_release(&w);
 }
 
-/*
- * If one side (Q-K or V) is left whole, it must have no matrices and full width, and the other side
- * must be unchanged.
- */
+/* If only one side (Q and K, or V) is cut, the other must have no matrices and all dimensions. */
 static void test_leave_a_side(void **state)
 {
     (void)state;
@@ -242,7 +240,7 @@ static void test_refuses(void **state)
             "method 'zack', layer 0, KV head 1: basis of pair 'qk': entry [1][0] is not finite as "
             "float32");
     R[8] = saved;
-    /* widths of a model of another shape are refused */
+    /* Kept dimensions of a model with another shape must be refused. */
     kvd_widths other, mine = widths;
     kvd_err err;
     assert_int_equal(kvd_widths_alloc(&other, 2, 1, 8, &err), 0);
@@ -260,17 +258,18 @@ static void test_bytes(void **state)
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
-    ragged_widths(); /* nominal widths 17 + 18 of 64; 64 if padded to d_head */
+    ragged_widths(); /* 17 + 18 of 64 numbers are kept; all 64 if padded to 16 */
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    assert_true(b.basis == 2 * 8 * 17); /* R_p of Q-K counts once; that of V is folded */
+    /* R_p of Q and K is stored once, that of V is folded into weights. */
+    assert_true(b.basis == 2 * 8 * 17);
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
     kvd_dims_release(&d);
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
-    assert_true(b.basis == 2 * 2 * 8 * 17); /* a left and a right matrix */
+    assert_true(b.basis == 2 * 2 * 8 * 17); /* balanced: a left and a right matrix */
     kvd_dims_release(&d);
     kvd_cache_count_bytes(&config, NULL, 4, &b);
     assert_true(b.dense == 256 && b.nominal == 256 && b.padded == 256 && b.basis == 0 &&
@@ -311,8 +310,9 @@ static void test_method_text(void **state)
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
     /*
-     * Removal rates of important and unimportant tokens for Q-K and V: the four rates of ZDC's Eq.
-     * 5, also with the method's name before the key.
+     * Specifications may give four removal rates p (ZDC's Eq. 5): of important (p_i) and
+     * unimportant (p_u) tokens, for Q and K (qk) and for V. The method's name may precede a
+     * parameter.
      */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_int_equal(

@@ -1,7 +1,7 @@
 /*
- * Tests of codes with floating-point numbers and scales (fp8, mxfp4, nvfp4, comet, vidkv), compared
- * with tests/data/floats.safetensors, which PyTorch and torchao made (tests/oracle/make_floats.py).
- * Also tests scales from calibration rows.
+ * Tests of methods that store floating-point codes with scales (fp8, mxfp4, nvfp4, comet, vidkv),
+ * compared with results of PyTorch and torchao (tests/data/floats.safetensors, made by
+ * tests/oracle/make_floats.py). Also tests scales from calibration rows.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,10 @@ static int tear_down(void **state)
     return close_dump(state);
 }
 
-/* Returns a tensor of the fixture file and its number of elements in `*n`. The caller frees it. */
+/*
+ * Returns a tensor of the reference file; `*n` receives its number of elements. The caller frees
+ * it.
+ */
 static float *tensor(const char *name, size_t *n)
 {
     kvd_tensor t;
@@ -46,7 +49,10 @@ static float *tensor(const char *name, size_t *n)
     return x;
 }
 
-/* Codes n rows x of d numbers into y with a method that was opened with the calibration rows. */
+/*
+ * Quantises n rows x of d numbers by a method that was opened with the calibration rows, and stores
+ * the decoded rows in y.
+ */
 static void code(const char *text, kvd_side side, int layer, int head, const float *x, size_t n,
                  size_t d, float *y, kvd_bits_count *count)
 {
@@ -88,7 +94,7 @@ static void casts_of_pytorch(void **state)
     assert_true(kvd_minifloat_round(&kvd_e5m2, -INFINITY) == -57344);
 }
 
-/* The fp8 method without scales must equal PyTorch's cast and take 8 bits per number. */
+/* fp8 without scales must equal PyTorch's cast, with 8 bits per number. */
 static void fp8_is_the_cast(void **state)
 {
     (void)state;
@@ -114,7 +120,7 @@ static void blocks_of_torchao(void **state)
     (void)state;
     const struct {
         const char *method, *input, *output;
-        double side; /* bits of scales per row of 96 numbers */
+        double side; /* bits for scales per row of 96 numbers */
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         enum { ROWS = 40, WIDE = 96 };
@@ -135,9 +141,8 @@ static void blocks_of_torchao(void **state)
 }
 
 /*
- * The last block of a row takes as many bits as the others: 40 dimensions take 64 codes and 2
- * scales in mxfp4, 48 codes and 3 scales in nvfp4. Rows of zeros and rows of few distinct
- * magnitudes are exact.
+ * The last block of a row is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48 codes
+ * and 3 scales in nvfp4. Rows of zeros and of few distinct magnitudes must be exact.
  */
 static void ends_of_rows(void **state)
 {
@@ -150,15 +155,17 @@ static void ends_of_rows(void **state)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    assert_true(y[80] == 384 && y[119] == 1); /* 448 is 7 * 64, but the largest code is 6 */
+    /* 448 = 7 * 64, but the largest code is 6, so it becomes 384. */
+    assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f); /* the scale 448 / 6 is 72 */
+    /* The scale 448 / 6 is rounded to 72. */
+    assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
 
-/* ---- vidkv and comet: codes per channel ------------------------------------------------------ */
+/* ---- vidkv and comet: quantisation per channel ----------------------------------------------- */
 
 static void codes_per_channel(void **state)
 {
@@ -190,7 +197,7 @@ static void codes_per_channel(void **state)
 /* ---- scales from calibration rows ------------------------------------------------------------ */
 
 /*
- * Returns the largest magnitude in the calibration rows of a head, or of all heads if `head` is -1.
+ * Returns the largest magnitude in the calibration rows of a head. If `head` is -1, of all heads.
  */
 static float largest_of(kvd_x what, int layer, int head)
 {
@@ -205,7 +212,10 @@ static float largest_of(kvd_x what, int layer, int head)
     return most;
 }
 
-/* The scale of K (after RoPE) and V must be that of their layer (scale=1) or head (scale=2). */
+/*
+ * The scales of K (after RoPE) and V must follow from the calibration rows of their layer (scale=1)
+ * or head (scale=2).
+ */
 static void scales_of_calibration(void **state)
 {
     (void)state;
@@ -231,8 +241,8 @@ static void scales_of_calibration(void **state)
     float *const nv = tensor("nv_x", &n), *const want = tensor("nv_scaled", &same),
                  *const got = malloc(n * sizeof *got);
     /*
-     * Numbers multiplied by c must be decoded as c times as large, if the scale of the tensor is
-     * also multiplied by c.
+     * If the numbers and the calibrated scale are multiplied by c, the decoded numbers must be c
+     * times as large.
      */
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
     for (size_t i = 0; i < n; i++)
@@ -248,8 +258,8 @@ static void scales_of_calibration(void **state)
 }
 
 /*
- * Without calibration, a method with a scale from calibration must be refused with a message that
- * names the option.
+ * Without calibration, a method with scale=1 or 2 must be refused with a message that names the
+ * option.
  */
 static void scales_need_calibration(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of the option --method: lists of methods, combinations of parameter values, and refused
- * texts.
+ * Tests of the option --method: lists of methods, all combinations of parameter values (bits=2/4),
+ * and refused text.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +50,6 @@ static void combinations(void **state)
     expands("leankv,th=0.1/0.05,tl=0/0.01,k=4", four, 4);
 }
 
-/* Every combination of the values must appear exactly once. */
 static void all_different(void **state)
 {
     (void)state;
@@ -65,7 +64,7 @@ static void all_different(void **state)
     release();
 }
 
-/* In a list, a name begins a method, and KEY=VALUE belongs to the method before it. */
+/* In a list, a name begins a method, and NAME=VALUE sets a parameter of the method before it. */
 static void lists(void **state)
 {
     (void)state;

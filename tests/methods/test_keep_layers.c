@@ -1,7 +1,7 @@
 /*
- * Tests of the key keep_layers of every method: the first and last layers must attend to the
- * uncompressed cache, and the layers between them must give the results of the method without the
- * key.
+ * Tests of the parameter keep_layers, which every method has. The first and last layers must attend
+ * to the uncompressed cache; the layers between must give the results of the method without
+ * keep_layers.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -40,8 +40,8 @@ static void fill(void)
 }
 
 /*
- * Runs a method on all layers, which have equal Q, K and V, and writes their outputs to out
- * [LAYERS][OUT].
+ * Runs the method `text` on all layers, which have equal Q, K and V, and writes the attention
+ * outputs to out [LAYERS][OUT].
  */
 static kvd_cache_account run(const char *text, float *out)
 {
@@ -93,8 +93,8 @@ static void first_and_last_layers(void **state)
                 fail_msg("%s, layer %zu: %g, not %g", text, l, (double)got[j], (double)expected);
         }
         /*
-         * all layers have equal rows, so two of five hold two fifths of what the method holds
-         * without the key
+         * All layers have equal rows, so two of five compressed layers hold two fifths of what all
+         * would hold.
          */
         const double held = all.payload + all.side + all.entries,
                      expected = (3 * all.dense + 2 * held) / 5;

@@ -1,7 +1,7 @@
 /*
- * Tests of kvtc, which codes principal components of all heads and compresses the codes with
- * DEFLATE: exact sink tokens, bit budgets, the use of correlation between heads, and the division
- * of components into groups.
+ * Tests of kvtc, which quantises the principal components of all heads together and compresses the
+ * codes with DEFLATE: exact first tokens, bit budgets, the use of correlation between heads, and
+ * the division of components into groups.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,10 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* Codes x, the rows of all heads of layer 1, into y. Returns the mean squared error. */
+/*
+ * Quantises x, the rows of all heads of layer 1, and stores the decoded rows in y. Returns the mean
+ * squared error.
+ */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -54,8 +57,8 @@ static void read_rows(kvd_side side)
 }
 
 /*
- * More bits must lose less. The codes must keep within the budget, to which DEFLATE may add its
- * frame only.
+ * More bits must lose less. The codes must keep within the budget, apart from the fixed overhead of
+ * DEFLATE.
  */
 static void budgets(void **state)
 {
@@ -73,7 +76,7 @@ static void budgets(void **state)
             const double off = code(text, (kvd_side)side, &count);
             if (!(off <= before))
                 fail_msg("%s: %g after %g", text, off, before);
-            /* layers share one budget, so this layer may take more than its part */
+            /* All layers share one budget, so this layer may take more than the mean. */
             assert_true(count.payload + count.side <= 2 * bits[i] * N * WIDE + 200);
             before = off;
         }
@@ -82,8 +85,8 @@ static void budgets(void **state)
 }
 
 /*
- * The first tokens of a sequence (sinks) must be stored in 16 bits per number, wherever they are in
- * the block.
+ * The first tokens of a sequence (sinks) must be stored with 16 bits per number, wherever they are
+ * in a block.
  */
 static void sinks(void **state)
 {
@@ -99,7 +102,7 @@ static void sinks(void **state)
     for (size_t i = 0; i < 5 * (size_t)WIDE; i++)
         assert_true((i < WIDE) != (y[i] == kvd_round_f16(x[i])));
     position[0] = 0;
-    for (size_t i = 0; i < 300; i++) /* all rows are sinks by their position, whatever the block */
+    for (size_t i = 0; i < 300; i++) /* by their positions, all rows are first tokens */
         position[i] = 0;
     (void)code("kvtc,bits=4,sink=1", KVD_VALUES, &with);
     assert_true(with.payload > 16.0 * 300 * WIDE && with.side < 0.7 * count.side);
@@ -108,8 +111,8 @@ static void sinks(void **state)
 }
 
 /*
- * If the calibration rows depend on few principal components, the other components are not stored,
- * so the error must be far below that of codes per head with more bits.
+ * If the calibration rows depend on few principal components, the others are not stored. The error
+ * must then be far below that of quantising each head alone, even with more bits.
  */
 static void decorrelation(void **state)
 {
@@ -119,7 +122,7 @@ static void decorrelation(void **state)
     const double off = code("kvtc,bits=5,sink=0", KVD_VALUES, &count);
     float kept[N * WIDE];
     memcpy(kept, x, sizeof x);
-    /* codes the same rows head by head, per token, with more bits */
+    /* Quantises the same rows head by head, per token, with more bits. */
     double other = 0;
     for (size_t h = 0; h < HEADS; h++) {
         static uint8_t level[N];
@@ -144,7 +147,7 @@ static void decorrelation(void **state)
                  (plain.payload + plain.side) / (N * D));
 }
 
-/* Repeated rows must compress: the counted bits are those that DEFLATE leaves of the codes. */
+/* Repeated rows must compress: the bits after DEFLATE are counted. */
 static void streams(void **state)
 {
     (void)state;
@@ -160,11 +163,11 @@ static void streams(void **state)
 
 /* ---- division of the principal components into groups ---------------------------------------- */
 
-enum { PARTS = 20 }; /* ways to divide 16 components into groups of 8 and 16 */
+enum { PARTS = 20 }; /* number of ways to give bits to 16 components in groups of 8 or 16 */
 
 /*
- * Writes the bits of way number i to divide 16 components: bits[2] of two groups of 8, or bits of
- * one group of 16 and -1.
+ * Writes way number i: the bits of two groups of 8 components, or the bits of one group of 16 and
+ * -1.
  */
 static void way(int i, int *bits)
 {
@@ -179,7 +182,7 @@ static double bits_of(const int *bits)
     return one + (bits[1] > 0 ? 32 + 8 * bits[1] : 0);
 }
 
-/* Returns the squared error of coding a row of components c [16] with these bits. */
+/* Returns the squared error of quantising a row of 16 components c with these bits. */
 static double error_of(const float *c, const int *bits)
 {
     float read[WIDE] = {0};
@@ -194,7 +197,8 @@ static double error_of(const float *c, const int *bits)
 }
 
 /*
- * Measures the error of every way to divide the principal components of a layer's calibration rows.
+ * Computes the mean squared error of every way of giving bits to the principal components of a
+ * layer's calibration rows.
  */
 static void measure_ways(kvd_x what, int layer, double *error)
 {
@@ -232,9 +236,8 @@ static void measure_ways(kvd_x what, int layer, double *error)
 }
 
 /*
- * The method must find the division with the smallest error among all that take at most as many
- * bits over both layers. All are tried. Errors here are those of all rows, whereas the method
- * samples 256 of them.
+ * The method must find the smallest error among all ways that take at most as many bits over both
+ * layers. All ways are tried. Errors are computed here over all rows; the method samples 256.
  */
 static void divisions_are_the_best(void **state)
 {

@@ -1,7 +1,7 @@
 /*
- * Tests of methods that store layers together: minicache, which merges pairs of layers, compared
- * with its formula and limits, and xkv, which decomposes several layers at once, compared with
- * LAPACK's singular values.
+ * Tests of methods that store several layers together: minicache, which merges the K and V of two
+ * layers, compared with its formula and limits; and xkv, which decomposes several layers at once,
+ * compared with LAPACK's singular values.
  */
 #include <lapacke.h>
 #include <math.h>
@@ -26,11 +26,11 @@ static void fill(void)
     kvd_rng_seed(&r, 3, 1);
     for (size_t i = 0; i < (size_t)N * WIDTH; i++) {
         before[0][i] = (float)kvd_rng_normal(&r);
-        for (size_t l = 1; l < LAYERS; l++) /* layers resemble each other */
+        for (size_t l = 1; l < LAYERS; l++) /* each layer resembles the one before it */
             before[l][i] = before[l - 1][i] * 1.5f + (float)kvd_rng_normal(&r);
     }
     memset(before[0] + 5 * D, 0, D * sizeof(float)); /* a vector without a direction */
-    for (size_t i = 7 * D; i < 8 * D; i++)           /* vectors of opposite direction */
+    for (size_t i = 7 * D; i < 8 * D; i++) /* vectors of opposite direction in the two layers */
         before[1][i] = -2 * before[0][i];
 }
 
@@ -60,7 +60,8 @@ static double length(const float *x)
 }
 
 /*
- * Returns the largest difference between the elements of two normalised vectors; 0 if one is zero.
+ * Returns the largest difference between the elements of two vectors after normalisation; 0 if one
+ * of them is zero.
  */
 static double turn(const float *x, const float *y)
 {
@@ -72,8 +73,8 @@ static double turn(const float *x, const float *y)
 }
 
 /*
- * minicache merges the directions of every pair of vectors and keeps their lengths. gamma is the
- * share of the range of angles above which pairs are kept apart, so no pair is.
+ * minicache merges the directions of two layers' vectors and keeps their lengths. gamma, the
+ * fraction of the range of angles whose vectors are stored unmerged, is 0 here.
  */
 static void lengths_are_kept(void **state)
 {
@@ -86,7 +87,8 @@ static void lengths_are_kept(void **state)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                if (l == 0 && j != 5) /* both layers have one direction */
+                /* After merging, the vectors of both layers have one direction. */
+                if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
     }
@@ -101,7 +103,7 @@ static void ends_of_the_arc(void **state)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /* at t = 0.5 the merged direction has equal angles to both, half of the angle between them */
+    /* At t = 0.5 the merged direction must be halfway between both. */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -147,7 +149,7 @@ static void the_widest_angles_stay(void **state)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* gamma = 1 keeps every pair apart except the one with the smallest angle */
+        /* gamma = 1 stores all vectors unmerged except those with the smallest angle. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -167,10 +169,13 @@ static void groups_of_layers(void **state)
         assert_int_equal(kvd_layers_minicache.group(&all, &c, l), want_all[l]);
     }
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 0), 4);
-    assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3); /* the last group */
+    /* The last group has the remaining layers. */
+    assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3);
 }
 
-/* Computes the falling singular values of the rows of all layers side by side, by LAPACK. */
+/*
+ * Computes the singular values of the rows of all layers side by side, by LAPACK, in falling order.
+ */
 static void singular_values(size_t n, double *sigma)
 {
     double x[N * WIDE], superb[WIDE];
@@ -193,13 +198,13 @@ static double error2(size_t n)
 }
 
 /*
- * The error of xkv with rank r must be the sum of the squared singular values after the first r,
- * which is the least possible (Eckart and Young).
+ * The squared error of xkv with rank r must be the sum of the squared singular values after the
+ * first r. By Eckart and Young, this is the least possible.
  */
 static void the_tail_is_lost(void **state)
 {
     (void)state;
-    for (size_t n = 10; n <= N; n += 30) { /* fewer rows than columns */
+    for (size_t n = 10; n <= N; n += 30) { /* at first there are fewer rows than columns */
         double sigma[N];
         fill();
         singular_values(n, sigma);
@@ -229,7 +234,7 @@ static void full_rank_is_the_identity(void **state)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/* Tests more rows than columns, for which the method uses its other way to compute the factors. */
+/* Tests more rows than columns, for which the method computes its factors in another way. */
 static void one_narrow_layer(void **state)
 {
     (void)state;

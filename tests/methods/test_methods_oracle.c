@@ -21,7 +21,7 @@
 
 static kvd_safetensors *file;
 
-/* Returns a tensor of the fixture file as floats [n]. The caller frees it. */
+/* Returns a tensor of the reference file as floats [n]. The caller frees it. */
 static float *tensor(const char *name, size_t n)
 {
     kvd_tensor t;
@@ -35,7 +35,7 @@ static float *tensor(const char *name, size_t n)
     return x;
 }
 
-/* ---- kivi: codes in groups ------------------------------------------------------------------- */
+/* ---- kivi: quantisation in groups ------------------------------------------------------------ */
 
 static void kivi(void **state)
 {
@@ -121,8 +121,8 @@ static char path[64];
 static kvd_activations dump;
 
 /*
- * Writes a calibration file of one layer with the fixture's keys before RoPE and values. Its other
- * rows are not used.
+ * Writes a calibration file of one layer with the reference file's keys before RoPE and values. Its
+ * other tensors are not used.
  */
 static int write_rows(const kvd_run *run, kvd_err *err)
 {
@@ -175,7 +175,9 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/* With palu, restoring keys from latents must give the keys that W_K cut to rank 8 gives. */
+/*
+ * palu restores keys from low-rank latents. They must be the keys that W_K, cut to rank 8, gives.
+ */
 static void palu(void **state)
 {
     (void)state;
@@ -209,8 +211,8 @@ static void palu(void **state)
 }
 
 /*
- * kvquant and the fixture must mark the same numbers as outliers. k-means has several local optima,
- * so the errors of our levels and of SciPy's may differ by up to 2 %.
+ * kvquant must mark the same numbers as outliers as the reference. k-means has several local
+ * optima, so the errors of our quantisation levels and SciPy's may differ by up to 2 %.
  */
 static void kvquant(void **state)
 {
@@ -269,7 +271,7 @@ static void kvquant(void **state)
 static char fisher_path[64];
 static kvd_fisher fisher;
 
-/* Writes the integers of the fixture as squared gradients of the calibration rows. */
+/* Writes the integers of the reference file as squared gradients of the calibration rows. */
 static int write_fisher(const kvd_run *run, kvd_err *err)
 {
     static float x[ROWS * WIDE];
@@ -295,7 +297,10 @@ static int write_fisher(const kvd_run *run, kvd_err *err)
     return status;
 }
 
-/* Tests kvquant with levels that minimise weighted errors. The weights are squared gradients. */
+/*
+ * Tests kvquant with quantisation levels that minimise weighted errors. The weights are squared
+ * gradients.
+ */
 static void weighted(void **state)
 {
     (void)state;
@@ -309,7 +314,8 @@ static void weighted(void **state)
                      *const apart = tensor(names[side][2], ROWS * WIDE),
                      *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         static uint32_t position[ROWS];
-        double error[3] = {0, 0, 0}; /* weighted levels, plain levels, SciPy's levels */
+        /* Errors with weighted levels, plain levels, and SciPy's levels. */
+        double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
             char text[64];
@@ -336,7 +342,9 @@ static void weighted(void **state)
                                           .position = position,
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
-                /* half of the range of each channel (keys) or vector (values) */
+                /*
+                 * Half of the range, without outliers, of each channel (keys) or vector (values).
+                 */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -350,7 +358,7 @@ static void weighted(void **state)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* k-means minimises the error of normalised numbers */
+                    /* k-means minimises the error of numbers divided by this range. */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)
@@ -374,10 +382,7 @@ static void weighted(void **state)
     }
 }
 
-/*
- * The ranks that palu finds must equal those of the authors' code. Where that gives rank 0, ours is
- * 1.
- */
+/* palu's ranks must equal those of the authors' code, except that ours is 1 if theirs is 0. */
 static void ranks(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /*
- * Tests of the layout of codes in 32-bit words (methods/bits/packed_layout.h): every number of a
- * page must have its own bits, and decoded groups must equal those of kvd_quantise_group.
+ * Tests of how quantised numbers are laid out in 32-bit words for the GPU
+ * (methods/bits/packed_layout.h). Every number of a page must have its own bits, and decoded groups
+ * must equal those of kvd_quantise_group.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,8 +59,8 @@ static void every_number_has_its_bits(void **state)
 }
 
 /*
- * The two numbers of a pair must be 16 bits apart in a word, so that one mask makes two floats of
- * them.
+ * Numbers 2p and 2p + 1 of a thread must be 16 bits apart in a word, so that one mask extracts both
+ * as a pair of floats.
  */
 static void pairs_stand_in_halves(void **state)
 {
@@ -77,8 +78,8 @@ static void pairs_stand_in_halves(void **state)
 }
 
 /*
- * In codes of levels, the numbers of a lane (GPU thread) must follow one another from the lowest
- * bit on.
+ * In codes of a codebook, the numbers of a GPU thread (lane) must follow one another from the
+ * lowest bit on.
  */
 static void levels_are_a_stream(void **state)
 {
@@ -93,8 +94,8 @@ static void levels_are_a_stream(void **state)
 }
 
 /*
- * Number 8 k + 2 r + e of a lane must be at the row and column that register r of the A operand of
- * mma.m16n8k16 holds.
+ * Number 8 k + 2 r + e of a lane must be element (row, column) of the tensor core's A operand that
+ * the lane holds in register r (mma.m16n8k16).
  */
 static void numbers_are_fragments(void **state)
 {
@@ -118,19 +119,20 @@ static void scales_have_places_of_their_own(void **state)
     for (int x = 0; x < 16; x++) {
         seen[kvd_packed_scale(x)]++;
         seen[kvd_packed_scale(x) + 4]++;
-        assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2); /* 16 bytes that a lane reads */
+        /* Each lane reads 16 bytes of scales. */
+        assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2);
     }
     for (int i = 0; i < 32; i++)
         assert_int_equal(seen[i], 1);
     const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
     const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
     assert_int_equal(p.bytes,
-                     /* bytes of codes, scales of keys, scales of values */
+                     /* Bytes of the codes, of the scales of keys, and of the scales of values. */
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
 /*
- * A block of floating-point codes has one scale byte per token. A lane must read 8 (keys) or 16
+ * Floating-point codes have one scale byte per token and block. A lane must read 8 (keys) or 16
  * (values) of them.
  */
 static void blocks_have_a_scale_per_token(void **state)
@@ -151,7 +153,7 @@ static void blocks_have_a_scale_per_token(void **state)
                           nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 16},
                           mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 32},
                           turned = {.bits = 4, .v_group = KVD_WIDTH_MAX, .norms = true};
-    /* bytes per token for codes and scales, times 64 tokens, times K and V */
+    /* Bytes of the codes and scales of a token, times 64 tokens, times K and V. */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);

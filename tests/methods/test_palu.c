@@ -1,6 +1,6 @@
 /*
- * Tests of palu, which stores latents of low rank: the error of a rank compared with LAPACK, and
- * the choice of ranks.
+ * Tests of palu, which stores low-rank latents of groups of heads: the error of a rank compared
+ * with LAPACK, and the choice of ranks.
  */
 #include <lapacke.h>
 #include <setjmp.h>
@@ -22,10 +22,10 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- error of a given rank ------------------------------------------------------------------- */
+/* ---- error of palu at a given rank ----------------------------------------------------------- */
 
 /*
- * Returns the sum of the squared singular values of the rows after the first r. `*all` receives the
+ * Returns the sum of the squared singular values of the rows after the first r; `*all` receives the
  * sum of all.
  */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
@@ -44,7 +44,7 @@ static double tail_of(const float *rows, size_t width, size_t r, double *all)
     return tail;
 }
 
-/* Returns the squared error of a head's rows after projection to their latents and back. */
+/* Returns the squared error of a head's rows after projection to latents and back. */
 static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *rows, size_t wide,
                             size_t at)
 {
@@ -68,8 +68,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
 }
 
 /*
- * palu's error over the heads of a group must be the sum of the squared singular values after its
- * rank, where the group's rows are the heads' rows side by side.
+ * The rows of a group are its heads' rows side by side. palu's squared error over a group must be
+ * the sum of the squared singular values of these rows after the rank.
  */
 static void palu_is_the_best_of_its_rank(void **state)
 {
@@ -84,7 +84,7 @@ static void palu_is_the_best_of_its_rank(void **state)
         kvd_plan plan = m.plan;
         if (kvd_plan_open(&plan, &setup, &err))
             fail_msg("%s", err.msg);
-        /* four heads per group were requested, but the model has two */
+        /* Four heads per group were requested, but the model has two. */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
             for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -126,8 +126,8 @@ static void palu_of_single_heads(void **state)
 /* ---- ranks found by a search ----------------------------------------------------------------- */
 
 /*
- * Writes the ranks that palu's search finds for every group, for K and V. Returns their sum. If
- * `drawn` is not NULL, the search uses its singular values, instead of those of the calibration.
+ * Computes the ranks that palu's search finds for K and V of every group. Returns their sum. If
+ * `drawn` is not NULL, the search uses these singular values instead of the calibration rows'.
  */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
@@ -161,23 +161,26 @@ static void palu_gives_ranks_by_information(void **state)
                          none[LAYERS * HEADS] = {0};
     kvd_fisher f = {.n_layers = LAYERS, .root = {keys, values}, .weight = {none, none}};
     int rank[LAYERS][HEADS][KVD_N_SIDES];
-    /* equal information gives equal ranks */
+    /* If K and V of all heads have equal Fisher information, all ranks must be equal. */
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank),
                      4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
-    /* 32 ranks in proportion to the information: keys 1 1 1 1, values 1 3 3 5, of 16 */
+    /*
+     * 32 ranks in proportion to the information: 1 for the keys of each of four heads; 1, 3, 3 and
+     * 5 for their values. The sum is 16, so a unit gets two ranks.
+     */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
-                     /* five ranks of 2, and the two that the full head does not take */
+                     /* Five get rank 2. The two ranks that the full head cannot take are added. */
                      12);
-    assert_int_equal(rank[1][1][KVD_VALUES], 8); /* the head is full; 10 would be proportional */
+    assert_int_equal(rank[1][1][KVD_VALUES], 8); /* this head is full; 10 would be proportional */
     /*
-     * For any information the ranks must have the given sum and be between 1 and the width, and the
-     * heads of a group must have equal ranks.
+     * For any information, the ranks must have the requested sum and be between 1 and the number of
+     * dimensions. The heads of a group must have equal ranks.
      */
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
@@ -189,7 +192,7 @@ static void palu_gives_ranks_by_information(void **state)
             keys[j] = exp(3 * kvd_rng_normal(&rng));
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
-        /* both heads of a group have its rank */
+        /* Both heads of a group count with the group's rank. */
         assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
@@ -199,7 +202,6 @@ static void palu_gives_ranks_by_information(void **state)
     }
 }
 
-/* Computes the singular values of the K or V rows of one head by LAPACK's dgesvd. */
 static void singular_values(int layer, int head, int side, double *sigma)
 {
     static float rows[N * D];
@@ -217,9 +219,9 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * Tests ranks by Eq. 6, with one threshold r for all heads. They must keep as many dimensions as
- * equal ranks, or fewer by up to a step of r. In every head the last kept dimension is above the
- * threshold, the first removed one is not.
+ * Tests ranks by ZACK's Eq. 6, with one removal rate r for all heads. They must add up to the sum
+ * of equal ranks, or to less by one step of r. In every head, the tail of singular values after the
+ * rank must be at most r, and the next longer tail must exceed it.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -247,7 +249,8 @@ static void ranks_by_eq6(const kvd_spectrum *drawn)
                         all += sigma[j];
                     for (int j = r; j < D; j++)
                         tail += sigma[j];
-                    kept = fmax(kept, tail / all); /* r is at least this tail, over all heads */
+                    /* The removal rate r is at least the largest tail over all heads. */
+                    kept = fmax(kept, tail / all);
                     if (r > 1)
                         dropped = fmin(dropped, (tail + sigma[r - 1]) / all);
                 }
@@ -262,8 +265,8 @@ static void palu_gives_ranks_by_eq6(void **state)
 }
 
 /*
- * Random matrices for single heads must get their ranks from fdc's singular values. Groups of heads
- * must be refused, because their singular values are not known.
+ * If palu's matrices are random and for single heads, their ranks must follow from fdc's singular
+ * values. Groups of heads must be refused, because their singular values are not known.
  */
 static void palu_draws_matrices_of_given_spread(void **state)
 {
@@ -273,7 +276,7 @@ static void palu_draws_matrices_of_given_spread(void **state)
     kvd_spectrum s;
     kvd_err err = {""};
     assert_int_equal(fixture_spectrum(&s, &config, 5, &err), 0);
-    for (int i = 0; i < LAYERS * HEADS * D; i++) /* singular values that differ from head to head */
+    for (int i = 0; i < LAYERS * HEADS * D; i++) /* singular values differ from head to head */
         s.pair[KVD_PAIR_QK].sigma[i] = exp(-(i / D + 1.0) * (i % D) / D);
     ranks_by_eq6(&s);
     for (int i = 0; i < 2; i++) {

@@ -1,6 +1,6 @@
 /*
- * Tests of methods/prompts, the first pass over prompts whose results some methods need: its rows
- * and softmax denominators are compared with sums in plain loops.
+ * Tests of the first pass over prompts, whose results some methods need (methods/prompts): its K
+ * and V, and the log-sum-exp of each query's attention scores, are compared with plain loops.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -63,8 +63,8 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
 }
 
 /*
- * Returns the log of the sum over heads and visible keys of exp(score) for row t of sequence s, by
- * subtracting the largest score first.
+ * Returns the log of the sum of exp(score) over heads and visible keys, for query t of sequence s
+ * in layer l. The largest score is subtracted first.
  */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
@@ -93,7 +93,8 @@ static void denominators_of_all_layers(void **state)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    for (int big = 0; big < 2; big++) /* with scores of some hundreds, exponentials overflow */
+    /* Big = 1: scores of some hundreds, whose exponentials overflow. */
+    for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;
             fill(big ? 200 : 1);
@@ -116,7 +117,7 @@ static void denominators_of_all_layers(void **state)
 }
 
 /*
- * With minicache at t = 1, the deeper layer of a merged pair must be unchanged, and so must layers
+ * With minicache at t = 1, the deeper of two merged layers must be unchanged, and so must layers
  * that are not merged.
  */
 static void rows_of_all_layers(void **state)
@@ -136,7 +137,7 @@ static void rows_of_all_layers(void **state)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /* a merged pair takes d + 2 numbers of 16 bits and one bit, instead of 2 d numbers */
+        /* Two merged vectors take d + 2 numbers of 16 bits and one bit, instead of 2 d numbers. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

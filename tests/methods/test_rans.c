@@ -1,6 +1,6 @@
 /*
- * Tests of the entropy coder methods/bits/rans: symbols must be decoded again, must take as many
- * bytes as their entropy requires, and damaged bytes must be refused.
+ * Tests of the entropy coder (methods/bits/rans). Decoded symbols must equal the input, the code
+ * must be about as long as the entropy, and damaged bytes must be refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -143,11 +143,11 @@ static void what_is_refused(void **state)
     assert_int_equal(kvd_rans_table_read(&t, bytes, 4, &used, &err), -1);
     memset(bytes, 0xFF, 400);
     assert_int_equal(kvd_rans_table_read(&t, bytes, 400, &used, &err), -1);
-    kvd_rans_table_make(&t, count, 0); /* no symbol was counted */
+    kvd_rans_table_make(&t, count, 0);
     assert_true(t.start[1] == KVD_RANS_TOTAL && t.start[256] == KVD_RANS_TOTAL);
 }
 
-/* Rare symbols must keep a frequency of at least 1, which the frequent symbols give up. */
+/* Rare symbols must keep a frequency of at least 1, taken from the frequent symbols. */
 static void rare_symbols(void **state)
 {
     (void)state;
@@ -164,8 +164,8 @@ static void rare_symbols(void **state)
 }
 
 /*
- * A stream written in several calls is decoded from the last call to the first, and must take the
- * entropy of its symbols.
+ * A stream is written in several calls and decoded from the last call to the first. It must be
+ * about as long as the entropy of its symbols.
  */
 static void streams_continue(void **state)
 {

@@ -1,6 +1,6 @@
 /*
  * Tests of rotatekv, which orders channels by calibration rows and applies Hadamard rotations
- * before coding, compared with products of dense matrices.
+ * before quantisation, compared with products of dense matrices.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,14 +87,14 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        apart += diff > 1e-5 * norm; /* scales have 11 bits */
+        apart += diff > 1e-5 * norm; /* scales are rounded to 11 bits */
     }
     return apart;
 }
 
 /*
- * The codes must equal those of dense rotations except in few tokens, because a number halfway
- * between two codes may round to either.
+ * The codes must equal those after dense rotations, except in few tokens: a number halfway between
+ * two codes may round to either.
  */
 static void rotations(void **state)
 {

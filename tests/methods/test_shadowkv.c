@@ -1,7 +1,8 @@
 /*
- * Tests of shadowkv, which stores keys at low rank and reads in each decode step only the chunks of
- * tokens with the largest scores. The chunks are compared with the definition in double precision,
- * keys of low rank must lose nothing, and bytes are counted exactly. The rows have no RoPE.
+ * Tests of shadowkv, which stores low-rank keys and reads, in each decode step, only the chunks of
+ * tokens with the largest attention scores. The chunks are compared with the definition in double
+ * precision, keys of low rank must lose nothing, and bytes are counted exactly. The test model has
+ * no RoPE.
  */
 #include <math.h>
 #include <string.h>
@@ -22,7 +23,9 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
     want[N * HEADS * D];
 static uint8_t kept[KV * STEPS * N];
 
-/* Fills the rows. The keys of all heads side by side have rank RANK and grow along the sequence. */
+/*
+ * Fills Q, K and V. The keys of all heads side by side have rank RANK and grow along the sequence.
+ */
 static int set_up(void **state)
 {
     static double left[N * RANK], right[RANK * KV * D];
@@ -60,7 +63,10 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/* Computes the mean key of every chunk of a KV head, and marks the outlier chunks. */
+/*
+ * Computes the mean key of every chunk of a KV head. Sets `outlier` for the chunks whose keys
+ * differ most from their mean, which are always read.
+ */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -94,8 +100,8 @@ static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 }
 
 /*
- * Marks the READ chunks with the largest softmax weights over the query heads of a KV head at row
- * t.
+ * Sets `chosen` for the READ chunks with the largest softmax weights of the query of row t, over
+ * the query heads of KV head g.
  */
 static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlier[CHUNKS],
                    bool chosen[CHUNKS])
@@ -154,7 +160,7 @@ static void steps_read_the_chunks_of_the_definition(void **state)
     assert_true(a.unread > 0 && a.dropped == 0);
 }
 
-/* Returns the largest difference of the method's attention outputs from those of the model. */
+/* Returns the largest difference between the method's attention outputs and dense attention. */
 static double difference(const char *text, size_t *unread)
 {
     double most = 0;
@@ -164,7 +170,10 @@ static double difference(const char *text, size_t *unread)
     return most;
 }
 
-/* If a step reads all chunks and the rank is that of the keys, the outputs must be the model's. */
+/*
+ * If a step reads all chunks, and keys have the stored rank, the outputs must equal dense
+ * attention.
+ */
 static void whole_budget_and_rank_are_the_model(void **state)
 {
     (void)state;
@@ -176,7 +185,7 @@ static void whole_budget_and_rank_are_the_model(void **state)
     assert_true(difference("shadowkv,budget=96,outliers=0,local=0", &unread) < 2e-5);
     assert_true(difference("shadowkv,budget=96,rank=6,outliers=0,local=0", &unread) > 1e-2);
     assert_int_equal(unread, 0);
-    /* if all chunks are exact, the rank does not matter */
+    /* If all chunks are stored exactly, the rank does not matter. */
     assert_true(difference("shadowkv,budget=96,rank=1", &unread) < 2e-6);
 }
 

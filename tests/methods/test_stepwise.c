@@ -1,6 +1,6 @@
 /*
- * Tests of methods that run row by row, one decode step after another, compared with dense
- * attention and with the cache that runs over blocks of rows.
+ * Tests of methods that are computed token by token, one decode step after another: compared with
+ * dense attention, and with the cache that computes blocks of tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -112,8 +112,7 @@ static void identity_is_dense_attention(void **state)
 }
 
 /*
- * Callbacks of a test method that drops all cache entries but the last `keep`. Returns the bytes of
- * its state.
+ * Callbacks of a made-up eviction method that keeps the last `keep` cache entries. It has no state.
  */
 static size_t no_state(const void *self, size_t n)
 {
@@ -152,9 +151,9 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A layer with a sliding window must hold just the entries that its next row may see, with or
- * without a prompt, also if groups of entries are coded together. An eviction method must not act
- * on such a layer unless the window holds the whole sequence.
+ * A layer with a sliding window must hold just the entries that its next query may see, with or
+ * without a prompt, also if groups of entries are quantised together. An eviction method must not
+ * act on such a layer unless the window holds the whole sequence.
  */
 static void a_window_is_all_that_is_held(void **state)
 {
@@ -168,7 +167,7 @@ static void a_window_is_all_that_is_held(void **state)
         const kvd_plan plan = {.type = KVD_F32, .prompt = prompts[i]};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /* expected bits of K and V, over both sequences and all KV heads */
+        /* Expected bits of K and V, over both sequences and all KV heads. */
         double bits = 0;
         for (size_t s = 0; s < 2; s++) {
             const size_t n = p->in.offset[s + 1] - p->in.offset[s],
@@ -210,11 +209,11 @@ static void dropping_what_is_old_is_a_window(void **state)
     const kvd_plan plan = {.type = KVD_F32, .tokens = &method, .tokens_self = &keep};
     run(&plan, p, got, &a);
     assert_true(worst(got, want) < 2e-6);
-    /* keep - 1 entries are left after each step */
+    /* Each sequence has keep - 1 entries left. */
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
-    /* with a prompt, the prompt's rows attend to all rows before them */
+    /* The first 30 tokens are a prompt, whose queries attend to all earlier tokens. */
     dense(p, 0, got);
     for (size_t s = 0; s < 2; s++)
         memcpy(want + offset[s] * HEADS * D, got + offset[s] * HEADS * D,
@@ -240,7 +239,8 @@ static void widths_are_those_of_the_cache(void **state)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            matrices[i][j] *= 0.25f; /* the size of elements of an orthogonal matrix */
+            /* Elements then have the size of those of an orthogonal matrix. */
+            matrices[i][j] *= 0.25f;
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
     const kvd_dims dims = {.n_layers = 1, .n_kv_heads = KV_HEADS, .d_head = D, .head = heads};
@@ -251,7 +251,7 @@ static void widths_are_those_of_the_cache(void **state)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* the two sides may round a number to neighbouring 16-bit values */
+        /* Both computations may round a number to neighbouring 16-bit values. */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -259,8 +259,9 @@ static void widths_are_those_of_the_cache(void **state)
 }
 
 /*
- * Runs a plan whose result does not depend on the order of rows over blocks and row by row. Returns
- * the largest difference of the outputs.
+ * Computes a plan in blocks of tokens and token by token. The plan's result must not depend on
+ * this. Returns the largest difference of the outputs; `*share` receives the stored fraction of the
+ * dense cache.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
@@ -298,7 +299,7 @@ static void shrink(kvd_rng *r, float *x, size_t n)
 
 /*
  * Tests latents of one head and of two heads together, also wider than a head, for keys with both
- * RoPE layouts and without RoPE: blocks and single rows must give equal outputs.
+ * RoPE layouts and without RoPE. Blocks and single tokens must give equal outputs.
  */
 static void latents_in_blocks_are_those_of_rows(void **state)
 {
@@ -346,8 +347,8 @@ static void latents_in_blocks_are_those_of_rows(void **state)
 }
 
 /*
- * Tests prompts with reduced head widths and with full width: blocks and single rows must give
- * equal outputs.
+ * Tests prompts with reduced and with all dimensions. Blocks and single tokens must give equal
+ * outputs.
  */
 static void prompts_in_blocks_are_those_of_rows(void **state)
 {
@@ -368,7 +369,7 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        if (i >= 20 && plan.type == KVD_F32) { /* full width: equal bit for bit */
+        if (i >= 20 && plan.type == KVD_F32) { /* all dimensions: equal bit for bit */
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
         }
@@ -376,7 +377,8 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
 }
 
 /*
- * Gives the entries at odd positions the low level. Used as the `step` callback of a test method.
+ * `step` callback of a made-up method that stores the tokens at odd positions with fewer dimensions
+ * (KVD_LEVEL_LOW).
  */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
@@ -389,8 +391,8 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
 }
 
 /*
- * If the low level is as wide as the high one, nothing must change. If it is narrower, the entries
- * at odd positions must be cut.
+ * If low-level entries keep as many dimensions as high-level ones, nothing must change. If they
+ * keep fewer, K and V at odd positions must be cut.
  */
 static void lowered_entries_are_cut(void **state)
 {
@@ -416,7 +418,10 @@ static void lowered_entries_are_cut(void **state)
     run(&cut, p, got, &a);
     assert_int_equal(a.lowered, (45 / 2 + LONGEST / 2) * KV_HEADS);
     assert_true(a.payload < a.dense);
-    /* K and V of odd positions lose their last dimensions, except in the row being appended */
+    /*
+     * Expected: K and V at odd positions lose their last dimensions, except in the token of the
+     * step itself.
+     */
     problem *q = make(0);
     for (size_t s = 0; s < 2; s++)
         for (size_t t = offset[s] + 1; t + 1 < offset[s + 1]; t += 2)
@@ -426,7 +431,7 @@ static void lowered_entries_are_cut(void **state)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* at even positions the newest entry has full width */
+        /* At even positions the newest token has all dimensions. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -
@@ -452,15 +457,15 @@ static void coded_entries(void **state)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            if (m) /* no entry is exact: 8 bits per number, 32 bits per vector */
+            if (m) /* every entry has 8 bits per number and 32 bits per vector */
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
         }
 }
 
 /*
- * Callbacks of a test method that codes all heads together. It must receive the rows of all heads
- * side by side, and every head must get its part of the decoded rows.
+ * Callbacks of a made-up method that quantises all heads together. It must receive the K or V rows
+ * of all heads side by side, and every head must get its part of the decoded rows.
  */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -474,7 +479,7 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    for (size_t i = 0; i < b->n; i++) { /* the row is of either sequence */
+    for (size_t i = 0; i < b->n; i++) { /* the row belongs to one of the two sequences */
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
                     !memcmp(x, rows + (offset[1] + b->position[i]) * b->d, b->d * sizeof *x));
@@ -497,13 +502,15 @@ static void codes_of_all_heads(void **state)
             .type = KVD_F32, .prompt = prompt, .bits = &method, .bits_self = (void *)(uintptr_t)p};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /* one bit per 32 numbers, and two bits per token, for each of K and V */
+        /*
+         * The method counts one bit per 32-bit number, and two bits per token, for each of K and V.
+         */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
     }
 }
 
-/* Gives all tokens of a prompt the low level. Used as the `prompt` callback of a test method. */
+/* `prompt` callback of a made-up method that stores all tokens of a prompt at low precision. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -513,8 +520,8 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
 }
 
 /*
- * If one channel has large keys and small queries, it determines the scale that all channels share
- * and the others lose precision. Balancing the channels must prevent that.
+ * One channel has large keys and small queries. It determines the scale that all channels share, so
+ * the others lose precision. Balancing the channels must prevent that.
  */
 static void balanced_channels(void **state)
 {
@@ -552,14 +559,8 @@ static void balanced_channels(void **state)
 }
 
 /*
- * Tests think, which removes the channels i with the smallest sum over heads of
- *
- * Q_i
- *
- *
- * K_i
- *
- * from the prompt's keys, except the newest keys. Otherwise attention is dense.
+ * Tests think, which removes channels of the prompt's keys, except the newest keys: those channels
+ * i with the smallest sum over heads of |Q_i| |K_i|. Otherwise attention is dense.
  */
 static void pruned_channels(void **state)
 {
@@ -610,7 +611,7 @@ static void pruned_channels(void **state)
     assert_true(a.payload == payload && a.side == (double)a.rows * D);
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
-    /* the remaining channels are coded: 8 bits per number and 32 per vector of K and V */
+    /* If the remaining channels are quantised, K and V take 8 bits per number and 32 per vector. */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
     plan.bits = &kvd_bits_hetero;
@@ -624,9 +625,9 @@ static void pruned_channels(void **state)
 }
 
 /*
- * Computes the reference of strawman: multiplies every row of K or V of a head by R_p R_p^T, where
- * R_p are the first `width` right singular vectors of the prompt's rows, by SVD. The method takes
- * the eigenvectors of X^T X.
+ * Computes the reference of strawman into x: multiplies every row of K or V of a head by R_p R_p^T.
+ * R_p are the first `width` right singular vectors of the prompt's rows, by SVD; the method takes
+ * eigenvectors of X^T X.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)
@@ -688,8 +689,8 @@ static void projected_requests(void **state)
 }
 
 /*
- * A number beyond float16's range is infinite in the cache. Codes must refuse it and name its
- * place.
+ * A number beyond float16's range is infinite in a float16 cache. A method that quantises must
+ * refuse it and name its position.
  */
 static void infinite_numbers(void **state)
 {

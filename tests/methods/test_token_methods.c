@@ -1,7 +1,7 @@
 /*
- * Compares eviction methods with public code on equal rows (tests/data/token_methods.safetensors,
- * tests/oracle/make_token_methods.py): the tokens that they keep or read, and their defining
- * properties.
+ * Compares eviction methods with public implementations on equal Q, K and V
+ * (tests/data/token_methods.safetensors, made by tests/oracle/make_token_methods.py): the tokens
+ * that they keep or read, and their defining properties.
  */
 #include "token_rows.h"
 
@@ -22,8 +22,8 @@ static void prompts_of_public_code(void **state)
 }
 
 /*
- * Compares the tokens that a method stores after the prompt and after every decode step with tensor
- * `name`.
+ * Compares the tokens that the method `text` stores after the prompt and after every decode step
+ * with the tensor `name` of the reference file.
  */
 static void same_steps(const char *text, const char *name)
 {
@@ -43,9 +43,9 @@ static void steps_of_public_code(void **state)
 }
 
 /*
- * Tests quest, which reads in each step only some pages of tokens. The pages read must be those of
- * public code (one query head per KV head), all tokens must stay in the cache, and the bytes read
- * must be those of the read entries and of the bounds of all pages.
+ * Tests quest, which reads only some pages of tokens in each step. The pages must be those of the
+ * public code (which has one query head per KV head), and all tokens must stay stored. The bytes
+ * read must be those of the tokens read and of the bounds of all pages.
  */
 static void pages_that_are_read(void **state)
 {
@@ -71,17 +71,21 @@ static void pages_that_are_read(void **state)
             fail_msg("KV head %zu, step %zu, token %zu: %d", i / (STEPS * N), i / N % STEPS, i % N,
                      kept[i]);
         if (i / N % STEPS)
-            read += kept[i] * 2.0 * D * 32; /* K and V of a read entry, in float32 */
+            read += kept[i] * 2.0 * D * 32; /* K and V of a token that is read, in float32 */
     }
     for (size_t t = PROMPT; t < N; t++)
-        entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32; /* two bounds per page */
+        /* A lower and an upper bound per page. */
+        entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
     assert_true(fabs(a.read - read - entries) < 1);
     assert_true(a.unread > 0);
 }
 
-/* If its budget holds all pages, quest must read all of them and give the model's outputs. */
+/*
+ * If its budget covers all pages, quest must read all of them and give the outputs of dense
+ * attention.
+ */
 static void all_pages_are_the_model(void **state)
 {
     (void)state;
@@ -94,9 +98,9 @@ static void all_pages_are_the_model(void **state)
 }
 
 /*
- * Tests d2o, which merges evicted tokens into kept ones. Outputs of the steps must be those of the
- * formulas, and merging must change no byte. With a threshold that no similarity reaches, the kept
- * tokens must be those of h2o.
+ * Tests d2o, which merges evicted tokens into kept ones. The outputs of the steps must follow the
+ * paper's formulas, and merging must change no byte count. With a threshold that no similarity
+ * reaches, the kept tokens must be those of h2o.
  */
 static void merged_tokens(void **state)
 {
@@ -114,7 +118,8 @@ static void merged_tokens(void **state)
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
     assert_true(a.payload >= b.payload && a.payload <= b.payload);
     assert_int_equal(a.dropped, b.dropped);
-    for (size_t g = 0; g < KV; g++) /* the tokens of the prompt are chosen before the first merge */
+    /* The kept tokens of the prompt are chosen before the first merge. */
+    for (size_t g = 0; g < KV; g++)
         assert_memory_equal(kept + g * STEPS * N, h2o + g * STEPS * N, N);
     double most = 0;
     for (size_t i = 0; i < size; i++)
@@ -135,8 +140,8 @@ static void merges_refused(void **state)
 }
 
 /*
- * Methods that divide a budget among layers after a first pass over all of them must keep the
- * tokens that public code keeps.
+ * Methods that divide a budget among layers, after a first pass over all of them, must keep the
+ * tokens that the public code keeps.
  */
 static void budgets_from_all_layers(void **state)
 {
@@ -148,7 +153,7 @@ static void budgets_from_all_layers(void **state)
 }
 
 /*
- * With adakv, heads keep different numbers of tokens, whose sum must be the budget. With alpha = 1
+ * With adakv, heads keep different numbers of tokens, whose sum must be the budget. With alpha = 1,
  * every head must keep what snapkv keeps.
  */
 static void one_budget_for_all_heads(void **state)
@@ -162,12 +167,14 @@ static void one_budget_for_all_heads(void **state)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /* the bytes do not depend on which head holds an entry */
+    /* The bytes must not depend on which head holds an entry. */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
 
-/* With pyramidkv, budgets must fall from layer to layer and have the given mean. */
+/*
+ * With pyramidkv, the budgets of tokens must fall from layer to layer and have the requested mean.
+ */
 static void budgets_fall_over_layers(void **state)
 {
     (void)state;
@@ -181,7 +188,7 @@ static void budgets_fall_over_layers(void **state)
         sum += n;
     }
     assert_int_equal(sum, LAYERS * 20);
-    /* the first layer holds all older tokens, the last one 2 * 35 - 56 */
+    /* The first layer keeps all tokens, the last one 2 * 35 - 56. */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", LAYERS - 1, PROMPT);
@@ -190,7 +197,7 @@ static void budgets_fall_over_layers(void **state)
 
 /*
  * With tova, all KV heads of a layer must store the same tokens. With streaming, a layer must store
- * the first (sink) and the most recent tokens.
+ * the first and the most recent tokens.
  */
 static void layers_drop_the_same_token(void **state)
 {
@@ -208,7 +215,9 @@ static void layers_drop_the_same_token(void **state)
     }
 }
 
-/* With a budget of all tokens, methods must drop none and give the outputs of dense attention. */
+/*
+ * If the budget covers all tokens, methods must drop none and give the outputs of dense attention.
+ */
 static void full_budgets_drop_nothing(void **state)
 {
     (void)state;
@@ -226,7 +235,7 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * The budget that a method tells the CUDA engine must be the number of entries that the method's
+ * The budget that a method announces to the CUDA engine must be the number of entries that its CPU
  * code keeps, after the prompt and after the last step.
  */
 static void same_budget(const char *text, int layer)

@@ -1,11 +1,14 @@
 /*
- * Compares methods that evict, merge or skip tokens with the authors' public code or the papers'
- * formulas on equal rows (tests/data/token_sets.safetensors, tests/oracle/make_token_sets.py): the
- * tokens that they keep, and the outputs of later decode steps.
+ * Compares methods that evict, merge or skip tokens with the authors' code or the papers' formulas
+ * on equal Q, K and V (tests/data/token_sets.safetensors, made by tests/oracle/make_token_sets.py):
+ * the tokens that they keep, and the outputs of later decode steps.
  */
 #include "token_rows.h"
 
-/* Compares the attention outputs of the decode steps with tensor `name` of the fixture file. */
+/*
+ * Compares the attention outputs of the method's decode steps with the tensor `name` of the
+ * reference file.
+ */
 static void same_outputs(const char *text, const char *name)
 {
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
@@ -18,8 +21,8 @@ static void same_outputs(const char *text, const char *name)
 }
 
 /*
- * Tests kvmerger, which merges runs of tokens with similar keys into one pivot token each. Pivots
- * and merged entries must be those of the definition. Without similar keys nothing is merged.
+ * Tests kvmerger, which merges runs of tokens with similar keys into one token each, the pivot.
+ * Pivots and merged K and V must follow the definition. Without similar keys nothing is merged.
  */
 static void runs_of_similar_keys(void **state)
 {
@@ -28,7 +31,7 @@ static void runs_of_similar_keys(void **state)
     same_outputs("kvmerger,threshold=0.1,heavy=6,recent=8", "kvmerger_out");
     const kvd_stepwise_account a = run("kvmerger,threshold=0.1,heavy=6,recent=8", 0, PROMPT);
     assert_true(a.merged > 0 && a.merged == a.dropped);
-    /* a lower threshold must merge more tokens; recent tokens are not merged */
+    /* A lower similarity threshold must merge more tokens. Recent tokens are not merged. */
     size_t before = PROMPT;
     for (double threshold = 0.5; threshold > -1; threshold -= 0.5) {
         char text[64];
@@ -41,12 +44,12 @@ static void runs_of_similar_keys(void **state)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    assert_int_equal(stored(0, 0), 11); /* all older tokens are merged into one */
+    assert_int_equal(stored(0, 0), 11); /* all older tokens become one */
 }
 
 /*
- * kvmerger must merge tokens before the prompt is coded or pruned, so that methods of other axes
- * act on the merged entries.
+ * kvmerger must merge tokens before other methods quantise or prune the prompt, so that these act
+ * on the merged K and V.
  */
 static void merges_before_other_axes(void **state)
 {
@@ -60,8 +63,8 @@ static void merges_before_other_axes(void **state)
 }
 
 /*
- * Tests prefixkv: the tokens and budgets of all layers must be those of the authors' search. The
- * larger a layer's queries are, the fewer tokens hold the given share of its attention.
+ * Tests prefixkv. The kept tokens and budgets of all layers must be those of the authors' search.
+ * The larger a layer's queries, the fewer tokens hold the required fraction of its attention.
  */
 static void prefixes_of_layers(void **state)
 {
@@ -82,8 +85,9 @@ static void prefixes_of_layers(void **state)
 }
 
 /*
- * Tests windowkv: the tokens of all layers must be those of the authors' code. The layers of a
- * group must keep the same windows, and each window but the last is kept or dropped as a whole.
+ * Tests windowkv. The kept tokens of all layers must be those of the authors' code. The layers of a
+ * group must keep the same windows of tokens, and each window but the last is kept or dropped as a
+ * whole.
  */
 static void windows_of_groups(void **state)
 {
@@ -107,9 +111,9 @@ static void windows_of_groups(void **state)
 }
 
 /*
- * Tests kvcrush, which adds representative tokens to those of snapkv. The tokens must be those of
- * the definition, the same in all heads. Without representatives they must be snapkv's, if one KV
- * head has all query heads.
+ * Tests kvcrush, which adds representatives of the dropped tokens to those that snapkv keeps. The
+ * tokens must follow the definition and be the same in all heads. Without representatives they must
+ * be snapkv's, if one KV head serves all query heads.
  */
 static void representatives_of_tokens(void **state)
 {
@@ -138,9 +142,9 @@ static void representatives_of_tokens(void **state)
 }
 
 /*
- * Tests ems, which merges evicted candidates into kept tokens: kept tokens and merged entries must
- * be those of the definition. Without candidates nothing is merged. Candidates that are similar to
- * no kept token are evicted.
+ * Tests ems, which merges some of the evicted tokens (candidates) into kept ones. The kept tokens
+ * and merged K and V must follow the definition. Without candidates nothing is merged. Candidates
+ * that resemble no kept token are evicted.
  */
 static void evicted_then_merged(void **state)
 {
@@ -156,7 +160,7 @@ static void evicted_then_merged(void **state)
 }
 
 /*
- * Tests elasticcache, which merges evicted tokens into the nearest kept one: the tokens after the
+ * Tests elasticcache, which merges evicted tokens into the nearest kept one. The tokens after the
  * prompt and after every step, and the outputs, must be those of the authors' code. All heads must
  * hold the same tokens.
  */
@@ -172,21 +176,23 @@ static void merged_into_the_nearest(void **state)
                      kept[i]);
     const kvd_stepwise_account a = run(text, 0, PROMPT);
     assert_true(a.merged == KV * (PROMPT - 24) && a.dropped > a.merged);
-    /* every token that the prompt drops must be merged, whatever the number of sinks */
+    /*
+     * Every token that the prompt drops must be merged, however many first tokens (sink) are kept.
+     */
     for (int sink = 0; sink < 20; sink++) {
         char few[64];
         snprintf(few, sizeof few, "elasticcache,budget=24,sink=%d", sink);
         assert_int_equal(run(few, 0, PROMPT).merged, KV * (PROMPT - 24));
     }
-    /* a budget given in tokens does not grow from step to step */
+    /* A budget given as a number of tokens must not grow from step to step. */
     run("elasticcache,budget=24,distance=5", 0, PROMPT);
     for (size_t i = 0; i < STEPS; i++)
         assert_int_equal(stored(0, i), 24);
 }
 
 /*
- * Tests taskkv, which keeps all tokens in the KV heads (one or two of four) whose outputs are
- * farthest from the mean. The tokens of the other heads must be those of the definition.
+ * Tests taskkv, which keeps all tokens in the KV heads whose outputs are farthest from the mean
+ * (one or two of four). The tokens of the other heads must follow the definition.
  */
 static void heads_that_differ(void **state)
 {
@@ -229,9 +235,9 @@ static void heads_that_differ(void **state)
 }
 
 /*
- * Tests mpcache, which evicts tokens after the prompt and reads clusters of tokens in each step.
- * The tokens left and the tokens read must be those of the definition with the authors' clusters.
- * With threshold 0 no token is dropped.
+ * Tests mpcache, which evicts tokens after the prompt and then reads clusters of tokens in each
+ * step. The tokens kept and read must follow the definition with the authors' clusters. With
+ * threshold 0 no token is dropped.
  */
 static void clusters_in_two_levels(void **state)
 {
@@ -253,16 +259,17 @@ static void clusters_in_two_levels(void **state)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    run("mpcache,rows=0,threshold=0.01", 0, PROMPT); /* no row decides: keeps the newest token */
+    /* No query decides, so only the newest token stays. */
+    run("mpcache,rows=0,threshold=0.01", 0, PROMPT);
     assert_int_equal(stored(0, 0), 1);
-    run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT); /* the last row decides */
+    run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT); /* the last query alone decides */
     assert_true(stored(0, 0) > 1);
     refused("mpcache,large=24", "large = 24 is not a multiple of small = 16");
 }
 
 /*
- * Tests alisa: the tokens that every step reads, and its output, must be those of the definition.
- * All tokens stay in the cache, and a step reads `budget` tokens and the attention sums of all.
+ * Tests alisa. The tokens that every step reads, and its output, must follow the definition. All
+ * tokens stay stored; a step reads `budget` tokens and the attention sums of all.
  */
 static void attention_of_recent_rows(void **state)
 {

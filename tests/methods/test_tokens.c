@@ -17,8 +17,8 @@
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
 /*
- * Attention probabilities of every row over all earlier tokens. If a method dropped tokens, it gets
- * the probabilities of the others, renormalised.
+ * Random attention probabilities row[t][j][i] of query t, query head j, over tokens i <= t. If a
+ * method dropped tokens, it gets the probabilities of the others, renormalised.
  */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
@@ -157,7 +157,9 @@ static void h2o(void **state)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /* drops all surplus tokens at once, as after the prompt, or one, as after a step */
+            /*
+             * First all surplus tokens are dropped at once, as after a prompt, then one per step.
+             */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -209,8 +211,8 @@ static void keyformer(void **state)
     end(&a);
     end(&b);
     /*
-     * Gumbel noise has mean 0.5772 and variance pi^2 / 6. The temperature divides the sum of noise
-     * and score.
+     * Gumbel noise has mean 0.5772 and variance pi^2 / 6. The sum of noise and attention score is
+     * divided by the temperature.
      */
     double sum = 0, square = 0;
     enum { DRAWS = 100000 };
@@ -224,7 +226,7 @@ static void keyformer(void **state)
     assert_true(fabs(square / DRAWS - sum / DRAWS * (sum / DRAWS) - 1.6449) < 0.05);
 }
 
-/* ---- snapkv: attention of the last rows, smoothed over neighbouring tokens ------------------- */
+/* ---- snapkv: attention of the last queries, smoothed over neighbouring tokens ---------------- */
 
 static void snapkv(void **state)
 {
@@ -236,7 +238,7 @@ static void snapkv(void **state)
             recent[j * PROMPT + i] = (double)row[PROMPT - 1][j][i];
     start(&s, &kvd_tokens_snapkv, &v, PROMPT);
     assert_int_equal(s.n, 9 + 8);
-    /* no dropped token may have a larger smoothed sum than a kept one */
+    /* No dropped token may have a larger smoothed attention sum than a kept one. */
     double smooth[PROMPT - 8], least = INFINITY, most = -INFINITY;
     for (int t = 0; t < PROMPT - 8; t++) {
         smooth[t] = 0;
@@ -299,8 +301,8 @@ static void leankv(void **state)
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
-             * Dropped and lowered tokens must hold less attention than the thresholds, and one more
-             * token would exceed them.
+             * Dropped and low-precision tokens must each hold less attention than their threshold
+             * allows; one more token would exceed it.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -334,7 +336,7 @@ static void leankv(void **state)
             for (size_t t = PROMPT; t < ALL; t++) {
                 const size_t before = s.n, low = count(&s, KVD_LEVEL_LOW);
                 go(&s, t, PROMPT);
-                /* One entry is appended, and at most two are dropped: itself and another. */
+                /* A step appends one entry and may drop two: this one and another. */
                 assert_true(s.n + 1 >= before && s.n <= before + 1);
                 assert_true(count(&s, KVD_LEVEL_LOW) <= low + 1);
                 for (size_t i = 0; i < 10; i++)
@@ -345,8 +347,8 @@ static void leankv(void **state)
 }
 
 /*
- * leankv's significance of a token is the attention that later tokens give it. Attention by its own
- * query must change no level.
+ * leankv's significance of a token is the attention that later queries give it. The attention of
+ * its own query must change no precision level.
  */
 static void leankv_own_query(void **state)
 {
@@ -375,7 +377,7 @@ static void leankv_own_query(void **state)
     end(&b);
 }
 
-/* ---- lower: gives tokens that h2o would drop the low level ---- */
+/* ---- lower: stores tokens that h2o would drop at low precision ---- */
 
 static void lower(void **state)
 {
@@ -391,7 +393,8 @@ static void lower(void **state)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            for (;;) { /* all but the newest five compete for six places of the high level */
+            /* All but the newest five tokens compete for six places of high precision. */
+            for (;;) {
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
                     if (high[i]) {
@@ -411,13 +414,14 @@ static void lower(void **state)
             high[t] = 1;
             for (size_t j = 0; j < GROUP; j++)
                 for (size_t i = 0; i <= t; i++)
-                    sum[i] += (double)row[t][j][i]; /* sums over all entries, as none is dropped */
+                    /* No entry is dropped, so the sums are over all. */
+                    sum[i] += (double)row[t][j][i];
         }
         end(&s);
     }
 }
 
-/* ---- importance: tokens ranked by softmax denominators, layers that share their sets ---- */
+/* ---- importance: tokens ranked by softmax denominators, layers that share a choice ---- */
 
 enum { DEPTH = 5 };
 
@@ -449,10 +453,10 @@ static void importance(void **state)
     kvd_rng r;
     kvd_rng_seed(&r, 6, 1);
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
-        d[i] = 300 * kvd_rng_normal(&r); /* exponentials of these numbers overflow */
+        d[i] = 300 * kvd_rng_normal(&r); /* the exponentials of these numbers overflow */
     /*
-     * With overlap = 1 and independent layers, each layer must have its own set of important
-     * tokens: 10, 12, 14, 16 and 18 of 40.
+     * With overlap = 1 and independent layers, each layer must choose its own important tokens: 10,
+     * 12, 14, 16 and 18 of 40.
      */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
@@ -464,16 +468,16 @@ static void importance(void **state)
             assert_int_equal(level[l * PROMPT + t],
                              larger < 10 + 2 * l ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW);
         }
-    /* with overlap = 0, all layers use the set of the first */
+    /* With overlap = 0, all layers must use the first layer's choice. */
     const kvd_parameter_values one = {.value = {0.25, 0.2, 0, 0}};
     rank_layers(&one, d, level);
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * The sets of layers 0 and 1 differ in one token of 20 either way, those of layers 1 and 2 in
-     * one other token, those of layers 2 and 3 in all tokens, those of layers 3 and 4 in none.
-     * Layer 2 must use the sets of layer 0, although the two overlap by 0.9 only: each layer's own
-     * sets are compared with those of the preceding layer.
+     * The layers' own choices of 20 important tokens: 0 and 1 differ in one token, 1 and 2 in
+     * another one, 2 and 3 in all tokens, 3 and 4 in none. Layer 2 must use the choice of layer 0,
+     * although the two overlap by only 0.9: each layer's own choice is compared with that of the
+     * preceding layer.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -493,8 +497,8 @@ static void importance(void **state)
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
     /*
-     * With layers = 2, layers 1 and 3 must use the sets of layers 0 and 2, whatever their overlap.
-     * The last layer is a group of one.
+     * With layers = 2, layers 1 and 3 must use the choices of layers 0 and 2, whatever their
+     * overlap. The last layer is a group of one.
      */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
@@ -503,8 +507,9 @@ static void importance(void **state)
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
     /*
-     * With mean = 1, each denominator is divided by its number of keys. Equal scores have
-     * denominators t + 1, so all tokens are then equally important, and the earlier are taken.
+     * With mean = 1, each softmax denominator is divided by its number of keys. With equal scores
+     * the denominators are t + 1, so all tokens are equally important, and the earlier ones are
+     * chosen.
      */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
@@ -526,7 +531,7 @@ static void the_top_stays(void **state)
         uint8_t level[50];
         const size_t n = 1 + (size_t)kvd_rng_below(&r, 50), k = (size_t)kvd_rng_below(&r, 55);
         for (size_t i = 0; i < n; i++) {
-            score[i] = (double)kvd_rng_below(&r, 8); /* many equal scores */
+            score[i] = (double)kvd_rng_below(&r, 8); /* many scores are equal */
             level[i] = KVD_LEVEL_HIGH;
         }
         assert_int_equal(kvd_tokens_keep_top(score, n, k, level, &err), 0);

@@ -1,6 +1,4 @@
-/*
- * Tests of the parameter (key) of every method that trades bytes for quality, which searches vary.
- */
+/* Tests of each method's parameter that trades bytes for quality, which searches vary. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,9 +12,9 @@
 #include "methods/method.h"
 
 /*
- * Every method must have a key that trades bytes for quality, within the key's range, unless the
- * method is a format of fixed width. Setting the key by its function must give the method that its
- * text gives.
+ * Every method must have a parameter that trades bytes for quality, except formats of fixed width.
+ * All its values must be in the parameter's range. Setting it by function must give the method that
+ * its text specification gives.
  */
 static void test_registry(void **state)
 {
@@ -59,8 +57,8 @@ static void test_registry(void **state)
 }
 
 /*
- * The key of a combination of methods must be that of the method named last, or the one that the
- * caller requests. Another key that the user gave must keep its value.
+ * In a combination of methods, the varied parameter must be that of the method named last, or the
+ * one that the caller names. Parameters that the user set must keep their values.
  */
 static void test_which(void **state)
 {

@@ -1,5 +1,5 @@
 /*
- * Tests of turboquant, which codes randomly rotated vectors: the errors must be those that the
+ * Tests of turboquant, which quantises randomly rotated vectors. The errors must be those that the
  * paper states (arXiv 2504.19874, Theorems 1 and 2), and inner products must be unbiased.
  */
 #include <math.h>
@@ -29,7 +29,8 @@ static int set_up(void **state)
 }
 
 /*
- * Codes the first n rows of x, of d numbers each, into y, with random matrices of the given seed.
+ * Quantises the first n rows of x, of d numbers each, with random rotations of this seed, and
+ * stores the decoded rows in y.
  */
 static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_t d,
                  kvd_bits_count *count)
@@ -40,13 +41,13 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
 }
 
 /*
- * The mean of |x - x^|^2 / |x|^2 must be that of optimal levels for normal numbers, whatever the
- * vectors are.
+ * The mean of |x - x^|^2 / |x|^2 must be that of optimal levels for normal numbers, for any vectors
+ * x.
  */
 static void distortions_of_the_paper(void **state)
 {
     (void)state;
-    /* four digits from Max 1960; the paper prints 0.36, 0.117, 0.03, 0.009 */
+    /* Four digits by Max (1960). The paper prints 0.36, 0.117, 0.03 and 0.009. */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -69,8 +70,8 @@ static void distortions_of_the_paper(void **state)
 }
 
 /*
- * Computes mean and mean square, over seeds, of the errors of inner products q.x divided by |q|
- * |x|, and the slope of decoded over exact inner products.
+ * Computes the mean and mean square, over seeds, of the errors of inner products q.x, divided by
+ * |q| |x|. `*slope` receives the slope of decoded over exact inner products.
  */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
@@ -99,10 +100,10 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 }
 
 /*
- * With qjl, inner products must be right in the mean, and the mean square of their errors must be
- * at most pi / (2 d) times the squared error of a code with one bit less, by Theorem 2. The paper
- * prints 1.57, 0.56, 0.18 and 0.047; the last follows from 0.03, which is 0.0345 rounded. Without
- * qjl, inner products shrink: by 2 / pi with one bit.
+ * With qjl, inner products must be unbiased. By Theorem 2, the mean square of their errors must be
+ * at most pi / (2 d) times the squared error with one bit less. The paper prints 1.57, 0.56, 0.18
+ * and 0.047; the last follows from 0.03, which is 0.0345 rounded. Without qjl inner products
+ * shrink, with one bit to 2 / pi.
  */
 static void inner_products(void **state)
 {
@@ -110,7 +111,7 @@ static void inner_products(void **state)
     enum { SEEDS = 60 };
     const double most[] = {1.571, 0.571, 0.1845, 0.0543};
     double q[D], norm = 0, mean, square, slope;
-    for (size_t j = 0; j < D; j++) { /* a query that is correlated with the keys */
+    for (size_t j = 0; j < D; j++) { /* the query is correlated with the keys */
         q[j] = (double)x[j] + (double)x[7 * D + j] / 8 + 0.02 * cos((double)j);
         norm += q[j] * q[j];
     }
@@ -129,8 +130,8 @@ static void inner_products(void **state)
 }
 
 /*
- * Keys with qjl store a second norm per vector. Vectors of any width, also of one dimension, must
- * have rotations of that width.
+ * Keys with qjl store a second norm per vector. Vectors of any number of dimensions, also one, must
+ * have rotations of that size.
  */
 static void widths_and_bytes(void **state)
 {
@@ -183,7 +184,7 @@ static double square_of(size_t j, size_t n)
     return sum;
 }
 
-/* Codes only the m columns `channel` of the first n rows of x, and returns the decoded columns. */
+/* Quantises only the m columns `channel` of the first n rows of x. Returns the decoded columns. */
 static float *code_columns(const char *text, size_t n, const size_t *channel, size_t m,
                            kvd_bits_count *count)
 {
@@ -201,9 +202,9 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 }
 
 /*
- * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must be coded
- * with 3 bits and the other 96 with 2, each part like vectors of these channels alone: the split of
- * the paper. The block also stores which channels are outliers.
+ * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must have 3
+ * bits and the other 96 must have 2, as the paper splits them. Each part must be quantised as if it
+ * were alone. The block also stores which channels have 3 bits.
  */
 static void outliers_are_a_code_of_their_own(void **state)
 {
@@ -213,7 +214,7 @@ static void outliers_are_a_code_of_their_own(void **state)
     kvd_bits_count count, part[2];
     static float kept[N * D], split[ROWS * D];
     memcpy(kept, x, sizeof kept);
-    for (size_t i = 0; i < ROWS; i++) /* every fourth channel is an outlier */
+    for (size_t i = 0; i < ROWS; i++) /* every fourth channel is large */
         for (size_t j = 0; j < D; j++)
             x[i * D + j] = (float)(sin((double)(i * D + j)) * (j % 4 == 2 ? 9 : 1));
     for (size_t j = 0; j < D; j++) {
@@ -245,9 +246,9 @@ static void outliers_are_a_code_of_their_own(void **state)
 }
 
 /*
- * For vectors without outliers, half a bit more must give an error between those of the
- * neighbouring whole numbers of bits. Whole bits are coded token by token, fractions in blocks of
- * `group` tokens. A fraction that amounts to less than one channel must change no number.
+ * For vectors without large channels, half a bit more must give an error between those of the
+ * neighbouring whole numbers of bits. Whole bits are quantised token by token, fractions in blocks
+ * of `group` tokens. A fraction of less than one channel must change no number.
  */
 static void fractions_lie_between(void **state)
 {

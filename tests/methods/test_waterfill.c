@@ -1,7 +1,7 @@
 /*
- * Tests of waterfill, which codes principal components in steps chosen by the squared gradients:
- * the loss that its step predicts, streams that continue, and steps much smaller or larger than the
- * data.
+ * Tests of waterfill, which quantises principal components with steps that depend on squared
+ * gradients: the loss that a step predicts, streams that continue, and steps much smaller or larger
+ * than the data.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@ static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
 /*
  * Sets the second moments of the gradients of K and V to sums of g g^T over 3 WIDE random gradients
- * g of unequal channels.
+ * g, whose channels are unequal.
  */
 static void draw_moments(void)
 {
@@ -54,9 +54,9 @@ static int set_up(void **state)
 }
 
 /*
- * Codes the rows x of layer 1 into `to`, `each` rows at a time in one stream. Returns the mean over
- * rows of e F e^T, where e is the error and F the gradients' second moments with the ridge that the
- * method adds.
+ * Quantises the rows x of layer 1 in one stream, `each` rows at a time, and stores the decoded rows
+ * in `to`. Returns the mean over rows of e F e^T: e is the error, F the second moments of gradients
+ * with the ridge that the method adds.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -103,7 +103,7 @@ static void read_rows(kvd_side side)
 }
 
 /*
- * Errors of a small step are uniformly distributed, so every component must lose step^2 / 12,
+ * If the step is small, errors are uniformly distributed, so every component must lose step^2 / 12,
  * whatever F is.
  */
 static void the_step_predicts_the_loss(void **state)
@@ -127,7 +127,7 @@ static void the_step_predicts_the_loss(void **state)
     }
 }
 
-/* A stream that grows row by row must have the bytes and decoded rows of one block. */
+/* A stream that grows token by token must have the same bytes and decoded rows as one block. */
 static void streams_continue(void **state)
 {
     (void)state;
@@ -150,8 +150,8 @@ static void streams_continue(void **state)
 }
 
 /*
- * Sink tokens must be stored in 16 bits per number. If the step is large, rows must be decoded as
- * the mean for almost no bits.
+ * The first tokens must be stored with 16 bits per number. If the step is large, other rows must be
+ * decoded as the mean, for almost no bits.
  */
 static void sinks_and_no_rate(void **state)
 {

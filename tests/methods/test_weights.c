@@ -1,6 +1,6 @@
 /*
- * Tests of model weights of few bits (model/checkpoint/weights): every weight of every family is
- * compared with groups quantised here in double precision, read whole and in pieces.
+ * Tests of quantised model weights (model/checkpoint/weights). Every weight of every model family
+ * is compared with groups quantised here in double precision. Weights are read whole and in pieces.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -35,8 +35,9 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
 }
 
 /*
- * Checks the codes of one group: |y - x| must be at most half a step of the group's range, plus the
- * rounding of scale and zero point to 11 bits, and there must be at most 2^bits levels.
+ * Checks the quantised weights y of one group x. |y - x| must be at most half a step of the group's
+ * range, plus the rounding of scale and zero point to 11 bits, and y must have at most 2^bits
+ * distinct values.
  */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
@@ -55,7 +56,7 @@ static void check_group(const float *x, const float *y, size_t n, int bits)
         size_t k = 0;
         const double code = nearbyint(((double)x[i] - lo) / step);
         assert_true(fabs((double)y[i] - (double)x[i]) <= step / 2 + rounding);
-        /* where rounding cannot change the code, the value must be that of the definition */
+        /* If rounding cannot change the code, the value must be that of the definition. */
         if (step > 0 && fabs(((double)x[i] - lo) / step - code) < 0.3)
             assert_true(fabs((double)y[i] - (lo + step * code)) <= rounding);
         while (k < n_levels && levels[k] != (double)y[i])
@@ -124,7 +125,7 @@ static void test_groups(void **state)
 }
 
 /*
- * Tests the bytes of a whole model: its codes, and 32 bits for every group, also for an incomplete
+ * Tests the bytes of a whole model: the codes, and 32 bits for every group, also for an incomplete
  * one.
  */
 static void test_bytes(void **state)
@@ -143,7 +144,7 @@ static void test_bytes(void **state)
     const size_t shape[7][2] = {{q, d}, {kv, d}, {kv, d}, {d, q}, {ffn, d}, {ffn, d}, {d, ffn}};
     for (int i = 0; i < 7; i++) {
         const double rows = (double)shape[i][0] * m->n_layers, cols = (double)shape[i][1];
-        /* these weights take no float32 numbers any more */
+        /* Quantised weights no longer take float32 numbers. */
         want += rows * (cols * 3 / 8 + ceil(cols / 20) * 4) - rows * cols * 4;
     }
     assert_true(fabs(few - stored - want) < 1e-6);

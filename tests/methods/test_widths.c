@@ -1,6 +1,7 @@
 /*
- * Tests of methods/widths and formats/rates: head widths by Eq. 6, the function from r to p and
- * back, and widths chosen by loss and by measured error.
+ * Tests of the kept dimensions per head (methods/widths, formats/rates): by ZACK's Eq. 6, from the
+ * singular value removal rate r to the removed fraction p and back, and by predicted loss and
+ * measured error.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +20,7 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 static void test_keep_by_hand(void **state)
 {
     (void)state;
-    /* tails of the singular values: 1, 0.6, 0.3, 0.1 */
+    /* The tails of these singular values are the fractions 1, 0.6, 0.3 and 0.1 of their sum. */
     const double s[4] = {4, 3, 2, 1};
     assert_int_equal(kvd_keep(s, 4, 0, false), 4);
     assert_int_equal(kvd_keep(s, 4, 0.09, false), 4);
@@ -28,10 +29,10 @@ static void test_keep_by_hand(void **state)
     assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
     assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
     assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    /* r equal to a tail removes that dimension: tail(j + 1) <= r < tail(j) */
+    /* If r equals a tail, its dimensions are removed: tail(j + 1) <= r < tail(j). */
     assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
     assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
-    /* tails of the squares: 1, 14/30, 5/30, 1/30 */
+    /* The tails of the squares are 1, 14/30, 5/30 and 1/30. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -47,7 +48,7 @@ static void test_keep_at_the_limits(void **state)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Returns the kept width by the loop with which the paper restates Eq. 6. */
+/* Returns the number of kept dimensions by the loop with which the paper restates Eq. 6. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -85,7 +86,7 @@ static void test_keep_falls_with_r(void **state)
     }
 }
 
-/* ---- spectra and widths by Eq. 6 ------------------------------------------------------------- */
+/* ---- kept dimensions by ZACK's Eq. 6 --------------------------------------------------------- */
 
 enum { L = 3, H = 2, D = 16 };
 
@@ -104,7 +105,7 @@ static void make_spectrum(kvd_spectrum *s)
                     sigma[i] = sigma[i - 1] * (0.5 + 0.5 * uniform());
             }
     }
-    /* a head of rank 3, and one whose singular values are all 0 */
+    /* One head has rank 3, and the singular values of another are all 0. */
     memset(kvd_spectrum_sigma(s, KVD_PAIR_QK, 1, 1) + 3, 0, (D - 3) * sizeof(double));
     memset(kvd_spectrum_sigma(s, KVD_PAIR_VW, 2, 0), 0, D * sizeof(double));
 }
@@ -126,7 +127,7 @@ static void test_table_is_exact(void **state)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            if (i > 0) { /* just below r, the previous step of the table applies */
+            if (i > 0) { /* just below r, fewer dimensions are removed */
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
                                  0);
                 assert_true(kvd_widths_p(&w, 0) == p[i - 1]);
@@ -140,7 +141,7 @@ static void test_table_is_exact(void **state)
                 assert_true(back == r[i]);
             }
         }
-        /* 13 zero dimensions of one head and 15 of the other are removed at r = 0 */
+        /* At r = 0, the zero singular values are removed: 13 of one head and 15 of the other. */
         assert_true(fabs(p[0] - 28.0 / (2 * L * H * D)) < 1e-15);
         assert_true(fabs(p[n - 1] - (1 - 1.0 / D)) < 1e-15);
         free(r);
@@ -181,8 +182,8 @@ static void test_wanted_p(void **state)
 }
 
 /*
- * Cutting one side (Q-K or V) must give the widths that cutting both gives if both have one pair.
- * The other side must keep full width.
+ * Cutting one side (Q and K, or V) to p must give it the dimensions that Eq. 6 gives for the
+ * returned r. The other side must keep all dimensions.
  */
 static void test_one_side(void **state)
 {
@@ -237,9 +238,9 @@ static void test_widths_need_kv_heads(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* ---- widths that minimise the predicted loss ------------------------------------------------- */
+/* ---- kept dimensions that minimise the predicted loss ---------------------------------------- */
 
-/* No other widths with the same sum may have a smaller loss. All widths are tried. */
+/* No other numbers of kept dimensions with the same sum may have a smaller loss. All are tried. */
 static void test_by_loss_is_optimal(void **state)
 {
     (void)state;
@@ -279,7 +280,8 @@ static void test_by_loss_is_optimal(void **state)
         kvd_widths_release(&w);
     }
     /*
-     * One side: its smallest singular values must be removed, whatever those of the other side are.
+     * If one side (Q and K, or V) is cut, its smallest singular values must be removed, whatever
+     * those of the other side are.
      */
     for (int side = 0; side < 2; side++)
         for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
@@ -328,7 +330,7 @@ static void test_padding(void **state)
     kvd_widths_release(&w);
 }
 
-/* ---- widths that minimise a measured error --------------------------------------------------- */
+/* ---- kept dimensions that minimise a measured error ------------------------------------------ */
 
 static double error_of(const kvd_error_table *t, const kvd_widths *w)
 {
@@ -346,8 +348,8 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
     /*
-     * Errors for widths 1 to 5. They are convex, so removing the cheapest dimension first is
-     * optimal.
+     * Errors of Q and K, then of V, with 1 to 5 kept dimensions. Both are convex, so removing the
+     * cheapest dimension first is optimal.
      */
     double error[10] = {10, 6, 3, 1, 0, /**/ 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
@@ -368,7 +370,7 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
         kvd_widths_release(&all);
     }
     kvd_widths w;
-    for (int side = 0; side < 2; side++) { /* one side is cut; the other keeps full width */
+    for (int side = 0; side < 2; side++) { /* one side is cut; the other keeps all dimensions */
         assert_int_equal(kvd_widths_side_by_error(&t, side, 0.55, &w, &err), 0);
         assert_true(w.kept[side][0] == 2 && w.kept[1 - side][0] == 5);
         kvd_widths_release(&w);
@@ -385,8 +387,8 @@ static void test_by_error_walks_the_hull(void **state)
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /*
-     * Head 0: the error at width 8 is above the line from 16 to 4, so width 8 is never chosen by
-     * itself. Head 1: cutting to width 8 lowers the error.
+     * Errors of Q and K, then of V, with 4, 8 and 16 kept dimensions. The error of Q and K at 8 is
+     * above the line between 16 and 4, so the line counts. Cutting V to 8 lowers the error.
      */
     double error[6] = {1.2, 1.1, 0, /**/ 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
@@ -400,7 +402,7 @@ static void test_by_error_walks_the_hull(void **state)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    assert_int_equal(w.kept[0][0], 8); /* width 4 costs 0.1 nats per dimension */
+    assert_int_equal(w.kept[0][0], 8); /* by the line, each dimension costs 0.1 nats */
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.75, &w, &err), 0);

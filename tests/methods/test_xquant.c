@@ -1,7 +1,7 @@
 /*
  * Tests of xquant, which stores quantised layer inputs and computes K and V from them, on small
- * checkpoints. The reference is in double precision, with singular vectors by LAPACK's other
- * algorithm.
+ * checkpoints. The reference is in double precision, with singular vectors by another algorithm of
+ * LAPACK.
  */
 #include <lapacke.h>
 #include <math.h>
@@ -83,7 +83,10 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/* Quantises n numbers at distance `next` as the paper does, with float16 scales and minima. */
+/*
+ * Quantises n numbers of x, `next` elements apart, as the paper does, with float16 scales and
+ * minima.
+ */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];
@@ -99,8 +102,8 @@ static void quantise(double *x, size_t n, size_t next, int bits)
 }
 
 /*
- * Returns the mean square of the difference between decoded y and x W^T + b, relative to that of x
- * W^T, for x [N][d].
+ * Returns the mean squared difference between the decoded K or V (y) and x W^T + b, relative to the
+ * mean square of x W^T. x: layer inputs [N][d].
  */
 static double error_of(const model *m, int side, const double *x)
 {
@@ -125,7 +128,7 @@ static void copy_input(const model *m, double *x)
 static const char *const grouped = "tests/data/families/llama-biases",
                          *const heads = "tests/data/families/opt-before";
 
-/* With 16 bits, K and V must be those of the model's input, with their biases. */
+/* With 16 bits, K and V must be those of the model's layer inputs, with their biases. */
 static void many_bits_are_the_model(void **state)
 {
     (void)state;
@@ -175,8 +178,8 @@ static void an_input_is_quantised_once(void **state)
 
 /*
  * With latent=1, keys are stored as X U, quantised per channel, and multiplied by S B^T (with W_K^T
- * = U S B^T). This equals W_K applied to X^ = Q(X U) U^T. The sign of a column of U matters only to
- * the rounding of minima.
+ * = U S B^T). This equals W_K applied to X^ = Q(X U) U^T, Q being the quantiser. The sign of a
+ * column of U affects only the rounding of minima.
  */
 static void keys_are_read_from_a_latent(void **state)
 {

@@ -1,7 +1,8 @@
 /*
- * Tests of routed experts in model/pass/cuda/forward: the grouped choice of experts compared with
- * the CPU's, and streamed experts compared with resident ones, bit for bit; the memory that a pass
- * with streamed experts takes, and a limit that is too small.
+ * Tests of mixture-of-experts models in the forward pass on a GPU. The grouped choice of experts is
+ * compared with the CPU's. Experts whose weights are streamed from host memory must give the bits
+ * of experts that stay on the device. Also tests the memory of a pass with streamed experts, and a
+ * memory limit that is too small.
  */
 #include <math.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- grouped choice -------------------------------------------------------------------------- */
+/* ---- choice of experts by groups ------------------------------------------------------------- */
 
 enum { TOKENS = 700 };
 
@@ -36,7 +37,10 @@ typedef struct {
     double scale;
 } grouping;
 
-/* Logits on a grid, so that many are equal; some tokens have NaN, or nothing else. */
+/*
+ * Makes router logits that are multiples of 1/64, so that many are equal. Some tokens have NaN
+ * among them, one token has nothing else.
+ */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
     kvd_rng rng;
@@ -52,14 +56,17 @@ static void make_logits(const grouping *g, float *logit, float *bias)
         bias[x] = ((float)kvd_rng_below(&rng, 64) - 32) / 256;
 }
 
-/* Returns 1 if both are NaN or differ by at most a millionth of the scale. */
+/* Returns 1 if a and b are both NaN or differ by at most a millionth of `scale`. */
 static int near(float a, float b, double scale)
 {
     return isnan(a) || isnan(b) ? isnan(a) && isnan(b)
                                 : fabs((double)a - (double)b) <= 1e-6 * scale;
 }
 
-/* Returns 1 if the lists hold the tokens of every expert in rising order, with their factors. */
+/*
+ * Returns 1 if the device's lists have the tokens of every expert in rising order, with their
+ * routing factors.
+ */
 static int lists_agree(const kvd_gpu_routes *r, const uint32_t *expert, const float *factor,
                        const uint32_t *count, const uint32_t *row, const float *weight)
 {
@@ -154,7 +161,7 @@ static void test_grouped_choice(void)
 
 /* ---- streamed experts ------------------------------------------------------------------------ */
 
-/* Returns the number of the first kind whose bits differ, or N_KINDS. */
+/* Returns the first kind of activation whose bits differ, or N_KINDS if none differs. */
 static int first_other(const recording *a, const recording *b)
 {
     int kind = 0;
@@ -167,7 +174,7 @@ static int first_other(const recording *a, const recording *b)
     return kind;
 }
 
-/* Returns a batch of three sequences of n tokens in total; the caller frees the ids. */
+/* Returns a batch of three sequences with n tokens in total. The caller frees the ids. */
 static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
 {
     offset[0] = 0;
@@ -179,8 +186,8 @@ static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
 }
 
 /*
- * Runs a batch twice with streamed experts, and compares the second run's bits with those of
- * resident experts: the slots then hold experts of another layer first.
+ * Runs a batch twice with streamed experts. The second run starts with other layers' experts in the
+ * device buffers. Its bits must be those of experts that stay on the device.
  */
 static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
 {
@@ -221,7 +228,10 @@ static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type,
     free((void *)(uintptr_t)b.id);
 }
 
-/* A limit one byte below what a pass takes without its experts, and one that is just enough. */
+/*
+ * Tests a memory limit one byte below what a pass takes without its experts, and the smallest limit
+ * that works.
+ */
 static void test_limits(const char *name)
 {
     kvd_err err = {""};
@@ -246,8 +256,8 @@ static void test_limits(const char *name)
 }
 
 /*
- * Shape of a Mixtral model whose experts have 22 MB each in bf16, so that copying one takes several
- * pinned buffers and a measurable time.
+ * Shape of a Mixtral model whose experts have 22 MB each in bf16. Copying one takes several pinned
+ * buffers and a measurable time.
  */
 static const kvd_shape large = {
     "large", "large", "made up",
@@ -266,8 +276,9 @@ static size_t free_bytes(void)
 }
 
 /*
- * Runs n tokens with a memory limit, and copies the rows after the final norm to `hidden`. Returns
- * the device memory that the pass took, which allocates all of it before the end of the first run.
+ * Runs n tokens twice with a memory limit, and copies the activations after the final norm to
+ * `hidden`. Returns the device memory that the pass took; it allocates nothing after the first run.
+ * `*seconds` receives the time of the second run.
  */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
@@ -294,8 +305,9 @@ static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s
 }
 
 /*
- * Memory and bits of a model in a file, and of the same numbers made on the device. The estimate of
- * the streamed pass must hold within the granularity of allocations and the libraries' own memory.
+ * Tests memory and bits of a large model in a file, and of equal random weights made on the device.
+ * The announced memory of the streamed pass must be right within the granularity of allocations and
+ * the memory of CUDA libraries.
  */
 static void test_memory(size_t n)
 {
@@ -328,7 +340,7 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /* The first pass also loads the libraries' kernels. */
+    /* The first of these runs also loads the kernels of CUDA libraries. */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);
@@ -352,7 +364,7 @@ static void test_memory(size_t n)
     kvd_checkpoint_close(made);
 }
 
-/* With the argument `quick`, only small models. */
+/* With the argument `quick`, only small models are tested. */
 int main(int argc, char **argv)
 {
 #define NAME(name) name

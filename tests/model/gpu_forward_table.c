@@ -1,8 +1,7 @@
 /*
- * Compares the table of docs/checkpoints.md, which says what computes which family, with what the
- * code refuses for every fixture. Needs no device.
- *
- * A cell is "yes", "no: WHY" or "yes, but WHY", in which WHY is part of the messages of refusal.
+ * Compares the table in docs/checkpoints.md, which tells what supports which model family, with
+ * what the code accepts for every test model. Needs no GPU. A cell of the table is "yes", "no: WHY"
+ * or "yes, but WHY". WHY must be part of the error message that the code gives.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -34,7 +33,9 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* Copies the next cell of a table's line without spaces around it, and returns what follows. */
+/*
+ * Copies the next cell of a table's line without surrounding spaces. Returns the rest of the line.
+ */
 static const char *next_cell(const char *line, char cell[CELL])
 {
     const char *const end = strchr(line, '|');
@@ -72,7 +73,10 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/* Asks the code of a column whether it computes a model. Returns 0, or -1 with *err. */
+/*
+ * Asks the code that a column of the table names whether it supports a model. Returns 0, or -1 with
+ * the reason in *err.
+ */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -104,8 +108,8 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 }
 
 /*
- * Returns true if kvdim-tasks generates in the engine on a GPU. It must not choose the engine for a
- * model that the engine refuses, because its other path runs every model.
+ * Returns true if kvdim-tasks would generate with the serving engine on a GPU. It must not choose
+ * the engine for a model that the engine refuses; its other way to generate supports every model.
  */
 static bool generates_in_engine(const kvd_config *c)
 {
@@ -116,7 +120,7 @@ static bool generates_in_engine(const kvd_config *c)
     return runs || why[0] == '\0';
 }
 
-/* Returns WHY of a cell, or NULL if it says yes alone. */
+/* Returns the text WHY of a cell, or NULL if the cell is "yes". */
 static const char *why_of(const char *cell)
 {
     return !strncmp(cell, "no: ", 4) ? cell + 4 : !strncmp(cell, "yes, but ", 9) ? cell + 9 : NULL;
@@ -157,7 +161,10 @@ static void test_fixture(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/* Every family has one row, every row is a family, and what a cell says happens in a fixture. */
+/*
+ * Every model family must have one row, every row must name a family, and each cell must describe
+ * what the code does with the test model.
+ */
 static void test_rows(void)
 {
     for (size_t i = 0; i < kvd_family_count(); i++) {

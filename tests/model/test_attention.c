@@ -1,7 +1,8 @@
 /*
- * Tests of model/pass/attention: one head compared with double-precision loops, at lengths around
- * the size of a block of queries; dense attention with grouped heads and sequences of different
- * lengths; probabilities; windows; and the hook that records Q, K and V.
+ * Tests of attention in the CPU's forward pass (model/pass/attention). One head is compared with
+ * double-precision loops, at lengths around the size of a block of queries. Also tests dense
+ * attention with grouped heads and sequences of different lengths, recorded probabilities, sliding
+ * windows, and the hook that records Q, K and V.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -43,9 +44,10 @@ static double distance(const float *a, size_t lda, const double *b, size_t rows,
     return sqrt(d / s);
 }
 
-static const size_t windows[] = {0, 1, 40, 128, 200, 1000}; /* 0: no window */
+/* Sizes of the sliding window; 0: no window. */
+static const size_t windows[] = {0, 1, 40, 128, 200, 1000};
 enum { N_WINDOWS = sizeof windows / sizeof windows[0] };
-static size_t window; /* window of the running test */
+static size_t window;
 
 static int sees(size_t query, size_t key)
 {
@@ -53,8 +55,8 @@ static int sees(size_t query, size_t key)
 }
 
 /*
- * Computes attention of one head by the definition in double precision: probabilities p [n][n] and
- * output out [n][d_v].
+ * Computes attention of one head by its definition in double precision: probabilities p [n][n] and
+ * outputs out [n][d_v].
  */
 static void reference(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
                       size_t ldk, const float *v, size_t ldv, double scale, double *p, double *out)
@@ -112,7 +114,7 @@ static void test_head_against_reference(void **unused)
             assert_true(out[d_v] == before);
 
             /*
-             * Attention by blocks of 50 query rows, without keeping probabilities, must give equal
+             * Attention in blocks of 50 queries, without storing probabilities, must give equal
              * results.
              */
             for (size_t first = 0; first < n; first += 50)
@@ -138,7 +140,7 @@ typedef struct {
     kvd_attention_in in;
 } batch;
 
-/* Makes a batch that has one sequence of every length. */
+/* Makes a batch with one sequence of every length in `lengths`. */
 static void make_batch(batch *b, int heads, int kv_heads, int d)
 {
     *b = (batch){.config = {.n_heads = heads, .n_kv_heads = kv_heads, .d_head = d}};
@@ -218,7 +220,7 @@ static int check_probabilities(void *ctx, const kvd_attention_in *in, size_t seq
     assert_int_equal((int)sequence * heads + head, w->calls);
     assert_int_equal(n, lengths[sequence]);
     assert_true(fabs((double)prob[0] - 1) < 1e-6);
-    /* The output must equal prob V, so the captured probabilities are those that attention used. */
+    /* The output must equal prob V, which shows that attention used the recorded probabilities. */
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads;
     const size_t g = (size_t)(head / (heads / in->config->n_kv_heads)), at = in->offset[sequence],
                  last = n - 1;
@@ -296,7 +298,7 @@ static void test_capture_records_then_computes(void **unused)
     a.hook.wants_pre = 1;
     kvd_capture_init(&t, &a.hook);
     assert_int_equal(t.hook.wants_pre, 1);
-    assert_int_equal(t.hook.run(&t.hook, &b.in, b.out, &err), 0); /* neither function is set */
+    assert_int_equal(t.hook.run(&t.hook, &b.in, b.out, &err), 0); /* neither callback is set */
     check_batch(&b);
     memset(b.out, 0, b.in.n_tokens * 32 * sizeof *b.out);
     t.record = record;

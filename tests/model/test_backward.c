@@ -1,7 +1,8 @@
 /*
- * Tests of the gradients of the loss: compared with PyTorch's autograd in float64 for every family
- * (tests/oracle/make_gradients.py), with differences of the double-precision forward pass, and with
- * consequences of causality and of sequences that do not attend to each other.
+ * Tests of the gradients of the loss on the CPU: compared with PyTorch's autograd in float64 for
+ * every model family (tests/oracle/make_gradients.py), and with differences of a double-precision
+ * forward pass. Also tests what follows from causality and from sequences that do not attend to
+ * each other.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,8 +19,10 @@
 #include "model/model_info.h"
 #include "temp_folder.h"
 
-static const double gradient_bar = 1e-4; /* relative Frobenius distance, of float32 gradients */
-static kvd_safetensors *oracle; /* gradients of most models; others have a file of their own */
+/* Largest accepted relative Frobenius distance of gradients. */
+static const double gradient_bar = 1e-4;
+/* PyTorch's gradients of most models; the others have a file in their own folder. */
+static kvd_safetensors *oracle;
 static double furthest;
 
 /* ---- loss and all gradients of one batch ---- */
@@ -30,7 +33,7 @@ static const char *const g_name[N_G] = {"k", "k_pre", "v"};
 typedef struct {
     const kvd_config *c;
     size_t n, width;
-    float *g[N_G]; /* [n_layers][n][width] */
+    float *g[N_G]; /* gradients of each kind, [n_layers][n tokens][width] */
     double loss;
     size_t n_predicted;
 } gradients;
@@ -149,7 +152,10 @@ static kvd_checkpoint *open_family(const char *name)
     return checkpoint;
 }
 
-/* Returns the ids of expected.safetensors, then the first 20 in reverse order: two sequences. */
+/*
+ * Returns the token ids of two sequences: those of expected.safetensors, and the first 20 of these
+ * in reverse order.
+ */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
     kvd_err err = {""};
@@ -252,7 +258,7 @@ typedef struct {
     size_t layer, size;
     int side;
     double step;
-    const double *direction; /* [n][width] */
+    const double *direction; /* [n tokens][width] direction in which keys or values are moved */
 } nudge;
 
 static void move(void *ctx, size_t layer, double *k_pre, double *v)
@@ -263,8 +269,8 @@ static void move(void *ctx, size_t layer, double *k_pre, double *v)
 }
 
 /*
- * Computes the loss of a sequence from the reference's logits, after adding `direction` to the keys
- * or values of a layer.
+ * Computes the loss of a sequence by the double-precision forward pass, with step * direction added
+ * to the keys or values of one layer.
  */
 static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *id, size_t n,
                              nudge *m)
@@ -278,7 +284,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
         fail_msg("%s", err.msg);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        double others = 0; /* sum of the other probabilities, relative to the target's */
+        double others = 0; /* sum of the other tokens' probabilities, relative to the target's */
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
         sum += log1p(others);
@@ -288,8 +294,8 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
 }
 
 /*
- * Compares derivatives of the loss f along random directions: the sum of gradient times direction,
- * and (f(x + h) - f(x - h)) / 2h.
+ * Compares two derivatives of the loss f along random directions h: gradient times direction, and
+ * (f(x + h) - f(x - h)) / 2h.
  */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
@@ -341,8 +347,8 @@ static void test_differences(void **state)
 }
 
 /*
- * Gradients must be right for a sequence of more than KVD_ATTEND_ROWS rows, with heads in groups
- * and more than two layers.
+ * Tests gradients of a sequence of more than KVD_ATTEND_ROWS tokens, with grouped heads and more
+ * than two layers.
  */
 static void test_longer_sequence(void **state)
 {
@@ -363,8 +369,8 @@ static void test_longer_sequence(void **state)
 /* ---- consequences of causality and of separate sequences ---- */
 
 /*
- * The gradients of a sequence's last row must be 0: this row predicts nothing, and no later row
- * sees its key and value.
+ * The gradients of a sequence's last key and value must be 0: its last token predicts nothing, and
+ * no later query sees them.
  */
 static void test_last_row_has_none(void **state)
 {
@@ -393,10 +399,7 @@ static void test_last_row_has_none(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/*
- * Gradients must not depend on how sequences are batched: a sequence alone gives the same as in a
- * batch.
- */
+/* A sequence must have the same gradients alone and in a batch. */
 static void test_batches(void **state)
 {
     kvd_checkpoint *const checkpoint = open_family(*state);

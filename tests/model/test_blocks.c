@@ -1,6 +1,7 @@
 /*
- * Tests of model/pass/blocks: every block compared with its formula in double precision, at sizes
- * around the vector widths and thread limits; the exponential over its range; invariants of RoPE.
+ * Tests of the operations of the CPU's forward pass (model/pass/blocks): each is compared with its
+ * formula in double precision, at sizes around vector widths and thread limits. Also tests the
+ * exponential over its range, and invariants of RoPE.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -17,7 +18,7 @@
 
 static uint64_t state = 88172645463325252u;
 
-static double uniform(void) /* Returns a random number in -1 .. 1. */
+static double uniform(void)
 {
     state ^= state << 13;
     state ^= state >> 7;
@@ -45,7 +46,7 @@ static double distance(const float *a, const double *b, size_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-/* Returns the error of y in units of the last place of the exact value. */
+/* Returns the error of y, with the last place of the exact value as the unit. */
 static double ulps(float y, double exact)
 {
     return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
@@ -58,7 +59,7 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/* Steps of 97 bit patterns test one percent of all floats in the range, with every exponent. */
+/* Tests every 97th bit pattern: one percent of all floats in the range, with every exponent. */
 static void test_exponential_accuracy(void **unused)
 {
     (void)unused;
@@ -118,7 +119,7 @@ static void test_rms_norm(void **unused)
         }
         kvd_rms_norm(x, gain, 1e-5, n, d, y);
         assert_true(distance(y, exact, n * d) < 2e-7);
-        kvd_rms_norm(x, gain, 1e-5, n, d, x); /* in place */
+        kvd_rms_norm(x, gain, 1e-5, n, d, x); /* computed in place */
         assert_memory_equal(x, y, n * d * sizeof *x);
         free(x);
         free(gain);
@@ -127,7 +128,7 @@ static void test_rms_norm(void **unused)
     }
 }
 
-/* Values whose squares overflow float32 must still be normalised. */
+/* Rows whose squares overflow float32 must still be normalised. */
 static void test_rms_norm_of_large_values(void **unused)
 {
     (void)unused;
@@ -174,8 +175,8 @@ static void test_linear(void **unused)
 }
 
 /*
- * The result must not depend on the number of threads, on working in place, or on the mean of the
- * row.
+ * The result must not depend on the number of threads, on whether it is computed in place, or on
+ * the mean of the row.
  */
 static void test_layer_norm(void **unused)
 {
@@ -263,8 +264,8 @@ static double dot(const float *a, const float *b, size_t n)
 }
 
 /*
- * The product q_m . k_n of rotated vectors must depend on m - n alone, and norms must not change:
- * the defining property of RoPE.
+ * The defining property of RoPE: the product q_m . k_n of rotated vectors must depend on m - n
+ * alone, and norms must not change.
  */
 static void test_rope_is_relative(void **unused)
 {
@@ -296,7 +297,9 @@ static void test_rope_is_relative(void **unused)
             }
 }
 
-/* The two layouts of RoPE must be equal under the permutation 2i -> i, 2i+1 -> i + d/2. */
+/*
+ * The two layouts of RoPE must give equal results under the permutation 2i -> i, 2i+1 -> i + d/2.
+ */
 static void test_rope_layouts_agree(void **unused)
 {
     (void)unused;
@@ -317,7 +320,7 @@ static void test_rope_layouts_agree(void **unused)
     }
 }
 
-/* RoPE of a batch of many rows and heads on several threads must equal RoPE of each row alone. */
+/* RoPE of many tokens and heads on several threads must equal RoPE of each token alone. */
 static void test_rope_of_a_batch(void **unused)
 {
     (void)unused;
@@ -354,8 +357,8 @@ static void test_rope_frequencies(void **unused)
                  1) < 1e-14);
     }
     /*
-     * Llama 3 scaling must keep fast RoPE frequencies, divide slow ones by the factor, and let
-     * those between fall gradually.
+     * Llama 3 scaling keeps high RoPE frequencies, divides low ones by the factor, and interpolates
+     * between them.
      */
     c.rope_scaling = KVD_ROPE_LLAMA3;
     assert_true(kvd_rope_frequency(&c, false, 1, 0) == kvd_rope_frequency(&plain, false, 1, 0));
@@ -372,8 +375,8 @@ static void test_rope_frequencies(void **unused)
 }
 
 /*
- * LongRoPE must select its divisors by the sequence's length. One factor multiplies cosine and
- * sine, so it multiplies scores by its square.
+ * LongRoPE must choose its divisors by the sequence's length. One factor multiplies cosine and
+ * sine, so it multiplies attention scores by its square.
  */
 static void test_longrope(void **unused)
 {
@@ -404,8 +407,8 @@ static void test_longrope(void **unused)
 }
 
 /*
- * Compares gelu, its tanh form and relu with their formulas, at lengths around the vector width,
- * for large arguments, and for NaN and infinities.
+ * Compares gelu, its tanh approximation and relu with their formulas, at lengths around the vector
+ * width, for large arguments, NaN and infinities.
  */
 static void test_activations(void **unused)
 {
@@ -489,7 +492,7 @@ static void test_softmax(void **unused)
     }
 }
 
-/* A softmax of row[from .. to-1] must not depend on the other elements of the row. */
+/* The softmax over row[from .. to-1] must not depend on other elements of the row. */
 static void test_softmax_of_a_window(void **unused)
 {
     (void)unused;
@@ -529,7 +532,8 @@ static void test_softcap(void **unused)
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
     /*
-     * The softmax of scores with a cap must equal the softmax of the values that kvd_softcap gives.
+     * The softmax of scores with a softcap must equal the softmax of what kvd_softcap returns for
+     * them.
      */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
@@ -577,7 +581,8 @@ static void test_first_nonfinite(void **unused)
     assert_int_equal(kvd_first_nonfinite_f32(x, 0), 0);
     const float bad[3] = {NAN, INFINITY, -INFINITY};
     const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
-    for (size_t i = 6; i-- > 0;) { /* from the last to the first, so that row 0 moves */
+    /* From last to first, so that each new number is the first bad one. */
+    for (size_t i = 6; i-- > 0;) {
         x[at[i]] = bad[i % 3];
         assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);
     }

@@ -1,6 +1,7 @@
 /*
- * Tests of model/text/chat: every form gives the conversations that published templates give
- * (tests/oracle/make_chat.py) and is recognised by parts of these templates; refused files.
+ * Tests of chat templates (model/text/chat). Every supported format must give the conversations
+ * that published templates give (tests/oracle/make_chat.py), and must be recognised from parts of
+ * these templates. Also tests files that must be refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +35,7 @@ static const kvd_chat *named(const char *name)
     return NULL;
 }
 
-/* Writes a file into the test's model folder, or removes it if text is NULL. */
+/* Writes a file into the test's model folder. If `text` is NULL, removes the file. */
 static void put(const char *name, const char *text)
 {
     char path[300];
@@ -48,9 +49,7 @@ static void put(const char *name, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/*
- * Writes tokenizer_config.json into the test's model folder; takes over the reference to `config`.
- */
+/* Writes `config` as tokenizer_config.json into the test's model folder, and releases it. */
 static void put_config(json_t *config)
 {
     char *const text = json_dumps(config, 0);
@@ -61,7 +60,7 @@ static void put_config(json_t *config)
 }
 
 /*
- * Returns the characteristic parts of a chat form's templates as one text, which the caller frees.
+ * Returns the characteristic parts of a chat format's templates as one text. The caller frees it.
  */
 static char *template_of(const json_t *form)
 {
@@ -79,8 +78,8 @@ static char *template_of(const json_t *form)
 }
 
 /*
- * Renders the first n turns of the fixture's conversation in a chat form, with the fixture's
- * answers between them.
+ * Renders the first n turns of the test conversation in a chat format, with the given answers
+ * between them.
  */
 static char *render(const kvd_chat *c, const json_t *form, size_t n)
 {
@@ -140,8 +139,8 @@ static void no_form_leaves_the_text(void **state)
 }
 
 /*
- * Reads the chat template in the test's folder, and checks which form it has and which file it is
- * in.
+ * Reads the chat template in the test's model folder. Checks its format and the file in which it
+ * was found.
  */
 static void expect(const char *form, const char *file)
 {
@@ -156,8 +155,8 @@ static void expect(const char *form, const char *file)
 }
 
 /*
- * Reads the chat template in the test's folder, and checks that this fails with a message that
- * contains both texts.
+ * Reads the chat template in the test's model folder. Reading must fail, with a message that
+ * contains `text` and `other`.
  */
 static void refused(const char *text, const char *other)
 {
@@ -201,7 +200,10 @@ static void recognised_in_files(void **state)
     }
 }
 
-/* A template that also writes other text, or lacks a part, must not be recognised as the form. */
+/*
+ * A template that writes additional text, or that lacks a part, must not be recognised as the
+ * format.
+ */
 static void similar_templates_are_unknown(void **state)
 {
     size_t i, k;
@@ -226,8 +228,7 @@ static void similar_templates_are_unknown(void **state)
         const kvd_chat *const c = named(name);
         for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
             /*
-             * The added text must be absent from the published templates, as make_chat.py has
-             * checked.
+             * make_chat.py has checked that this added text is absent from the published templates.
              */
             assert_string_equal(
                 c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));

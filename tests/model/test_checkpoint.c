@@ -1,6 +1,6 @@
 /*
- * Tests of model/checkpoint: one model gives equal tensors from every format; real checkpoints
- * open; folders that contradict themselves are refused.
+ * Tests of model/checkpoint: a model must give equal tensors from every file format, published
+ * checkpoints must open, and folders whose files contradict each other must be refused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,9 +27,7 @@
 
 static const char *folder;
 
-/*
- * Returns the path of a file in the test's temporary folder. Two results may be in use at a time.
- */
+/* Returns the path of a file in the test's temporary folder. The four latest results are valid. */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -48,8 +46,8 @@ static void write_text(const char *path, const char *text)
 }
 
 /*
- * Writes a safetensors file with one tensor of one float per name; the float is the index of the
- * name plus `base`.
+ * Writes a safetensors file with one float32 tensor of one element per name. The element is the
+ * index of the name plus `base`.
  */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
@@ -103,8 +101,8 @@ static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t ro
 }
 
 /*
- * Looks up every tensor of the configuration in the checkpoint and passes it to `visit`, which may
- * be NULL.
+ * Looks up every tensor that the configuration requires and passes it to `visit`, which may be
+ * NULL.
  */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
@@ -186,14 +184,14 @@ static const char *shared_models(void)
 }
 
 /*
- * Opens published checkpoints, if they are present. Each must open completely, or be refused with
- * the expected reason.
+ * Opens published checkpoints, if they are present. Each must open, or be refused with the expected
+ * reason.
  */
 static void test_real_models(void **state)
 {
     (void)state;
     static const struct {
-        /* tokenizer: name of its file, or a part of the expected error message */
+        /* tokenizer: name of the tokenizer's file, or part of the expected error message. */
         const char *name, *family, *tokenizer;
         int layers, heads, kv_heads, d_head, d_model, vocab;
         kvd_dtype dtype;
@@ -254,7 +252,7 @@ static void test_real_models(void **state)
     }
 }
 
-/* Compares the tensors of two checkpoints as float32. */
+/* Context for comparing the tensors of two checkpoints as float32. */
 typedef struct {
     const kvd_checkpoint *other;
     double tolerance;
@@ -279,8 +277,8 @@ static void compare(void *ctx, const kvd_tensor *t)
 }
 
 /*
- * One model must have equal tensors as a single file, as three shards, as llama2.c, and, after
- * rounding, in 16 bits.
+ * A model must have equal tensors in a single file, in three shards, in llama2.c's format, and, up
+ * to rounding, in 16 bits.
  */
 static void test_formats_agree(void **state)
 {
@@ -321,7 +319,10 @@ static void test_formats_agree(void **state)
     }
 }
 
-/* Writes config.json for the malformed folders: a model of one layer, with the head tied or not. */
+/*
+ * Writes config.json for the malformed folders: a model of one layer, whose output head is or is
+ * not tied to the embedding.
+ */
 static void write_config(const char *path, int tied)
 {
     char text[1024];
@@ -342,7 +343,7 @@ static void test_tied_head(void **state)
     const char *file = "tied/model.safetensors";
     assert_int_equal(mkdir(in("tied"), 0777), 0);
     write_config(in("tied/config.json"), 1);
-    /* the file stores the tied tensor under one of two names; either name must find it */
+    /* A tied tensor is stored under one of two names. Both names must find it. */
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
         kvd_checkpoint *c = must_open(in("tied"));
@@ -368,7 +369,7 @@ static void test_tied_head(void **state)
     must_refuse(in("tied"), "tensor 'model.embed_tokens.weight' is missing");
 }
 
-/* Tensors that the forward pass would not use must be refused. */
+/* A file with tensors that the forward pass would not use must be refused. */
 static void test_foreign_tensors(void **state)
 {
     (void)state;
@@ -406,7 +407,8 @@ static void test_index(void **state)
     static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {
                                                                           "model.norm.weight"};
     static const struct {
-        const char *index, *message; /* part of the message; NULL: the checkpoint opens */
+        /* Expected part of the error message; NULL: the checkpoint opens. */
+        const char *index, *message;
     } cases[] = {
         {MAP(EMBED("a") "," NORM("b")), NULL},
         {"{\"metadata\":{\"total_size\":1},\"weight_map\":{" EMBED("a") "," NORM("b") "}}", NULL},
@@ -463,7 +465,7 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     kvd_checkpoint_close(c);
 }
 
-/* Configuration and tokenizer must be found in files in the folder of a checkpoint file. */
+/* The configuration and tokenizer of a checkpoint file must be found in the file's folder. */
 static void test_beside(void **state)
 {
     (void)state;
@@ -498,7 +500,7 @@ static void test_beside(void **state)
     s.vocab = 16; /* too small for a tokenizer, so none is written */
     assert_int_equal(make_llama2c(in("beside/a[b]*.bin"), &s, &err), 0);
     expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
-    write_text(in("beside/ab.tok.bin"), ""); /* the name is not taken as a pattern */
+    write_text(in("beside/ab.tok.bin"), ""); /* the file name must not be used as a glob pattern */
     expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
     write_text(in("beside/tokenizer.bin"), "");
     expect_tokenizer(in("beside/a[b]*.bin"), "beside/tokenizer.bin", NULL);
@@ -516,11 +518,11 @@ static void test_beside(void **state)
     must_refuse("/dev/null", "is no checkpoint");
     write_text(in("beside/empty.bin"), "");
     must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
-    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* a folder, whatever its name is */
+    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* a folder, in spite of its name */
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
-/* For a path without a folder, the other files must be found in the current folder. */
+/* If the path has no folder, the other files must be found in the current folder. */
 static void test_relative_path(void **state)
 {
     (void)state;
@@ -574,8 +576,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Maps two files, shortens one and reads its lost part, in a new thread if `in_thread`. If
- * `foreign`, the file is mapped by mmap instead of kvd_filemap_load. Does not return.
+ * Maps two files, truncates one of them and reads its lost part; in a new thread if `in_thread`. If
+ * `foreign`, that file is mapped by mmap instead of kvd_filemap_load. Does not return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
@@ -594,7 +596,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     }
     if (truncate(in("mapped-2"), 5000))
         _exit(7);
-    read_pages(&other); /* this file is unchanged */
+    read_pages(&other); /* this file was not truncated */
     if (!in_thread)
         read_pages(&m);
     else if (pthread_create(&thread, NULL, read_pages, &m) || pthread_join(thread, NULL))
@@ -603,8 +605,8 @@ static void read_what_is_gone(bool in_thread, bool foreign)
 }
 
 /*
- * If a mapped file shrinks during a run, the program must end with one line, whichever thread reads
- * the file.
+ * If a mapped file shrinks during a run, the program must end with a one-line message, whichever
+ * thread reads the file.
  */
 static void test_shrunk_file(void **state)
 {

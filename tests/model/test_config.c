@@ -1,6 +1,6 @@
 /*
- * Tests of model/config: config.json files are read as written; features that the forward pass does
- * not have are refused.
+ * Tests of config.json files (model/config): they must be read as written, and features that the
+ * forward pass lacks must be refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 
 #include "model/checkpoint/config.h"
 
-/* The smallest valid configuration without its braces; each test case appends keys. */
+/* Parts of the smallest valid configuration, without braces. Each test appends entries. */
 static const char family[] = "\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"";
 static const char sizes[] =
     "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"hidden_size\":64,"
@@ -26,8 +26,8 @@ static int parse(const char *text, kvd_config *c, kvd_err *err)
 {
     err->msg[0] = '\0';
     /*
-     * The text is copied to a buffer of exactly this size without a final zero, so that a read
-     * beyond the end is detected.
+     * The text is copied to a buffer of exactly its size, without a final zero, so that a sanitizer
+     * detects reads beyond the end.
      */
     const size_t len = strlen(text);
     char *exact = malloc(len ? len : 1);
@@ -46,7 +46,7 @@ static int parse_with(const char *more, kvd_config *c, kvd_err *err)
     return parse(text, c, err);
 }
 
-/* Reads a configuration that must be accepted; on failure prints the error message. */
+/* Reads the smallest configuration with the entries `more`. It must be accepted. */
 static kvd_config accept(const char *more)
 {
     kvd_config c;
@@ -90,7 +90,7 @@ static void test_given(void **state)
         "\"something_new\":{\"a\":[1]}");
     assert_int_equal(c.n_kv_heads, 2);
     assert_int_equal(kvd_config_group(&c), 4);
-    assert_int_equal(c.d_head, 16); /* stated, and not hidden_size / heads */
+    assert_int_equal(c.d_head, 16); /* the file states 16; hidden_size / heads would be 8 */
     assert_true(c.tied_head);
     assert_int_equal(c.bos_id, 5);
     assert_int_equal(c.eos_id, 7);
@@ -115,7 +115,10 @@ static void test_rope(void **state)
     assert_int_equal(c.rope_scaling, KVD_ROPE_LINEAR);
     assert_true(c.rope_factor == 4);
     assert_true(c.rope_theta == 10000);
-    /* config.json of Llama 3.2 1B as published, and as newer versions of Transformers write it. */
+    /*
+     * RoPE entries of Llama 3.2 1B as published, and then as newer versions of Transformers write
+     * them.
+     */
     c = accept(
         "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
         "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}");
@@ -130,7 +133,7 @@ static void test_rope(void **state)
     assert_true(d.rope_factor == c.rope_factor && d.rope_theta == c.rope_theta);
 }
 
-/* Each of these keys, added to a valid configuration, must make it be refused. */
+/* A valid configuration with any of these entries must be refused. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -254,7 +257,8 @@ static void test_refused_whole(void **state)
 }
 
 /*
- * Every required size must be refused if it is missing, zero, negative, huge, or of another type.
+ * A configuration must be refused if a required size is missing, zero, negative, huge, or of
+ * another type.
  */
 static void test_sizes(void **state)
 {
@@ -333,7 +337,7 @@ static void test_demo_file(void **state)
 
 /* ---- model families other than Llama ---- */
 
-/* Published configuration of Mistral 7B 0.1, without keys that have no effect on the arithmetic. */
+/* config.json of Mistral 7B 0.1, without entries that do not affect the computation. */
 static const char mistral_01[] =
     "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
@@ -377,7 +381,7 @@ static const char opt_13b[] =
     "\"max_position_embeddings\":2048,\"model_type\":\"opt\",\"num_attention_heads\":40,"
     "\"num_hidden_layers\":40,\"vocab_size\":50272,\"word_embed_proj_dim\":5120}";
 /*
- * Configuration of Phi-3 with heads of 4 dimensions, so that the lists of RoPE factors are short.
+ * Configuration of Phi-3 with heads of 4 dimensions, so that its lists of RoPE factors are short.
  */
 static const char phi3[] =
     "{\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\",\"bos_token_id\":1,"
@@ -389,7 +393,7 @@ static const char phi3[] =
 
 /*
  * Returns `text` with its first `from` replaced by `to`. If `from` is empty, inserts `to` after the
- * brace.
+ * opening brace.
  */
 static const char *edit(const char *text, const char *from, const char *to)
 {
@@ -428,7 +432,7 @@ static void test_mistral(void **state)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /* Missing keys must take the library's default; a null window must mean no window. */
+    /* Missing entries must take the defaults of Transformers. A null window means no window. */
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", "\"sliding_window\":null,"));
@@ -462,7 +466,8 @@ static void test_qwen(void **state)
     assert_int_equal(kvd_config_window(&c, 21), 32768);
     c = read_whole(edit(qwen3, "", "\"rope_parameters\":null,"));
     assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
-    assert_int_equal(c.d_head, 128); /* stated; it is twice hidden_size / num_attention_heads */
+    /* Stated in the file; twice hidden_size / num_attention_heads. */
+    assert_int_equal(c.d_head, 128);
     c = read_whole(edit(qwen3, "\"head_dim\":128,", ""));
     assert_int_equal(c.d_head, 128);
     c = read_whole(edit(qwen3, "\"attention_bias\":false", "\"attention_bias\":true"));
@@ -495,7 +500,7 @@ static void test_phi3(void **state)
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.rope_original_positions, 4096);
     assert_true(c.rope_short[0] == 1 && c.rope_short[1] == 1.25 && c.rope_long[1] == 64.25);
-    /* the expected factor is sqrt(1 + ln 32 / ln 4096) */
+    /* The expected attention factor is sqrt(1 + ln 32 / ln 4096). */
     assert_true(fabs(c.rope_attention_factor - 1.1902380714238083) < 1e-15);
     assert_int_equal(c.eos_id, 3);
     c = read_whole(edit(phi3, "\"type\"", "\"attention_factor\":1.5,\"type\""));
@@ -574,7 +579,7 @@ static void test_falcon(void **state)
 {
     (void)state;
     kvd_config c = read_whole(falcon_7b);
-    assert_int_equal(c.n_kv_heads, 1); /* and not the 71 that the file states */
+    assert_int_equal(c.n_kv_heads, 1); /* multi-query attention, although the file states 71 */
     assert_int_equal(c.d_head, 64);
     assert_int_equal(c.d_ffn, 4 * 4544);
     assert_int_equal(c.max_positions, 2048);

@@ -1,6 +1,6 @@
 /*
- * Tests of model/text/corpus and documents: windows, hashes and batches; every kind of text;
- * malformed input.
+ * Tests of text input (model/text/corpus and documents): how documents are cut into sequences,
+ * hashes and batches, every kind of text file, and malformed input.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,7 +57,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* Checks the lengths of the corpus's sequences against a text such as "4 4 2". */
+/* Checks the lengths of the corpus's sequences against a list such as "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -94,7 +94,7 @@ static void test_random(void **state)
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
-    spec.seed = 7, spec.seq_len = 99; /* different windows over equal ids */
+    spec.seed = 7, spec.seq_len = 99; /* other sequences of the same ids */
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
@@ -109,7 +109,7 @@ static void test_windows_of_ids(void **state)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    assert_lengths(c, "4 4 2 4"); /* 9, 12 and 17 would be windows of one token */
+    assert_lengths(c, "4 4 2 4"); /* sequences of one token, at 9, 12 and 17, are dropped */
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);
     assert_int_equal(kvd_corpus_read(c, 1, 3, id, &err), 0);
@@ -118,7 +118,7 @@ static void test_windows_of_ids(void **state)
     kvd_corpus_close(c);
 }
 
-/* The corpus must have exactly max_tokens tokens whenever windows of 2 tokens or more allow it. */
+/* The corpus must have exactly max_tokens tokens if sequences of 2 tokens or more allow it. */
 static void test_max_tokens(void **state)
 {
     (void)state;
@@ -132,8 +132,8 @@ static void test_max_tokens(void **state)
         kvd_corpus_close(c);
     }
     /*
-     * For every max_tokens the reader must return exactly max_tokens tokens, split into windows of
-     * 2 to seq_len tokens.
+     * For every max_tokens there must be exactly max_tokens tokens, in sequences of 2 to seq_len
+     * tokens.
      */
     for (size_t max = 2; max < 60; max++)
         for (size_t seq_len = 3; seq_len < 9; seq_len++) {
@@ -148,8 +148,8 @@ static void test_max_tokens(void **state)
 }
 
 /*
- * Texts must keep their order and lengths, tokens must be counted for each text, and each text may
- * name its own field.
+ * The corpus must keep the order and lengths of several text files and count the tokens of each.
+ * Each file may name its own JSON field.
  */
 static void test_by_text(void **state)
 {
@@ -216,7 +216,7 @@ static void test_plain_text_is_what_the_tokenizer_gives(void **state)
     kvd_ids_release(&ids);
 }
 
-/* Two documents must give the same corpus from every kind of file. */
+/* Two documents must give the same corpus from every kind of text file. */
 static void test_kinds_of_text(void **state)
 {
     (void)state;
@@ -247,7 +247,7 @@ static void test_kinds_of_text(void **state)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
-    /* Two plain text files in this order must also give that corpus. */
+    /* Two plain text files with the same documents, in this order. */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
@@ -336,8 +336,8 @@ static void test_refused_ids(void **state)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * The second window gives one token to a third window that never fills; the token counts as
-     * present.
+     * The second sequence leaves one token, too few for a third sequence. It still counts as a
+     * token that is present.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
@@ -346,7 +346,7 @@ static void test_refused_ids(void **state)
     refused(&spec, "sequences of 1 tokens: at least 2 are needed");
 }
 
-/* Text after the last wanted token must not be read. */
+/* The reader must not read text after the last token that is needed. */
 static void test_stops_early(void **state)
 {
     (void)state;
@@ -364,8 +364,8 @@ static void test_stops_early(void **state)
 }
 
 /*
- * With max_tokens only the start of a plain text is tokenized. The windows must equal those of the
- * whole document's ids, for every number of tokens up to and beyond the end, and bytes after the
+ * If max_tokens is set, only the start of a plain text is tokenized. The sequences must equal those
+ * of the whole document's ids, for every number of tokens up to and beyond the end. Bytes after the
  * start must not be read.
  */
 static void test_start_of_a_long_text(void **state)

@@ -1,7 +1,7 @@
 /*
- * Tests of routed experts: which experts a token uses and which weights are read, batches,
- * published configurations, and the programs that refuse such a model. test_families compares the
- * numbers with Transformers.
+ * Tests of mixture-of-experts models: which experts a token uses and which weights are read,
+ * batches, published configurations, and programs that refuse such models. test_families compares
+ * the numbers with Transformers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static int make_folder(void **state)
 
 typedef struct {
     unsigned char *bytes;
-    size_t n, data; /* data: where tensors begin */
+    size_t n, data; /* data: offset of the first tensor */
     json_t *header;
 } file;
 
@@ -58,7 +58,7 @@ static file read_file(const char *path)
     return f;
 }
 
-/* Sets all bytes of a tensor to `byte`: 0, or 255, which makes every number NaN in bf16 and f16. */
+/* Sets all bytes of a tensor to `byte`: 0, or 255, which is NaN in bf16 and f16. */
 static void fill(file *f, const char *tensor, int byte)
 {
     const json_t *at = json_object_get(json_object_get(f->header, tensor), "data_offsets");
@@ -78,8 +78,8 @@ static void write_to(const char *path, const void *bytes, size_t n)
 }
 
 /*
- * Computes the logits [vocab] of the last of n tokens. Returns false if the pass met a number that
- * is not finite.
+ * Computes the logits [vocab] of the last of n tokens. Returns false if the forward pass reported a
+ * number that is not finite.
  */
 static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 {
@@ -117,8 +117,8 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 }
 
 /*
- * A token must use exactly n_chosen experts of each layer: NaN in the weights of one of them must
- * reach the result, and NaN in any other must change no bit of it.
+ * A token must use exactly n_chosen experts of each layer. A NaN in the weights of a chosen expert
+ * must reach the result; a NaN in any other expert must change no bit of it.
  */
 static void test_only_the_chosen(void **state)
 {
@@ -156,8 +156,8 @@ static void test_only_the_chosen(void **state)
 }
 
 /*
- * If router logits are equal, the experts with the lowest numbers must be used, each with the same
- * factor.
+ * If all router logits are equal, the experts with the lowest indices must be used, each with the
+ * same factor.
  */
 static void test_equal_logits(void **state)
 {
@@ -179,8 +179,8 @@ static void test_equal_logits(void **state)
 /* ---- large batches --------------------------------------------------------------------------- */
 
 /*
- * A batch with more tokens than an expert processes at once must give for each sequence what it
- * gives alone.
+ * In a batch with more tokens than an expert processes at once, each sequence must have the results
+ * that it has alone.
  */
 static void test_large_batch(void **state)
 {
@@ -221,7 +221,7 @@ static void test_large_batch(void **state)
 
 /* ---- published configurations ---------------------------------------------------------------- */
 
-/* Published configuration of Mixtral, without keys that have no effect on the arithmetic. */
+/* config.json of Mixtral, without entries that do not affect the computation. */
 static const char mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"
@@ -282,7 +282,7 @@ static void test_published(void **state)
     assert_true(c.chosen_add_up && !c.bias_experts && !c.shared_gate && !c.d_shared);
     assert_true(kvd_config_routed(&c, 0) && kvd_config_routed(&c, 31));
     assert_int_equal(kvd_config_window(&c, 0), 0);
-    assert_true(kvd_family_elements(&c) == 46702792704); /* 46.7 billion */
+    assert_true(kvd_family_elements(&c) == 46702792704);
     assert_true(accept(edit_config(mixtral, "\"rope_theta\":1000000.0,", "")).rope_theta == 1e6);
     c = accept(qwen3_30b);
     assert_int_equal(c.n_experts, 128);
@@ -290,12 +290,12 @@ static void test_published(void **state)
     assert_int_equal(c.d_expert, 768);
     assert_int_equal(c.d_head, 128);
     assert_true(c.chosen_add_up && c.qk_norm && !c.bias_qkv);
-    assert_true(kvd_family_elements(&c) == 30532122624); /* 30.5 billion */
+    assert_true(kvd_family_elements(&c) == 30532122624);
     c = accept(qwen15_moe);
     assert_int_equal(c.n_experts, 60);
     assert_int_equal(c.d_shared, 5632);
     assert_true(!c.chosen_add_up && c.shared_gate && c.bias_qkv);
-    assert_true(kvd_family_elements(&c) == 14315784192); /* 14.3 billion */
+    assert_true(kvd_family_elements(&c) == 14315784192);
 }
 
 static void test_gpt_oss(void **state)
@@ -311,7 +311,7 @@ static void test_gpt_oss(void **state)
     assert_int_equal(kvd_config_window(&c, 1), 0);
     assert_int_equal(kvd_config_window(&c, 22), 128);
     assert_int_equal(c.rope_scaling, KVD_ROPE_YARN);
-    assert_true(kvd_family_elements(&c) == 20914757184); /* 20.9 billion */
+    assert_true(kvd_family_elements(&c) == 20914757184);
     assert_true(kvd_family_knows(&c, "model.layers.3.self_attn.sinks"));
     assert_false(kvd_family_knows(&c, "model.layers.3.self_attn.sinks.weight"));
     refuse(edit_config(gpt_oss_20b, "\"mxfp4\"", "\"gptq\""),
@@ -329,7 +329,10 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/* Looks up the tensor "m.experts.1.w.weight" in a file that has the n tensors t. */
+/*
+ * Looks up the tensor `name` in a file that has the n tensors t. In the file, the matrices of all
+ * experts may be stored in one tensor.
+ */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {
@@ -364,7 +367,7 @@ static void test_stored_together(void **state)
     kvd_err err = {""};
     kvd_tensor t;
     float x[128];
-    /* MXFP4 codes and scales of 3 experts with matrices [2][64] */
+    /* MXFP4 codes and scales of 3 experts, whose matrices are [2][64]. */
     stored_tensor good[] = {{"m.experts.w_blocks", "U8", "[3,2,2,16]", 192},
                             {"m.experts.w_scales", "U8", "[3,2,2]", 12}};
     assert_int_equal(find_stored(good, 2, name, &t, &err), 0);
@@ -384,7 +387,7 @@ static void test_stored_together(void **state)
     assert_int_equal(find_stored(good, 2, "m.experts.1.v.weight", &t, &err), 1);
     assert_int_equal(find_stored(good, 2, "m.experts.1.w.bias", &t, &err), 1);
 
-    /* unquantised matrices [in][out] of all experts, and their biases */
+    /* Unquantised matrices [in][out] of 3 experts, and their biases. */
     const stored_tensor plain[] = {{"m.experts.w", "F32", "[3,4,2]", 96},
                                    {"m.experts.w_bias", "F32", "[3,2]", 24}};
     assert_int_equal(find_stored(plain, 2, name, &t, &err), 0);
@@ -433,7 +436,7 @@ static void test_stored_together(void **state)
     assert_string_equal(of, "x.experts.0.y.bias");
     assert_false(kvd_stacked_name("x.expert.y", of, sizeof of));
     assert_false(kvd_stacked_name("x.experts.y", of, 10));
-    (void)find_stored(good, 0, name, &t, &err); /* closes the file before */
+    (void)find_stored(good, 0, name, &t, &err); /* the next call closes the previous file */
 }
 
 static void test_dtype_of_experts(void **state)
@@ -543,7 +546,7 @@ static void test_refused_by_name(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* The operation count of a token must include the matrices of its chosen experts only. */
+/* The operation count of a token must include only the matrices of its chosen experts. */
 static void test_flop_counts(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /*
- * Tests of every model family: results of Hugging Face Transformers on small random checkpoints
- * that it made itself (tests/oracle/make_family_fixtures.py), and the double-precision reference.
+ * Tests of every model family on small random checkpoints that Hugging Face Transformers made
+ * (tests/oracle/make_family_fixtures.py), compared with the library's results and with a
+ * double-precision reference.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +18,8 @@
 static const char folder[] = "tests/data/families";
 
 /*
- * Compares the model in a test folder, whose name is the test's state, with the results of
- * Transformers.
+ * Compares a model with the results of Transformers. The test's state is the name of the model's
+ * folder.
  */
 static void test_transformers(void **state)
 {
@@ -47,8 +48,8 @@ static kvd_checkpoint *open_family(const char *name)
 }
 
 /*
- * Sequences of a batch do not affect each other, neither by keys nor, with longrope, by another
- * sequence's length.
+ * Sequences of a batch must not affect each other, neither by their keys nor, with longrope, by
+ * their lengths.
  */
 static void test_batch(void **state)
 {
@@ -82,7 +83,7 @@ static void test_batch(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* A run of the layers in two parts, split at any layer, must give the same bits as one run. */
+/* A forward pass in two parts, split after any layer, must give the bits of one run. */
 static void test_two_parts(void **state)
 {
     kvd_err err = {""};
@@ -116,7 +117,10 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Slices of W_V and W_O by head must be read correctly from tensors that also hold other parts. */
+/*
+ * The slices of W_V and W_O for each head must be read correctly from tensors that also contain
+ * other matrices.
+ */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -158,8 +162,8 @@ static void test_configuration_decides(void **state)
     (void)state;
     static const char *const cases[][4] = {
         /*
-         * columns: folder of the model, text of its config.json to replace, new text, expected
-         * message
+         * Columns: folder of the model, text of its config.json to replace, new text, expected
+         * error message.
          */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
          "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
@@ -194,8 +198,9 @@ static void test_configuration_decides(void **state)
 }
 
 /*
- * In a file saved from a model without its head, all tensor names lack the family's prefix. Such a
- * file must be read; a file in which only some names lack the prefix must be refused.
+ * If a file was saved from a model without output head, all its tensor names lack the family's
+ * prefix. Such a file must be read. A file in which only some names lack the prefix must be
+ * refused.
  */
 static void test_names_without_base(void **state)
 {
@@ -205,7 +210,8 @@ static void test_names_without_base(void **state)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        {"llama-biases", "\"model\\.", "      \"", NULL}, /* with a head that is not tied */
+        /* This model has an output head of its own. */
+        {"llama-biases", "\"model\\.", "      \"", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
          "tensor 'decoder.layers.0.fc1.bias' is not part of this opt model of 2 layers"},
         {"opt-before", "\"model\\.decoder\\.embed", "      \"decoder.embed",
@@ -235,8 +241,8 @@ static void test_names_without_base(void **state)
 }
 
 /*
- * Checks operation counts of a model whose feed-forward block has two matrices and no gate, and
- * whose window limits the keys.
+ * Tests the operation counts of models whose MLP has two matrices and no gate, and whose sliding
+ * window limits the keys.
  */
 static void test_flop_counts(void **state)
 {
@@ -254,8 +260,8 @@ static void test_flop_counts(void **state)
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
     /*
-     * in a sequence of 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3, 3 keys, those of
-     * layer 1 (no window) see 1 .. 5
+     * In a sequence of 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3 and 3 keys, those
+     * of layer 1 (no window) 1 to 5.
      */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);

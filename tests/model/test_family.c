@@ -1,6 +1,7 @@
 /*
- * Tests of model/checkpoint/family and weights: the place of every part in every family's table,
- * the parts that a model has, and reading the rows of shared tensors.
+ * Tests of the tables of tensor names (model/checkpoint/family) and of reading weights: where each
+ * weight matrix is stored in every model family, which matrices a model has, and how rows of shared
+ * tensors are read.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * Returns a configuration with three KV heads of two query heads each, with the features that the
+ * Returns a configuration with three KV heads, each with two query heads, and the features that the
  * family requires.
  */
 static kvd_config sizes(const char *family)
@@ -120,7 +121,7 @@ static void test_grouped_rows(void **state)
     assert_place(&c, KVD_PART_V, false, name, 48, 12, 20, 12, 4, 16);
     assert_place(&c, KVD_PART_V, true, "transformer.h.11.self_attention.query_key_value.bias", 48,
                  12, 0, 12, 4, 16);
-    /* The name of Falcon's norm tensor tells which variant the model is. */
+    /* Falcon's variants store this norm under different names. */
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.ln_mlp.bias", 20, 20, 0, 0, 20, 20);
     c.order = KVD_ORDER_BEFORE;
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.post_attention_layernorm.bias", 20,
@@ -134,7 +135,9 @@ static void test_grouped_rows(void **state)
                  20, 0, 0, 20, 20);
 }
 
-/* Every row of a tensor that holds several parts must belong to exactly one of them. */
+/*
+ * Every row of a tensor that contains several weight matrices must belong to exactly one of them.
+ */
 static void test_parts_cover_their_tensor(void **state)
 {
     (void)state;
@@ -204,8 +207,8 @@ static void test_knows(void **state)
 }
 
 /*
- * Any range of elements of K must be read correctly, across the gaps between its heads. Parts that
- * need no conversion must be used in place.
+ * Any range of elements of W_K must be read correctly, across the gaps between its heads. Weights
+ * that need no conversion must be used in place.
  */
 static void test_read(void **state)
 {

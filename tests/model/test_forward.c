@@ -1,7 +1,7 @@
 /*
- * Tests of model/pass/forward: compared with the double-precision reference on random checkpoints
- * of every kind and with results of Hugging Face Transformers (tests/oracle/make_llama_fixture.py);
- * splitting of batches; refused input.
+ * Tests of the CPU's forward pass (model/pass/forward), compared with a double-precision reference
+ * on random checkpoints of every kind, and with results of Hugging Face Transformers
+ * (tests/oracle/make_llama_fixture.py). Also tests how batches are split, and refused input.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -94,7 +94,7 @@ static void test_demo_model_matches_reference(void **unused)
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
-/* The vocabulary is so large that the output head is converted to float32 in several pieces. */
+/* The vocabulary is so large that the output head is converted to float32 in several parts. */
 static void test_head_in_slabs(void **unused)
 {
     (void)unused;
@@ -181,7 +181,7 @@ static void test_ragged_batches_equal_single_sequences(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Sets the number of threads. Without OpenMP a pass runs on one thread, whatever n is. */
+/* Sets the number of threads. Without OpenMP the forward pass always runs on one thread. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -252,7 +252,7 @@ static void test_last_layer(void **unused)
 }
 
 /*
- * A run of the layers in two parts, split at any layer, must give the same bits as one run, also if
+ * A forward pass in two parts, split after any layer, must give the bits of one run, also if
  * another batch runs in between.
  */
 static void test_run_in_two_parts(void **unused)
@@ -351,8 +351,8 @@ static void test_bad_batches(void **unused)
 }
 
 /*
- * If one weight is not finite, the error message must name the layer and row where this first
- * appears. Tokens 0 .. 29 are two sequences.
+ * If one weight is not finite, the error message must name the layer and token where this first
+ * appears. Tokens 0 to 29 are two sequences.
  */
 static void test_nonfinite_weights(void **unused)
 {
@@ -428,8 +428,8 @@ static void test_wrong_shape_and_missing_tensor(void **unused)
 /* ---- slices of weights, and operation counts ------------------------------------------ */
 
 /*
- * The sum over heads of o W_O, computed from the slices, must equal the output projection of the
- * layer.
+ * The sum over heads of o W_O, computed from the slices of W_O for each head, must equal the
+ * layer's output projection.
  */
 static void test_weight_slices(void **unused)
 {
@@ -484,8 +484,8 @@ static void test_flop_counts(void **unused)
                           .d_ffn = 96,
                           .vocab_size = 300};
     /*
-     * Expected FLOP: two per weight that a token is multiplied with, and 4 d_head per query head
-     * and key that it sees (its own key included).
+     * Expected operations: two per weight that a token is multiplied by, and 4 d_head per query
+     * head and key that it sees, its own key included.
      */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));

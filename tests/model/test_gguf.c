@@ -1,7 +1,7 @@
 /*
- * Tests of GGUF files: models against numbers that Hugging Face Transformers computed (fixtures of
- * tests/oracle/make_gguf.py, written by llama.cpp's package gguf), block formats, and damaged or
- * hostile files.
+ * Tests of GGUF files: models compared with numbers that Hugging Face Transformers computed (files
+ * made by tests/oracle/make_gguf.py with llama.cpp's package gguf), quantised blocks, and damaged
+ * or hostile files.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 
 /*
  * Compares a GGUF model with expected numbers. The test's state is "NAME FOLDER": the name of the
- * file, and the folder of the numbers.
+ * GGUF file, and the folder of the expected numbers.
  */
 static void test_same_as_folder(void **state)
 {
@@ -38,7 +38,7 @@ static void test_same_as_folder(void **state)
     print_message("%s: %.2g off Transformers at most\n", name, worst);
 }
 
-/* Compares models with the numbers that Transformers computed after reading the same GGUF file. */
+/* Compares a model with the numbers that Transformers computed after reading the same GGUF file. */
 static void test_transformers_loader(void **state)
 {
     const char *name = *state;
@@ -57,8 +57,8 @@ static void test_transformers_loader(void **state)
 }
 
 /*
- * Every part must have the same bits as in the Hugging Face checkpoint of the folder, with its rows
- * in their original order.
+ * Every weight must have the same bits as in the Hugging Face checkpoint of the model, with its
+ * rows in the original order.
  */
 static void test_same_weights(void **state)
 {
@@ -105,7 +105,7 @@ static void test_same_weights(void **state)
                     kvd_weight_read(&y, 0, y.n, q);
                     assert_memory_equal(p, q, x.n * sizeof *p);
                     compared += x.n;
-                    /* the range to read starts in the middle of a row */
+                    /* The range to read starts in the middle of a row. */
                     const size_t first = x.n / 3, n = x.n - first;
                     kvd_weight_read(&x, first, n, p);
                     assert_memory_equal(p, q + first, n * sizeof *p);
@@ -119,8 +119,8 @@ static void test_same_weights(void **state)
 }
 
 /*
- * Quantised blocks with scale d = 0.5 must have the values worked out by hand from the format's
- * definition.
+ * Quantised blocks with scale d = 0.5 must have the values that follow from the format's definition
+ * by hand.
  */
 static void test_blocks(void **state)
 {
@@ -132,7 +132,7 @@ static void test_blocks(void **state)
         q8[2 + i] = (unsigned char)(i * 8 + 1);
     for (size_t i = 0; i < 16; i++)
         q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
-    q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc; /* the scale -1 */
+    q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc; /* makes the scale -1 */
     memset(q8 + Q8_BYTES + 2, 0x80, 32);
     kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
     kvd_tensor_read(&t, 0, 64, out);
@@ -187,7 +187,7 @@ static void test_blocks_of_ggml(void **state)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /* A block scale of 255 must be read as NaN; ggml reads it as 2^127. */
+    /* A block scale of 255 must be read as NaN, though ggml reads it as 2^127. */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);
@@ -307,7 +307,7 @@ static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uin
 static void expect(const bytes *f, size_t n, const char *message)
 {
     kvd_err err = {""};
-    /* allocates exactly n bytes, so that the sanitizer detects a read beyond the end */
+    /* Allocates exactly n bytes, so that a sanitizer detects reads beyond the end. */
     unsigned char *copy = malloc(n ? n : 1);
     assert_non_null(copy);
     memcpy(copy, f->b, n);
@@ -351,7 +351,7 @@ static void test_refused_files(void **state)
     put_head(&f, 0, 1);
     put_text(&f, "key");
     put(&f, 9, 4);
-    put(&f, 9, 4); /* a list of lists */
+    put(&f, 9, 4); /* a list whose elements are lists */
     put(&f, 1, 8);
     put(&f, 0, 8);
     expect(&f, f.n, "'key': a list of type 9 is not supported");
@@ -359,7 +359,7 @@ static void test_refused_files(void **state)
     put_text(&f, "key");
     put(&f, 9, 4);
     put(&f, 10, 4);
-    put(&f, UINT64_C(1) << 61, 8); /* times 8 is 0 */
+    put(&f, UINT64_C(1) << 61, 8); /* 2^61 elements of 8 bytes: the size overflows to 0 */
     put(&f, 0, 8);
     expect(&f, f.n, "'key': cut short: a list");
     put_head(&f, 0, 1);
@@ -445,7 +445,9 @@ static void test_refused_tensors(void **state)
     expect(&f, f.n, "tensor 't': has 5 dimensions");
 }
 
-/* Every prefix of a valid file must be refused, and no changed byte may cause a crash. */
+/*
+ * Every truncated version of a valid file must be refused, and no changed byte may cause a crash.
+ */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -476,7 +478,7 @@ static void test_damaged(void **state)
 }
 
 /*
- * Files in which one text is replaced by another of equal length must be refused with the expected
+ * A file in which one text is replaced by another of equal length must be refused with the expected
  * message.
  */
 static void test_refused_models(void **state)
@@ -536,14 +538,14 @@ static void test_refused_models(void **state)
 
 enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
 
-/* Values of the file that would change what a model computes must be refused. */
+/* A file must be refused if one of its values would change what the model computes. */
 static void test_refused_values(void **state)
 {
     (void)state;
     static const struct {
         const char *key;
         uint32_t type;
-        uint64_t value; /* for T_F32 the bits of the float */
+        uint64_t value; /* if the type is T_F32, the bits of the float */
         const char *message;
     } cases[] = {
         {"split.count", T_U32, 2,
@@ -595,7 +597,7 @@ static void test_refused_values(void **state)
     }
 }
 
-/* Files in which one text or byte of the tokenizer is changed must be refused. */
+/* A file in which one text or byte of the tokenizer is changed must be refused. */
 static void test_refused_tokenizers(void **state)
 {
     (void)state;
@@ -649,8 +651,8 @@ static void test_refused_tokenizers(void **state)
 }
 
 /*
- * The tokenizer in the GGUF file must be used. If there is none, the tokenizer.json in the same
- * folder must be used.
+ * The tokenizer in the GGUF file must be used. If the file has none, tokenizer.json in its folder
+ * must be used.
  */
 static void test_where_the_tokenizer_is(void **state)
 {

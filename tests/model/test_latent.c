@@ -1,7 +1,7 @@
 /*
- * Tests of latent attention and grouped routing (model/pass/latent, model/pass/routing): the choice
- * of experts against its reference, the matrices of pairs against the products that they replace,
- * and configurations of DeepSeek models as published.
+ * Tests of latent attention and grouped routing of DeepSeek models (model/pass/latent,
+ * model/pass/routing): the choice of experts against a reference, the weight matrices of single
+ * heads against the products that they replace, and published configurations.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -52,7 +52,7 @@ static void test_routing(void **state)
             double wide[256], wide_bias[256], p[256];
             size_t expert[256];
             for (int e = 0; e < c.n_experts; e++) {
-                /* in every third case, rounded logits make ties */
+                /* In every third run, rounded logits give ties. */
                 logit[e] = run % 3 ? normal(&rng) : roundf(normal(&rng));
                 bias[e] = run % 2 ? normal(&rng) : 0;
                 wide[e] = (double)logit[e];
@@ -72,8 +72,8 @@ static void test_routing(void **state)
 }
 
 /*
- * The best expert of all must not be chosen if its group is not. A NaN logit must never give a
- * token finite factors.
+ * The best expert of all must not be chosen if its group is not. A NaN among the router logits must
+ * never give a token finite factors.
  */
 static void test_routing_by_hand(void **state)
 {
@@ -105,7 +105,7 @@ static void test_routing_by_hand(void **state)
 /* ---- weight matrices of latent attention ---- */
 
 /*
- * The sum over heads of o w_o must equal the output projection of o, and V of a token must equal
+ * The sum over heads of o w_o must equal the layer's output projection, and a token's V must equal
  * w_v x up to the factor of the latent's norm.
  */
 static void test_matrices(void **state)
@@ -169,7 +169,8 @@ static void test_matrices(void **state)
                 square += sum * sum;
                 other += (double)v[r * d + j] * (double)v[r * d + j];
             }
-            assert_true(fabs(dot - sqrt(square * other)) < 1e-5 * dot); /* parallel */
+            /* The two vectors are parallel. */
+            assert_true(fabs(dot - sqrt(square * other)) < 1e-5 * dot);
         }
         void *const all[] = {buffer, w_o, w_v, o, y, scratch, x, v, k};
         for (size_t j = 0; j < sizeof all / sizeof *all; j++)
@@ -199,7 +200,7 @@ static const char v2_lite[] =
     "\"topk_group\":1,\"topk_method\":\"greedy\",\"torch_dtype\":\"bfloat16\","
     "\"use_cache\":true,\"v_head_dim\":128,\"vocab_size\":102400}";
 
-/* config.json of deepseek-ai/DeepSeek-V3, without its quantization_config */
+/* config.json of deepseek-ai/DeepSeek-V3, without its quantization_config. */
 static const char v3[] =
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"attention_bias\":false,"
     "\"bos_token_id\":0,\"eos_token_id\":1,\"ep_size\":1,\"first_k_dense_replace\":3,"
@@ -233,14 +234,14 @@ static void test_configurations(void **state)
     assert_true(!kvd_config_routed(&c, 2) && kvd_config_routed(&c, 3));
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     /*
-     * Published files contain a layer that predicts a second token; its tensors are accepted but
+     * Published files contain a layer that predicts a second token. Its tensors are accepted but
      * not read.
      */
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
     /*
-     * The configuration of a model without the layer for a second token says so, and tensors of it
-     * must be refused.
+     * If the configuration states that there is no layer for a second token, its tensors must be
+     * refused.
      */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);

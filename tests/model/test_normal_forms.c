@@ -1,6 +1,6 @@
 /*
- * Tests of model/text/tokenizer/normalize: compares NFC, NFD, NFKC, NFKD and Lowercase of every
- * character with hashes of the results of Hugging Face tokenizers
+ * Tests of Unicode normalization (model/text/tokenizer/normalize): NFC, NFD, NFKC, NFKD and
+ * Lowercase of every character are compared with hashes of the results of Hugging Face tokenizers
  * (tests/oracle/make_normal_forms.py).
  */
 #include <setjmp.h>
@@ -30,10 +30,7 @@ static void put(kvd_buffer *text, uint32_t c)
     assert_int_equal(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err), 0);
 }
 
-/*
- * Fills *text with the normal form of the character c in a context, as make_normal_forms.py builds
- * it.
- */
+/* Normalizes the character c in a context, as make_normal_forms.py does, into *text. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -82,7 +79,7 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    assert_int_equal(seen, 33); /* 0x20000 / 0x1000 and one more */
+    assert_int_equal(seen, 33); /* 0x20000 / 0x1000 blocks and one more */
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);
     kvd_normalizer_free(n);
@@ -106,7 +103,8 @@ static void test_every_character(void **state)
 }
 
 /*
- * Sorting 100,000 combining marks in falling order of their classes must not take quadratic time.
+ * Sorting 100,000 combining marks in falling order of their combining classes must not take
+ * quadratic time.
  */
 static void test_many_marks(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of model/checkpoint/safetensors: files of the reference library are read exactly;
- * inconsistent headers are refused.
+ * Tests of safetensors files (model/checkpoint/safetensors): files of the reference library must be
+ * read exactly, and inconsistent headers must be refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 #include "model/checkpoint/safetensors.h"
 
-/* File in memory of exactly its size, so that the sanitizer detects a read beyond its end. */
+/* A file in memory of exactly its size, so that a sanitizer detects reads beyond its end. */
 typedef struct {
     unsigned char *bytes;
     size_t len;
@@ -111,7 +111,7 @@ static void test_reference_file(void **state)
 }
 
 /*
- * Unusual but valid files must be accepted: any order in the JSON header, padding after it, no
+ * Unusual but valid files must be accepted: entries in any order, padding after the JSON header, no
  * tensor at all.
  */
 static void test_accepted(void **state)
@@ -226,7 +226,6 @@ static void test_refused(void **state)
     }
 }
 
-/* Files with an invalid header length must be refused. */
 static void test_header_length(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Tests of model/checkpoint/safetensors_write: written tensors read back unchanged; invalid tensors
- * are not written.
+ * Tests of writing safetensors files (model/checkpoint/safetensors_write): written tensors must be
+ * read back unchanged, and invalid tensors must not be written.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes of data for tensor i, which differ from those of every other tensor. */
+/* Returns n bytes of data for tensor i, different from those of every other tensor. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = malloc(n ? n : 1);
@@ -46,8 +46,8 @@ static unsigned char *made_bytes(size_t i, size_t n)
 }
 
 /*
- * Written tensors must be read back unchanged: all ranks, empty tensors, dtypes that the reader
- * does not support, a name that JSON must escape.
+ * Written tensors must be read back unchanged: all ranks, empty tensors, number types that the
+ * reader does not support, and a name that JSON must escape.
  */
 static void test_round_trip(void **state)
 {
@@ -104,8 +104,8 @@ static void test_round_trip(void **state)
 }
 
 /*
- * Every tensor must begin at a multiple of its element size: the header ends at a multiple of 8,
- * and wide elements come first.
+ * Every tensor must begin at a multiple of its element size: the header's length is a multiple of
+ * 8, and wide elements come first.
  */
 static void test_alignment(void **state)
 {
@@ -195,7 +195,6 @@ static void test_refuses_data(void **state)
     (void)snprintf(want, sizeof want, "'%s': 4 bytes of tensor 'b' were not given", path);
     assert_string_equal(err.msg, want);
 
-    /* An existing file must not be overwritten. */
     assert_null(kvd_safetensors_create(path, spec, 2, NULL, &err));
     (void)snprintf(want, sizeof want, "cannot create '%s': File exists", path);
     assert_string_equal(err.msg, want);

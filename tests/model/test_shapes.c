@@ -1,7 +1,8 @@
 /*
- * Tests of model/checkpoint/shapes and random: published shapes have the published sizes; random
- * weights are those of Philox, have the moments stated in the headers, and do not depend on how
- * they are read; activations stay of the order of one through 80 layers of every family.
+ * Tests of models with published shapes and random weights (model/checkpoint/shapes and random).
+ * Sizes must be those that were published. Random weights must be those of the generator Philox,
+ * have the moments that the headers state, and not depend on how they are read. Activations must
+ * stay of the order of one through 80 layers of every family.
  */
 #include <float.h>
 #include <math.h>
@@ -22,12 +23,11 @@
 #include "model/checkpoint/weights.h"
 #include "model/pass/forward.h"
 
-/* ---- table of published shapes -------------------------------------------------------------- */
+/* ---- published model shapes ----------------------------------------------------------------- */
 
 /*
- * Numbers of elements as Transformers counts them (tests/oracle/count_shapes.py). They equal those
- * of the published models, except that a head that a file stores again as a copy of the embedding
- * (Falcon) counts once.
+ * Numbers of weights as Transformers counts them (tests/oracle/count_shapes.py). They equal those
+ * of the published models, except that Falcon's output head, a copy of the embedding, counts once.
  */
 static const struct {
     const char *name;
@@ -85,11 +85,11 @@ static void test_unknown(void **state)
     assert_non_null(strstr(err.msg, ", falcon-180b"));
 }
 
-/* ---- random elements ------------------------------------------------------------------------ */
+/* ---- random weights ------------------------------------------------------------------------- */
 
 /*
- * The generator must give the published test vectors of philox4x32 with 10 rounds, from the
- * authors' Random123.
+ * The generator must give the test vectors that the authors of Random123 published for philox4x32
+ * with 10 rounds.
  */
 static void test_philox(void **state)
 {
@@ -115,8 +115,8 @@ static void test_philox(void **state)
 }
 
 /*
- * Computes a random element by its definition in double precision: the sum of halves, scaled,
- * rounded to the nearest bf16.
+ * Computes a random weight by its definition in double precision: the scaled sum of halves, rounded
+ * to the nearest bf16.
  */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
@@ -159,8 +159,8 @@ static void test_any_piece(void **state)
 }
 
 /*
- * Mean, variance, kurtosis, and correlations with the next element, another tensor and another seed
- * must agree with those of independent elements, within a few standard deviations.
+ * Mean, variance, kurtosis, and the correlations with the next weight, another tensor and another
+ * seed, must be those of independent numbers, within a few standard deviations.
  */
 static void test_moments(void **state)
 {
@@ -188,7 +188,7 @@ static void test_moments(void **state)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /* the bound uses var(x^2) = kurtosis - 1 = 1.7, whose root is 1.31 */
+        /* The standard deviation of x^2 is 1.31: var(x^2) = kurtosis - 1 = 1.7. */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);
@@ -201,7 +201,7 @@ static void test_moments(void **state)
 
 /* ---- checkpoints with random weights ---- */
 
-/* Model shapes of every family with many narrow layers. */
+/* Shapes of every model family with many narrow layers. */
 static const kvd_shape deep[] = {
     {"llama", "", "",
      "{\"model_type\":\"llama\",\"num_hidden_layers\":80,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
@@ -251,8 +251,8 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
 }
 
 /*
- * Every part must be found and read, never in place. A part of a tensor that holds several must be
- * at the rows that kvd_place describes.
+ * Every weight matrix must be found and read, never in place. In a tensor that contains several, it
+ * must be at the rows that kvd_place describes.
  */
 static void test_parts(void **state)
 {
@@ -318,7 +318,7 @@ static void test_names(void **state)
     assert_string_equal(err.msg,
                         "no tokenizer for 'shape:llama': random weights go with token ids");
 
-    /* With a tied head, the embedding must be found under either name. */
+    /* If the output head is tied to the embedding, the tensor must be found under either name. */
     assert_int_equal(kvd_checkpoint_tensor(tied, "model.embed_tokens.weight", 500, 128, &t, &err),
                      0);
     assert_int_equal(kvd_checkpoint_tensor(tied, "lm_head.weight", 500, 128, &u, &err), 0);
@@ -328,7 +328,7 @@ static void test_names(void **state)
 }
 
 /*
- * Equal configuration text and seed must give an equal hash; another seed or any changed byte must
+ * Equal configuration text and seed must give an equal hash. Another seed or any changed byte must
  * change it.
  */
 static void test_identity(void **state)
@@ -362,7 +362,7 @@ static void test_identity(void **state)
 /* ---- size of activations in deep models ---- */
 
 typedef struct {
-    double qk, v; /* largest value over all layers */
+    double qk, v; /* largest magnitude over all layers of Q and K, and of V */
 } extremes;
 
 static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)
@@ -380,8 +380,8 @@ static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)
 }
 
 /*
- * Activations must neither grow towards the largest bf16 nor vanish: their size must be about equal
- * in all layers.
+ * Activations must neither grow towards the largest bf16 number nor vanish. Their size must be
+ * about equal in all layers.
  */
 static void test_depth(void **state)
 {

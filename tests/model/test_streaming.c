@@ -1,7 +1,7 @@
 /*
- * Tests of streaming: parts that were dropped are read again from the file with equal bits, and
- * parts that are not in a file stay in memory. The files are shapes with random weights, whose
- * elements are known.
+ * Tests of streaming weights from a file: weights whose pages were dropped from memory must be read
+ * again with equal bits, and weights that are not in a file stay in memory. The files contain
+ * random weights, whose values are known.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,8 +21,8 @@
 #include "write_shape.h"
 
 /*
- * Shapes to test: one with several parts in a tensor, one with a tied head, one with grouped heads.
- * Matrices take several pages.
+ * Model shapes: one whose tensors contain several weight matrices, one with a tied output head, one
+ * with grouped heads. Each matrix takes several memory pages.
  */
 static const kvd_shape made[] = {
     {"phi3", "", "",
@@ -78,8 +78,8 @@ static void close_both(both b)
 }
 
 /*
- * Parts must have equal bits when read from the file, from random weights, and from the file again
- * after their pages were dropped.
+ * A weight must have equal bits when it is generated, read from the file, and read again after its
+ * pages were dropped.
  */
 static void test_same_elements(void **state)
 {
@@ -125,7 +125,7 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);
-    /* The second forward pass must read again the pages that the first one dropped. */
+    /* The second run must read again the pages that the first run dropped. */
     if (!f || kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_logits(f, hidden, N, logits, &err))
@@ -150,8 +150,8 @@ static void test_same_pass(void **state)
 }
 
 /*
- * Attention hook that fails. A pass that ends at its first layer must not leave a prefetch thread
- * that reads a closed file.
+ * Attention hook that fails. If a run ends at its first layer, no prefetch thread may go on and
+ * read a closed file.
  */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
@@ -165,7 +165,7 @@ static void test_given_up(void **state)
 {
     (void)state;
     char path[256];
-    /* remove the files that the tests above wrote */
+    /* This test removes the files that the tests above wrote. */
     (void)snprintf(path, sizeof path, "%s/%s-f32", folder, made[0].name);
     const uint32_t id[4] = {1, 2, 3, 4};
     const size_t offset[2] = {0, 4};

@@ -1,6 +1,6 @@
 /*
- * Tests of model/text/tokenizer on tokenizer.json: compares ids and texts with those of Hugging
- * Face tokenizers (fixtures made by tests/oracle/make_tokenizers.py).
+ * Tests of tokenizer.json files (model/text/tokenizer): ids and texts are compared with those of
+ * Hugging Face tokenizers (files made by tests/oracle/make_tokenizers.py).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,8 +75,8 @@ static void test_fixtures(void **state)
 }
 
 /*
- * Checks that the ids of the first `cut` bytes, encoded as the start of a longer document, are the
- * first ids of the whole document. Returns their number.
+ * Encodes the first `cut` bytes of `text` as the start of a longer document. Their ids must be the
+ * first ids of the whole document. Returns the number of ids.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -104,9 +104,9 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Checks prefixes of random documents, cut at every byte. Documents are made of `parts`, and of
- * `texts` unless NULL. Returns the number of ids of the prefixes as starts, divided by their number
- * as whole documents.
+ * Runs expect_start on random documents, cut at every byte. Documents are made of `parts` and,
+ * unless it is NULL, of `texts`. Returns the number of ids of the starts, divided by the number of
+ * ids of the same bytes encoded as whole documents.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -142,8 +142,8 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
 }
 
 /*
- * The ids of a document's prefix, encoded as a start, must be the document's first ids, whatever
- * follows the prefix.
+ * The ids of a prefix that is encoded as the start of a document must be the document's first ids,
+ * whatever follows.
  */
 static void test_starts(void **state)
 {
@@ -180,8 +180,8 @@ static void test_starts(void **state)
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
         /*
-         * at most half of the ids may be withheld, because only those of the last words are
-         * uncertain
+         * At most half of the ids may be withheld, because only those of the last words are
+         * uncertain.
          */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
@@ -191,8 +191,8 @@ static void test_starts(void **state)
 }
 
 /*
- * Tests each step of a tokenizer that must wait for further text, without a later step that would
- * hide an error.
+ * Tests each processing step that must wait for further text, without a later step that would hide
+ * an error.
  */
 static void test_starts_that_wait(void **state)
 {
@@ -269,7 +269,7 @@ static char *read_start(const char *path, size_t len)
     return s;
 }
 
-/* Tests prefixes of real texts with real tokenizers, if these files are present. */
+/* Tests prefixes of real texts with real tokenizers, if the files are present. */
 static void test_shared_inputs(void **state)
 {
     (void)state;
@@ -309,7 +309,7 @@ static void test_shared_inputs(void **state)
         compared += ids.n;
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
-            /* Only ids of about the last 300 characters before the cut may be withheld. */
+            /* Only the ids of about the last 300 characters before the cut may be withheld. */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
         free(text);
@@ -375,7 +375,7 @@ static void test_long_documents(void **state)
             assert_int_equal(n, len);
             assert_memory_equal(back, s, len);
             free(back);
-            /* a quadratic loop would take an hour */
+            /* A quadratic loop would take an hour. */
             assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20);
         }
         kvd_ids_release(&ids);
@@ -384,7 +384,9 @@ static void test_long_documents(void **state)
     free(s);
 }
 
-/* With a byte-level tokenizer, random text must decode to itself, special ids included. */
+/*
+ * With a byte-level tokenizer, random text, also with special tokens in it, must decode to itself.
+ */
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -431,7 +433,7 @@ static void test_round_trip(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* If ids end inside a character, each ill-formed part must be decoded as one U+FFFD. */
+/* If ids end within a character, each ill-formed part must be decoded as one U+FFFD. */
 static void test_decode_cut_character(void **state)
 {
     (void)state;
@@ -439,7 +441,8 @@ static void test_decode_cut_character(void **state)
     kvd_tokenizer *t = kvd_tokenizer_open(DATA "gpt2.json", 0, &err);
     assert_non_null(t);
     kvd_ids ids = {0};
-    static const char s[] = "x\xf0\xa0\x80\x80"; /* too rare to be a piece of the vocabulary */
+    /* This character is too rare to be in the vocabulary. */
+    static const char s[] = "x\xf0\xa0\x80\x80";
     assert_int_equal(kvd_tokenizer_encode(t, s, strlen(s), false, &ids, &err), 0);
     assert_int_equal(ids.n, 5);
     size_t n;

@@ -1,6 +1,7 @@
 /*
- * Tests of llama2.c's tokenizer.bin. The reference is a plain loop that examines all pairs again
- * after every join, written from the description of the format; it shares no code with the library.
+ * Tests of llama2.c's tokenizer.bin. The reference is a plain loop that examines all neighbouring
+ * pieces again after every join. It was written from the description of the format and shares no
+ * code with the library.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,8 +38,8 @@ static int lookup(const vocabulary *v, const char *s, int len)
 }
 
 /*
- * Encodes a text by a simple reference algorithm and writes its ids to `out`. Returns their number,
- * or -1 if a byte has no id.
+ * Encodes a text by the reference loop and writes its ids to `out`. Returns the number of ids, or
+ * -1 if a byte has no id.
  */
 static int naive_encode(const vocabulary *v, const char *s, size_t len, int bos, int *out)
 {
@@ -126,7 +127,10 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
         assert_int_equal(ids.n, n);
         for (int i = 0; i < n; i++)
             assert_int_equal(ids.id[i], want[i]);
-        /* The ids of every prefix of the text must be the first ids of the whole text. */
+        /*
+         * The ids of every prefix, encoded as the start of a document, must be the first ids of the
+         * whole text.
+         */
         for (size_t cut = 0; cut < len; cut++) {
             ids.n = 0;
             assert_int_equal(kvd_tokenizer_encode_start(t, s, cut, bos, &ids, &err), 0);
@@ -211,7 +215,7 @@ static char *read_file(const char *folder, const char *name, size_t *len)
     return s;
 }
 
-/* Encodes and decodes pieces of real texts with real tokenizers, if they are present. */
+/* Encodes and decodes parts of real texts with real tokenizers, if the files are present. */
 static void test_shared_inputs(void **state)
 {
     (void)state;
@@ -257,7 +261,7 @@ static void test_shared_inputs(void **state)
                 size_t n;
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
-                /* encodes with BOS; decoding drops the leading space after BOS */
+                /* With BOS, decoding drops the leading space after it. */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
                     assert_memory_equal(back, bos, strlen(bos));
@@ -292,7 +296,7 @@ static void test_hostile_files(void **state)
     assert_non_null(t);
     kvd_ids ids = {0};
     assert_int_equal(kvd_tokenizer_encode(t, "", 0, true, &ids, &err), 0);
-    assert_int_equal(ids.n, 1); /* BOS alone, no leading space */
+    assert_int_equal(ids.n, 1); /* BOS alone, without the leading space */
     ids.n = 0;
     assert_int_equal(kvd_tokenizer_encode(t, "", 0, false, &ids, &err), 0);
     assert_int_equal(ids.n, 0);
@@ -308,7 +312,7 @@ static void test_hostile_files(void **state)
     for (size_t cut = 0; cut < len; cut++)
         assert_null(kvd_tokenizer_parse("x", file, cut, 4, &err));
     const struct {
-        size_t at; /* index of the byte that changes */
+        size_t at; /* index of the byte to change */
         char value;
         const char *message;
     } bad[] = {
@@ -343,8 +347,8 @@ static void test_hostile_files(void **state)
 }
 
 /*
- * A text of 512 KiB whose joins cascade must be encoded quickly, which requires that no step
- * examines all pairs.
+ * A text of 512 KiB whose joins cascade must be encoded quickly, so no join may examine all
+ * neighbours again.
  */
 static void test_long_document(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of model/text/tokenizer on untrusted files and texts: each must be refused with a message
- * within seconds, and a signal must end a computation that takes longer.
+ * Tests of tokenizers on untrusted files and texts: each must be refused with a message within
+ * seconds, and a signal must end a computation that takes longer.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -20,7 +20,7 @@
 #include "common/run.h"
 #include "tokenizer_case.h"
 
-/* Returns the JSON of a small tokenizer that contains one given field. */
+/* Returns the JSON of a small tokenizer in which one field is set. */
 static char *small(const char *field, const char *value)
 {
     json_error_t why;
@@ -181,7 +181,7 @@ static void test_refused_bytes(void **state)
         "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}";
     expect_refused(same, strlen(same), "duplicate object key");
 
-    /* deeply nested JSON, and deeply nested Sequence steps */
+    /* Deeply nested JSON, and deeply nested Sequence steps. */
     const size_t deep = 100000;
     char *text = malloc(60 * deep);
     assert_non_null(text);
@@ -199,7 +199,7 @@ static void test_refused_bytes(void **state)
     expect_refused(text, (size_t)(p - text), "decoder: nested deeper than 32");
     free(text);
 
-    /* every truncated file must be refused */
+    /* Every truncated file must be refused. */
     json_t *j = load_json(DATA "llama3.json");
     char *whole = json_dumps(j, JSON_COMPACT);
     json_decref(j);
@@ -213,7 +213,7 @@ static void test_refused_bytes(void **state)
     assert_string_equal(err.msg, "cannot open '/nonexistent': No such file or directory");
 }
 
-/* Gaps between ids must not cost memory. */
+/* Large gaps between ids must not cost memory. */
 static void test_sparse_ids(void **state)
 {
     (void)state;
@@ -282,7 +282,7 @@ static void test_bad_texts(void **state)
     }
     kvd_tokenizer_free(t);
 
-    /* a pattern that takes exponential time must end at the limit of steps */
+    /* A pattern that takes exponential time must end at the limit of steps. */
     json_error_t why;
     json_t *patch =
         json_loads("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a|a)+$\"},"
@@ -295,8 +295,8 @@ static void test_bad_texts(void **state)
     kvd_tokenizer_free(t);
 
     /*
-     * normalizers that cannot normalize a character; U+378 is unassigned in every version of
-     * Unicode so far
+     * Normalizers must refuse a character that they do not know; U+378 is unassigned in every
+     * Unicode version so far.
      */
     static const char *const certain[][3] = {
         {"{\"normalizer\":{\"type\":\"Lowercase\"}}", "ab\xcd\xb8",
@@ -306,7 +306,7 @@ static void test_bad_texts(void **state)
     };
     for (size_t i = 0; i < 2; i++) {
         patch = json_loads(certain[i][0], 0, &why);
-        /* added tokens are normalized too; this test keeps one plain token */
+        /* Added tokens are normalized too; this test keeps one plain token. */
         json_object_set_new(patch, "added_tokens", json_array());
         t = variant("unknown", patch);
         json_decref(patch);
@@ -314,7 +314,7 @@ static void test_bad_texts(void **state)
         kvd_tokenizer_free(t);
     }
 
-    /* a text with an unknown character; the tokenizer's unk_token is not in its vocabulary */
+    /* The text has an unknown character, and the tokenizer's unk_token is not in its vocabulary. */
     static const char text[] =
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"?\"}}";
     t = must_parse("x", text, strlen(text));
@@ -322,7 +322,7 @@ static void test_bad_texts(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* Returns a tokenizer that cuts text at the matches of a pattern. */
+/* Returns a tokenizer that splits text at the matches of the pattern `regex`. */
 static kvd_tokenizer *splits_at(const char *base, const char *regex)
 {
     char text[400];
@@ -423,7 +423,7 @@ static timer_t stop_after(long ms)
 
 /*
  * SIGTERM must end a tokenization that takes seconds: with a slow pattern, with a word that is
- * joined in parts, and with a word that has no boundary.
+ * joined in parts, and with a text that has no word boundary.
  */
 static void test_interrupted(void **state)
 {
@@ -449,7 +449,7 @@ static void test_interrupted(void **state)
         const timer_t timer = stop_after(200);
         assert_int_equal(kvd_tokenizer_encode(t, s, len, true, &ids, &err), -1);
         assert_non_null(strstr(err.msg, "': interrupted"));
-        if (kvd_clock_s() - start > 5) /* 1 s, plus time taken by other processes */
+        if (kvd_clock_s() - start > 5) /* one second, plus time taken by other processes */
             fail_msg("%.1f s", kvd_clock_s() - start);
         assert_int_equal(timer_delete(timer), 0);
         kvd_run_release(&run);

@@ -1,5 +1,6 @@
 /*
- * Expected results of a balanced projection, computed by tests/oracle/balanced.py with NumPy 2.4.6.
+ * Expected results of a balanced projection of Q and K, computed by tests/oracle/balanced.py with
+ * NumPy 2.4.6.
  */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {

@@ -1,6 +1,6 @@
 /*
- * Tests of the legend below a figure's panels. With any number of names, short or long, every name
- * must be in the figure and within the page (plots/common.gp, report.h).
+ * Tests of the legend below a figure's panels (plots/common.gp, report.h). With any number of
+ * names, short or long, every name must be in the figure and within the page.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,10 @@
 
 static kvd_err err;
 
-/* Fills a table in the columns of accuracy.gp with two points for each of n series names. */
+/*
+ * Fills a table, in the columns that accuracy.gp reads, with two lines for each of n names of
+ * series.
+ */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -37,7 +40,7 @@ static void fill(kvd_table *t, int n, const char *tail)
 }
 
 /*
- * Checks that the legend's text number `number` is within the page. Its position is that of the
+ * Checks that text number `number` of the legend is within the page. Its position is in the
  * preceding "translate(x,y)", its width about 6 units per letter.
  */
 static void assert_inside(const char *svg, int number, const char *tail, int width, int height)
@@ -108,7 +111,7 @@ static void heights(void **state)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     420 + 6 * 20); /* one column of names always fits */
+                     420 + 6 * 20); /* a legend of one column always fits */
     kvd_table_release(&t);
 }
 

@@ -1,6 +1,7 @@
 /*
- * Tests of report/jct_measures on rows of jobs with known times: shares of parts in the completion
- * time, parts beyond those of method none, and changes between methods.
+ * Tests of the report's numbers on job completion times (report/jct_measures), on lines with known
+ * times: fractions of the time in each phase, time beyond that of the uncompressed cache, and
+ * changes between methods.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -59,8 +60,8 @@ static void add(kvd_rows *r, const char *name, int gpus, int input, double jct, 
 }
 
 /*
- * Adds the row of a job whose prompt several GPUs computed: as `add` does, with the way in which
- * the GPUs divide it and the time of communication between them.
+ * Adds the line of a job whose prompt several GPUs computed: as `add`, with how the GPUs divide the
+ * prompt, and the time of communication between them.
  */
 static void add_shared(kvd_rows *r, const char *method, const char *name, int gpus, int input,
                        const char *parallel, double comm)
@@ -95,7 +96,7 @@ static void test_measures(void **unused)
     add(rows, "none", 1, 1000, 10, 0, 0.5);
     add(rows, "strawman", 1, 1000, 20, 2, 3);
     add(rows, "strawman", 1, 64, 4, 1, 1);
-    /* times on a CPU are not compared with the papers' times */
+    /* Times on a CPU must not be compared with the papers' times. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
     char name[] = "a";
     kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};
@@ -131,13 +132,13 @@ static void test_shared_prompts(void **unused)
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
     add_shared(rows, "none", "none", 4, 1000, "tensor",
-               8); /* "tensor": sums of partial results, not exchanges of heads */
+               8); /* with "tensor", the GPUs send sums of partial results, not heads */
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);
     add_shared(rows, "zack,p=0.7", "zack", 2, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
-    /* no row of method none has these sizes, so it gives no value */
+    /* The uncompressed cache has no line with these sizes, so there is no value. */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";
     kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};

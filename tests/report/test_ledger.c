@@ -113,11 +113,12 @@ static void test_measures(void **state)
     static const struct {
         const char *name;
         double value;
-    } want[] = {{"cv:k", 35.35533905932738}, /* 100 * 2 sqrt(2) / 8 */
+        /* Coefficient of variation in %: 100 * 2 sqrt(2) / 8. */
+    } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                {"below-one:k", 25}, /* one value of each head: 0.5 */
+                {"below-one:k", 25}, /* in each head, one value of four is below 1 */
                 /*
-                 * Normalised by sqrt(4 rows) = 2, the values 1 and 0.5 of each head are below 1; 2
+                 * Divided by sqrt(4 rows) = 2, the values 1 and 0.5 of each head are below 1, and 2
                  * / 2 is not.
                  */
                 {"below-one-normalised:k", 50}};
@@ -132,7 +133,8 @@ static void test_measures(void **state)
     assert_int_equal(kvd_measure(&r, "cv:qk", &v, &err), 0);
     assert_int_equal(v.n, 0);
     /*
-     * Energies (squared singular values): 36, 4, 1, 0.25 of 41.25, and 100, 4, 1, 0.25 of 105.25.
+     * Energies (squared singular values) of the two heads: 36, 4, 1, 0.25 of 41.25, and 100, 4, 1,
+     * 0.25 of 105.25.
      */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
@@ -169,7 +171,7 @@ static void test_verdicts(void **state)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("table.csv", "model,x_percent,y_percent\n", "m,30,36\nn,N/A,41\n");
-    /* cv:k is 35.36 %, which both claims are compared with */
+    /* The measured value of cv:k, the coefficient of variation, is 35.36 % in all these claims. */
     expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r,
                    KVD_NOT_REPRODUCED);
@@ -184,12 +186,13 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,table.csv,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r,
                    KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,,,35,36,%,cv:k,between,35:36,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
-    /* A claim without a test is never reproduced. */
+    /* A claim without a rule for its number is never reproduced. */
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
     expect_verdict("i,s,c,,,35,,%,cv:k,,,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     /*
-     * If the paper prints no number, the null range decides: 13 % is not below the range of a flat
-     * spectrum, which is 0 to 50 % for so few rows.
+     * If the paper prints no number, the result is compared with the null range, that of a case
+     * without the effect. 13 % is not below the range of equal singular values, which is 0 to 50 %
+     * for so few rows.
      */
     expect_verdict("i,s,c,,,,,%,trailing-share:k,below-null,,,,,,flat,w,r,n,\n", &r,
                    KVD_CANNOT_TELL);
@@ -197,7 +200,7 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,36:37 words,w,r,n,\n", &r, KVD_DOES_NOT_HOLD);
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,35:36 words,w,r,n,\n", &r, KVD_CANNOT_TELL);
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,words,w,r,n,\n", &r, KVD_CANNOT_TELL);
-    /* A claim without a measure has a reason why it cannot be measured. */
+    /* A claim that names no measure must give the reason why it cannot be measured. */
     expect_verdict("i,s,c,,,,,%,,,,,,,,,w,r,n,too large\n", &r, KVD_NOT_MEASURED);
     expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &nothing,
                    KVD_NOT_MEASURED);
@@ -205,7 +208,7 @@ static void test_verdicts(void **state)
                    KVD_NOT_MEASURED);
 }
 
-/* Every value of a measure must pass the test; their mean does not count. */
+/* Every value of a measure must pass the rule; it is not enough that their mean does. */
 static void test_all_values_count(void **state)
 {
     (void)state;
@@ -228,8 +231,8 @@ static void test_similarity(void **state)
 {
     (void)state;
     /*
-     * a and b are texts, `random` is random token ids. Rows of the matrices are bases, columns are
-     * data.
+     * a and b are texts, `random` is random token ids. In these matrices, rows are rotations and
+     * columns are data.
      */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
@@ -261,10 +264,11 @@ static void test_similarity(void **state)
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
                 {"energy-ratio:qk", 2, 90,
-                 90}, /* basis of a, data of b: 0.72 / 0.8; basis of b, data of a: 0.81 / 0.9 */
+                 /* Rotation of a, data of b: 0.72 / 0.8; rotation of b, data of a: 0.81 / 0.9. */
+                 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9,
-                 100 * 0.7 / 0.8}, /* a random basis, data of texts only */
+                 100 * 0.7 / 0.8}, /* the random rotation, with data of the texts only */
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         kvd_measured v;
@@ -288,8 +292,8 @@ static void test_tokens(void **state)
 {
     (void)state;
     /*
-     * One reference and one text at three token counts, whose delta / epsilon falls: 1.2, 0.6, 0.3.
-     * For a second reference, the values are twice as large.
+     * delta / epsilon of a text at three token counts, against a reference: 1.2, 0.6, 0.3. Against
+     * a second reference, the values are twice as large.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -350,8 +354,8 @@ static void test_tokens(void **state)
 }
 
 /*
- * Makes the spectrum of a calibration whose rows were pruned by the share `prune`, with k
- * centroids, and the seconds of K-means.
+ * Makes the spectrum of a calibration that dropped the fraction `prune` of its rows and then took k
+ * centroids. `seconds` is the time of K-means.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -407,18 +411,18 @@ static void test_fewer_rows(void **state)
         const char *name;
         size_t n;
         double value;
-    } want[] = {
-        {"prune-rise:all", 1, 18.0 / 12},
-        {"prune-rise-weighted:all", 1, 12.0 / 11},
-        {"prune-rise-rows:all", 0, 0},
-        {"prune-time:all", 1, 3.0 / 9},
-        {"centroids-fall:all", 1, 15.0 / 30},
-        {"centroids-fall-weighted:all", 0, 0},
-        {"centroids-time:all", 1, 6.0 / 2},
-        {"prune-spectrum-rows:k", 1, 25 /* divided by the square root of the number of rows */},
-        {"prune-spectrum:k", 0, 0},
-        {"prune-spectrum:qk", 0, 0},
-        {"cv:k", 1, 35.35533905932738}};
+    } want[] = {{"prune-rise:all", 1, 18.0 / 12},
+                {"prune-rise-weighted:all", 1, 12.0 / 11},
+                {"prune-rise-rows:all", 0, 0},
+                {"prune-time:all", 1, 3.0 / 9},
+                {"centroids-fall:all", 1, 15.0 / 30},
+                {"centroids-fall-weighted:all", 0, 0},
+                {"centroids-time:all", 1, 6.0 / 2},
+                /* "-rows" divides the singular values by the square root of the number of rows. */
+                {"prune-spectrum-rows:k", 1, 25},
+                {"prune-spectrum:k", 0, 0},
+                {"prune-spectrum:qk", 0, 0},
+                {"cv:k", 1, 35.35533905932738}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         kvd_measured v;
         if (kvd_measure(&r, want[i].name, &v, &err))
@@ -433,8 +437,8 @@ static void test_fewer_rows(void **state)
 }
 
 /*
- * Tests the measure that compares h2o with sparsity at th = tl: the KL divergence of h2o at the
- * cache size of sparsity, interpolated between two budgets.
+ * Tests the measure that compares the methods h2o and sparsity (with equal thresholds th = tl): the
+ * KL divergence of h2o at the cache size of sparsity, interpolated between two budgets of h2o.
  */
 static void test_pruning(void **state)
 {
@@ -476,7 +480,7 @@ static void test_pruning(void **state)
     kvd_measured v;
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
-    /* a row of sparsity with th > tl, and one with a larger cache than any of h2o, do not count */
+    /* Settings of sparsity with th > tl, or with a larger cache than any of h2o, do not count. */
     assert_int_equal(v.n, 1);
     assert_true(fabs(v.value[0].value - 0.03 / 0.02) < 1e-12);
     assert_true(fabs(v.value[0].lo - sqrt(0.08 * 0.008) / 0.025) < 1e-12);
@@ -531,8 +535,8 @@ static void test_hostile_ledgers(void **state)
 }
 
 /*
- * Tests the ledger in data/paper: every measure, rule and table that it names must exist, and
- * without results every verdict must be "not measured".
+ * Tests the ledger in data/paper. Every measure, rule and table that it names must exist. Without
+ * results every verdict must be "not measured".
  */
 static void test_shipped_ledger(void **state)
 {
@@ -565,7 +569,7 @@ static void test_shipped_ledger(void **state)
         if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
-    /* Every figure and table of the papers must have a claim or a reason for none. */
+    /* Every figure and table of the papers must have a claim or a reason for having none. */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
     assert_int_equal(l.figures.unmeasured + l.figures.cannot + l.figures.nothing, 104);
@@ -573,8 +577,8 @@ static void test_shipped_ledger(void **state)
 }
 
 /*
- * Tests the share of loads at which a curve passes. The curve is linear between loads, and never
- * passes where the queue of requests grows.
+ * Tests the fraction of loads (relative request rates) at which a limit holds. The measured value
+ * is linear between loads. The limit never holds at loads where the queue of requests grows.
  */
 static void test_share_of_loads(void **state)
 {
@@ -608,7 +612,7 @@ static void test_share_of_loads(void **state)
     rule.limit = "0";
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_REPRODUCED);
-    v[3].grows = true; /* a load at which the queue grows never passes */
+    v[3].grows = true; /* the queue grows at this load, so the limit does not hold there */
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_REPRODUCED);
     assert_int_equal(kvd_verdict_judge(&rule, &none, &none, &verdict, &err), 0);

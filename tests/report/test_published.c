@@ -1,6 +1,6 @@
 /*
- * Tests of report/published, which checks the papers' tables for consistency, on tables with known
- * answers and on those of data/paper.
+ * Tests of consistency checks on the papers' tables (report/published), on tables with known
+ * answers and on those in data/paper.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -50,8 +50,8 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b. Two epsilons 0.0010
- * apart, each known to 0.00005, need deltas that add up to about 0.0009 at least.
+ * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b. Two epsilons that
+ * differ by 0.0010, each known to 0.00005, need deltas whose sum is at least about 0.0009.
  */
 static void test_triangle(void **unused)
 {
@@ -60,7 +60,8 @@ static void test_triangle(void **unused)
         const char *rows;
         size_t violated;
     } want[] = {{"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,6.0e-4\n", 0},
-                {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,5.0e-4\n", 0}, /* within rounding */
+                /* The inequality holds within rounding. */
+                {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,5.0e-4\n", 0},
                 {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
         kvd_published_table t = table(want[i].rows);
@@ -76,8 +77,8 @@ static void test_triangle(void **unused)
 }
 
 /*
- * Tests whether one epsilon_ref explains all deltas of a model. 0.0505 explains the deltas 5e-4,
- * 3e-4 and 1e-4 of model m; no number explains those of model n, which are in another order.
+ * Tests whether one epsilon_ref can explain all deltas of a model. 0.0505 explains the deltas 5e-4,
+ * 3e-4 and 1e-4 of model m. No number explains those of model n, which are in another order.
  */
 static void test_one_epsilon(void **unused)
 {
@@ -92,8 +93,8 @@ static void test_one_epsilon(void **unused)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * By chance one of six orders fits, for each of two models: 1/3 expected, and 1 - (5/6)^2 for
-     * at least one.
+     * For each of two models, one of six orders fits by chance. Expected are 1/3 models that fit;
+     * the probability that at least one fits is 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -117,7 +118,8 @@ static void test_twins(void **unused)
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
-    assert_int_equal(twin[0].equal, 3);  /* 0.80 and 0.8 are not equal in digits */
+    /* 0.80 and 0.8 have different digits, so they are not equal. */
+    assert_int_equal(twin[0].equal, 3);
     free(twin);
     assert_int_equal(kvd_published_doubles(folder, &same, &n, &err), 0);
     assert_int_equal(n, 1);
@@ -149,7 +151,7 @@ static void test_papers(void **unused)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /* One of the two texts of every violating pair is PG-19. */
+                    /* In every pair of texts that violates the inequality, one text is PG-19. */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

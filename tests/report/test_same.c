@@ -1,6 +1,6 @@
 /*
- * Tests of report/same: rows of results that differ in one condition must not be compared, and one
- * label must not name two texts with different contents.
+ * Tests of which results may be compared (report/same): results that differ in a condition must not
+ * be compared, and one label must not name two texts with different contents.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "report/measures/measures.h"
 #include "report/rows.h"
 
-/* ---- rows of results that differ in one condition -------------------------------------------- */
+/* ---- results that differ in one condition ---------------------------------------------------- */
 
 static const kvd_column accuracy[] = {
     {"label", KVD_COL_TEXT, "1", "l"},        {"calibration", KVD_COL_TEXT, "1", "c"},
@@ -53,8 +53,8 @@ static kvd_rows *table(const kvd_column *columns, int n)
 }
 
 /*
- * Adds a row in which every column has the same value as in other rows, except column number `odd`.
- * If `odd` is -1, all columns have it.
+ * Adds a line in which every column has the same value as in other lines, except column number
+ * `odd`. If `odd` is -1, all columns have it.
  */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
@@ -151,7 +151,7 @@ static void test_absent_columns(void **unused)
     kvd_rows_free(c);
 }
 
-/* In files without the column `admission`, all rows count as of admission "whole". */
+/* Lines without the column `admission` count as lines with admission "whole". */
 static void test_absent_admission(void **unused)
 {
     (void)unused;
@@ -176,8 +176,8 @@ static void test_absent_admission(void **unused)
 }
 
 /*
- * The engine's description names the kernels of a method. Two rows that differ in nothing else of
- * the description must count as of one engine.
+ * The description of the engine names a method's kernels. Two descriptions that differ only in
+ * these kernels must count as one engine.
  */
 static void test_engines(void **unused)
 {
@@ -229,8 +229,8 @@ static void test_degradation(void **unused)
 }
 
 /*
- * A row in which only V is cut is compared with one in which only Q-K is cut if both cut the same
- * share (ZDC Fig. 25).
+ * A line in which only V is cut must be compared with one in which only Q and K are cut if both
+ * remove the same fraction of dimensions (ZDC Fig. 25).
  */
 static void test_pairs_at_equal_p(void **unused)
 {
@@ -268,7 +268,7 @@ static void test_pairs_at_equal_p(void **unused)
     }
 }
 
-/* ---- labels that name two contents ----------------------------------------------------------- */
+/* ---- labels that name two texts -------------------------------------------------------------- */
 
 static kvd_result spectrum(const char *path, const char *label, const char *hash, size_t tokens)
 {
@@ -306,7 +306,9 @@ static void test_texts(void **unused)
         free(item[0].path);
         free(item[1].path);
     }
-    /* Accuracy and similarity files, like spectra, name the texts that they were made from. */
+    /*
+     * Accuracy and similarity files, like spectrum files, name the texts that they were made from.
+     */
     char essay[] = "essay", novel[] = "novel", nine[] = "xxh3:9", other_hash[] = "xxh3:33";
     char *label[2] = {essay, novel}, *hash[2] = {nine, other_hash};
     char name[] = "novel", content[] = "xxh3:44", a[] = "a.h5", b[] = "b.h5";

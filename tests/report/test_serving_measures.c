@@ -1,6 +1,6 @@
 /*
- * Tests of report/serving_measures on rows with known numbers: ratios of request rates, and changes
- * of latencies.
+ * Tests of the report's numbers on serving (report/serving_measures), on lines with known numbers:
+ * ratios of request rates, and changes of latencies.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -69,8 +69,9 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Checks the measures of zack over none on rows at request rates up to 2.4. `own` is the highest
- * rate that none sustains; the arrays are the expected values by load.
+ * Checks the comparison of zack with the uncompressed cache on lines at request rates up to 2.4.
+ * `own` is the highest rate that the uncompressed cache sustains. The arrays are the expected
+ * values by load, the request rate divided by `own`.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -104,19 +105,19 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * There must be one value per load up to the highest request rate of none. zack reaches the latency
- * of none at its first point, 0.010 s, at rate 2, that at its second, 0.012 s, at rate 2.4, and
- * never reaches 0.020 s.
+ * There must be one value per load up to the highest rate of the uncompressed cache. zack reaches
+ * that cache's first latency, 0.010 s, at rate 2, its second, 0.012 s, at rate 2.4, and never
+ * reaches 0.020 s.
  */
 static void test_loads(void **unused)
 {
     (void)unused;
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* A highest rate within 0.5 % of a measured point must change nothing but the loads. */
+    /* If the highest rate is within 0.5 % of a measured rate, only the loads must change. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* The value at a highest rate between two measured points is interpolated. */
+    /* If the highest rate is between two measured rates, the value there must be interpolated. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
@@ -139,8 +140,8 @@ static void test_costs_of_a_cpu(void **unused)
 }
 
 /*
- * If either method serves requests at less than 90 % of its highest arrival rate, the ratio must be
- * marked as one of a growing queue.
+ * If either method serves less than 90 % of its highest arrival rate, the ratio must be marked as
+ * one of a growing queue.
  */
 static void test_queue(void **unused)
 {
@@ -166,8 +167,8 @@ static void test_queue(void **unused)
 }
 
 /*
- * Tests how a measure selects rows of a method: by values of its keys, and by keys that it must not
- * have.
+ * Tests how a measure selects a method's lines: by values of the method's parameters, and by
+ * parameters that it must not have.
  */
 static void test_keys(void **unused)
 {
@@ -193,9 +194,9 @@ static void test_keys(void **unused)
 }
 
 /*
- * Tests the measure of throughput when memory is short: it takes rows whose queue grows and in
- * which B runs at most half of max_batch at once, with equal memory and admission. Rows without an
- * admission count as "whole".
+ * Tests the measure of throughput when memory is short. It takes lines whose queue grows and in
+ * which method B runs at most half of max_batch at once, with equal memory and admission. Lines
+ * without an admission count as "whole".
  */
 static void test_short_memory(void **unused)
 {

@@ -1,6 +1,7 @@
 /*
- * Tests of the bytes saved at a given share of the accuracy, read from evaluated points: along one
- * key, on a grid of settings, and never across rows that were scored on different tokens.
+ * Tests of the bytes saved at a given fraction of the accuracy, which the report reads from
+ * evaluated settings of a method: along one parameter, on a grid of settings, and never across
+ * settings that were evaluated on different tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -38,7 +39,11 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    double rate, saving, share; /* the interval of the share is 0.02 wide on either side */
+    /*
+     * Removed fraction, saved bytes and remaining accuracy, whose interval is 0.02 wide on either
+     * side.
+     */
+    double rate, saving, share;
     int prompt, predictions;
 } point;
 
@@ -71,7 +76,10 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
     return r;
 }
 
-/* Reads the bytes saved at 99 % of the accuracy from n points of one file. */
+/*
+ * Computes the bytes saved at 99 % of the accuracy from n settings in one file. The settings vary
+ * in the parameter `key`.
+ */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
     kvd_err err = {""};
@@ -98,7 +106,7 @@ static void line(void **state)
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
     assert_true(fabs(x.saving - 0.4) < 1e-9 &&
-                fabs(x.value - 0.3) < 1e-9); /* the last point before the first miss */
+                fabs(x.value - 0.3) < 1e-9); /* the last setting before the first miss */
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
 
@@ -111,19 +119,22 @@ static void grid(void **state)
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
                                 {"m.a=2,m.b=2,m.c=5", 0.4, 0.7, 0.98, 0, 0},
                                 {"m.a=3,m.b=2,m.c=5", 0.5, 0.9, 0.5, 0, 0}};
-    /* The settings differ in one key, but some have equal rates, so they count as a grid. */
+    /* The settings differ in one parameter, but some have equal rates, so they count as a grid. */
     static const point same[] = {{"m.heads=1", 0.5, 0.5, 1.00, 0, 0},
                                  {"m.heads=4", 0.5, 0.55, 0.9, 0, 0},
                                  {"m.heads=1", 0.6, 0.6, 1.00, 0, 0}};
     kvd_target_result x = read_off("p", two, 5);
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
-    assert_true(fabs(x.saving_hi - 0.9) < 1e-9); /* the interval at 0.7 reaches the share */
+    /* The interval of the setting that saves 0.7 reaches 99 %. */
+    assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);
     assert_true(x.grid && fabs(x.saving - 0.6) < 1e-9);
 }
 
-/* Points of two files that were scored on different tokens must not be joined to one series. */
+/*
+ * Settings in two files that were evaluated on different tokens must not be joined to one series.
+ */
 static void scored_apart(void **state)
 {
     (void)state;

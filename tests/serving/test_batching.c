@@ -1,7 +1,7 @@
 /*
- * Tests of serving/batching. Whatever the arrivals, every token is processed once and in order,
- * limits on memory and batch are never exceeded, and no request overtakes another. Both ways to
- * fill an iteration are compared with cases worked out by hand.
+ * Tests of how requests are put into batches (serving/batching). For any arrivals, every token must
+ * be processed once and in order, limits on memory and batch size must hold, and no request may
+ * overtake another. Both ways to fill an iteration are compared with cases worked out by hand.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,16 +29,17 @@ static size_t pages_of(const kvd_request *q)
 typedef struct {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* tokens of each request that were processed; tokens that it emitted */
+    /* Tokens of each request that were processed, and tokens that it emitted. */
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before it starts, -2 after its end */
     /*
-     * Number of tokens that a request had emitted when it was preempted. They are part of its
-     * prompt when it enters again.
+     * Number of tokens that each request had emitted when it was preempted. When it enters again,
+     * they are part of its prompt.
      */
     uint32_t again[64];
     /*
-     * tokens that went through the model; processed tokens that preemption discarded; preemptions
+     * Number of tokens that the model processed, of these tokens that preemption discarded, and of
+     * preemptions.
      */
     size_t processed, lost, preempted;
 } watcher;
@@ -48,7 +49,7 @@ static uint32_t prompt_of(const watcher *w, size_t i)
     return w->requests->request[i].input + w->again[i];
 }
 
-/* Returns the pages that request i holds with `tokens` tokens in the cache. */
+/* Returns the cache pages that request i holds if `tokens` tokens of it are in the cache. */
 static size_t pages_with(const watcher *w, size_t i, size_t tokens)
 {
     const size_t prompt = prompt_of(w, i), most = tokens > prompt ? tokens : prompt;
@@ -57,7 +58,7 @@ static size_t pages_with(const watcher *w, size_t i, size_t tokens)
 }
 
 /*
- * Returns the first of the arrived requests that waits to enter the batch, or `arrived` if none
+ * Returns the first of the `arrived` requests that waits to enter the batch, or `arrived` if none
  * waits.
  */
 static size_t first_waiting(const watcher *w, size_t arrived)
@@ -69,8 +70,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
 }
 
 /*
- * Checks every preempted request: it must be the last arrival among the running ones, and the pages
- * must have been too few for the next steps of all running requests.
+ * Checks every preempted request. It must have arrived last among the running ones, and the free
+ * cache pages must have been too few for the next steps of all running requests.
  */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
@@ -100,11 +101,11 @@ static void check_slice(watcher *w, const kvd_slice *s, bool step)
 {
     const kvd_request *q = &w->requests->request[s->request];
     if (w->slot[s->request] == -1) {
-        /* requests must enter in the order of their arrival */
+        /* Requests must enter in the order of their arrival. */
         assert_int_equal(s->request, first_waiting(w, w->requests->n));
         w->slot[s->request] = (int)s->slot;
     }
-    /* a request keeps its slot of the batch until its last token or its preemption */
+    /* A request must keep its slot until its last token or its preemption. */
     assert_int_equal(w->slot[s->request], s->slot);
     assert_true(s->slot < w->limits.max_batch);
     assert_int_equal(s->before, w->done[s->request]);
@@ -168,7 +169,7 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* the batcher counts the tokens of an iteration until it has ended */
+    /* The batcher counts the tokens of an iteration until the iteration ends. */
     assert_true(load.tokens >= tokens);
 }
 
@@ -194,7 +195,7 @@ static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iterat
         assert_true(it->n_tokens + prompt_of(w, i) > w->limits.max_tokens);
 }
 
-/* Serves random requests, checks every iteration, and returns the number of preemptions. */
+/* Serves random requests and checks every iteration. Returns the number of preemptions. */
 static size_t run_random(uint64_t seed, kvd_admission admission)
 {
     kvd_rng rng;
@@ -232,7 +233,7 @@ static size_t run_random(uint64_t seed, kvd_admission admission)
             if (it.slice[i].last)
                 w.slot[it.slice[i].request] = -2;
         if (!it.n_slices) {
-            /* the batcher may be idle only if no request waits */
+            /* The batcher may be idle only if no request waits. */
             assert_int_equal(first_waiting(&w, arrived), arrived);
             if (arrived == r.n)
                 break;
@@ -267,8 +268,8 @@ static void test_properties(void **state)
 /* ---- schedules of iterations worked out by hand ---- */
 
 /*
- * Returns the next iteration as text, "S0:10+1 P2:0+7!": steps (S) and prompts (P) as
- * request:before+n, `before` being tokens in the cache and n new ones. '.' means that a token is
+ * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S are decode steps, P prompts, each
+ * as request:before+n: `before` tokens are in the cache and n are new. '.' means that a token is
  * emitted, '!' that it is the request's last one.
  */
 static const char *told(kvd_batcher *b)
@@ -298,8 +299,9 @@ static void test_whole_prompts(void **state)
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
-    assert_string_equal(told(b), "P2:0+30."); /* a third prompt would make 530 tokens */
-    /* a prompt longer than the limit of an iteration runs alone */
+    /* A third prompt would make 530 tokens, above the limit. */
+    assert_string_equal(told(b), "P2:0+30.");
+    /* A prompt longer than the limit of an iteration must run alone. */
     assert_string_equal(told(b), "P3:0+500.");
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!"); /* the batch is full */
     assert_string_equal(told(b), "P4:0+5.");
@@ -329,8 +331,8 @@ static void test_memory(void **state)
 {
     (void)state;
     /*
-     * The cache has 3 pages of 64 tokens. A request of 64 tokens takes one page, one of 65 tokens
-     * two.
+     * The cache has 3 pages of 64 tokens. A request of up to 64 tokens takes one page, one of 65
+     * tokens takes two.
      */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
@@ -365,21 +367,21 @@ static void test_preemption(void **state)
     assert_int_equal(kvd_batcher_ask(b).pages_used, 2);
     assert_int_equal(kvd_batcher_arrive(b, 2, &err), 0);
     assert_string_equal(told(b), "P2:0+10.");
-    /* request 1 needs a second page and preempts request 2, the last arrival */
+    /* Request 1 needs a second cache page and preempts request 2, the last arrival. */
     assert_string_equal(told(b), "S0:63+1. S1:64+1.");
     const kvd_preempted *p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 2 && p->tokens == 10);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
     /*
-     * request 0 needs a second page and preempts request 1, now the last arrival among the running
-     * ones
+     * Request 0 needs a second cache page and preempts request 1, now the last arrival among the
+     * running ones.
      */
     assert_string_equal(told(b), "S0:64+1.");
     p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
     assert_true(p->request == 1 && p->tokens == 65);
-    assert_string_equal(told(b), "S0:65+1."); /* request 1 needs two pages; one is free */
+    assert_string_equal(told(b), "S0:65+1."); /* request 1 needs two cache pages, one is free */
     for (uint32_t before = 66; before < 128; before++)
         (void)kvd_batcher_next(b);
     assert_string_equal(told(b), "S0:128+1.");

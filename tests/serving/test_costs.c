@@ -1,7 +1,7 @@
 /*
- * Tests of serving/costs, the table of iteration times from kvdim-jct: it must equal the
- * measurements at their points, be linear between them, report lookups outside the measured range,
- * and refuse invalid files.
+ * Tests of the table of iteration times that kvdim-jct measures (serving/costs). It must equal the
+ * measurements at measured sizes, be linear between them, report lookups outside the measured
+ * range, and refuse invalid files.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -42,8 +42,8 @@ static int teardown(void **state)
 }
 
 /*
- * Artificial times of iterations in seconds. A prompt takes 1 ms for the weights, 10 us per token
- * and 1 ns per query-key pair. A step takes 1 ms, 20 us per request and 5 ns per token in the
+ * Made-up times of iterations in seconds. A prompt takes 1 ms for the weights, 10 us per token and
+ * 1 ns per query-key pair. A decode step takes 1 ms, 20 us per request and 5 ns per token in the
  * cache.
  */
 static double attention_cost(double n, double before)
@@ -69,7 +69,7 @@ static void add_grid(jct_fixture *x, double factor)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             const double s = factor * step_cost((double)batches[i], contexts[k]);
-            /* the file has the points in no order; the reader must sort them */
+            /* The file's rows are in no order; the reader must sort them. */
             assert_int_equal(jct_fixture_piece(x, pieces[(i + 1) % 3], befores[k],
                                                factor * prompt_cost((double)pieces[(i + 1) % 3],
                                                                     (double)befores[k]),
@@ -121,7 +121,7 @@ static void test_tables(void **state)
     assert_non_null(c);
     assert_non_null(z);
     near(kvd_costs_bytes_per_token(c), 1000);
-    /* bytes per token of the job with most of them, among the method's jobs */
+    /* Expected: the bytes per token of the one of the method's jobs that has most. */
     near(kvd_costs_bytes_per_token(z), 250);
     near(kvd_costs_weight_bytes(c), 16e9);
     near(kvd_costs_cache_bytes(c), 64e6);
@@ -130,7 +130,7 @@ static void test_tables(void **state)
 
     int beyond = 1;
     /*
-     * All costs except the term in query-key pairs are bilinear along the axes of the grid, so
+     * All times except those of query-key pairs are bilinear in the axes of the table, so
      * interpolation must reproduce them exactly.
      */
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
@@ -156,8 +156,8 @@ static void test_tables(void **state)
     near(cost_of(c, 0, 2, four + 2, &beyond), prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3);
     assert_int_equal(beyond, 0);
     /*
-     * Outside the measured range, times are extrapolated along the last two points, and the lookup
-     * sets `beyond`.
+     * Outside the measured range, times are extrapolated along the last two measurements, and the
+     * lookup sets `beyond`.
      */
     const kvd_slice out[] = {{.n = 8192}, {.n = 3}, {.n = 64, .before = 9000}};
     const double want[] = {prompt_cost(8192, 0), prompt_cost(3, 0), prompt_cost(64, 9000)};
@@ -174,10 +174,10 @@ static void test_tables(void **state)
 }
 
 /*
- * Time of an iteration whose matrix products take as long as reading the weights up to 256 tokens,
- * and 20 us per further token, so that several prompts together are bound by their products. On an
- * H200, eight prompts of 1024 tokens together took 176 ms, and one took 22.2 ms; the sum of the
- * single times less the repeated reads of the weights would be 138 ms.
+ * Time of an iteration of `tokens` tokens whose matrix products take as long as reading the weights
+ * up to 256 tokens, and 20 us per further token. Several prompts together are then bound by their
+ * products. On an H200, one prompt of 1024 tokens took 22.2 ms, and eight together took 176 ms;
+ * eight single times less the repeated reads of the weights would be 138 ms.
  */
 static double bound_cost(double tokens)
 {
@@ -205,7 +205,7 @@ static void test_prompts_together(void **state)
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
-    /* prompts measured together: from 2048 tokens on, half the time per token */
+    /* Prompts that were measured together: above 2048 tokens, half the time per token. */
     x.setting.method = "measured";
     add_bound(&x, false);
     assert_int_equal(
@@ -237,13 +237,13 @@ static void test_prompts_together(void **state)
          bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
     assert_int_equal(beyond, 0);
     /*
-     * An iteration of steps and a prompt piece takes the weights once, and the matrix products of
-     * all tokens together.
+     * An iteration of decode steps and a prompt piece takes the time of the weights once, and that
+     * of the matrix products for all tokens together.
      */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
      * If only whole prompts were measured, the time of attention follows from the bend between the
-     * two longest. Here products determine the time from the first token on.
+     * two longest. Here matrix products determine the time from the first token on.
      */
     assert_true(
         fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -
@@ -255,8 +255,9 @@ static void test_prompts_together(void **state)
 }
 
 /*
- * The largest batches may lack points, because memory ends them early. A lookup on such a short
- * curve must not count as outside the measured range because a neighbouring curve is longer.
+ * The largest batches may lack measurements, because memory limits their context. A lookup in such
+ * a short row of the table must not count as outside the measured range because a neighbouring row
+ * is longer.
  */
 static void test_ragged(void **state)
 {
@@ -264,7 +265,7 @@ static void test_ragged(void **state)
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
-    /* the time of a longer prompt is shorter, as noise may cause */
+    /* A longer prompt takes less time here, as measurement noise may cause. */
     assert_int_equal(jct_fixture_piece(&x, 300, 0, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 100, 1e-3, &err), 0);
     assert_int_equal(jct_fixture_step(&x, 1, 900, 2e-3, &err), 0);
@@ -278,13 +279,13 @@ static void test_ragged(void **state)
     assert_int_equal(beyond, 0);
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
-    /* measured at one context length only: the time is taken as constant */
+    /* If only one context length was measured, the time is taken as constant. */
     near(cost_of(c, 9, 9, s, &beyond), 5e-3);
     assert_int_equal(beyond, 1);
     near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
     assert_int_equal(beyond, 1);
     const kvd_slice far = {.n = 5000};
-    /* extrapolated times are never below that of an empty iteration */
+    /* Extrapolated times must never be below that of an empty iteration. */
     near(cost_of(c, 0, 1, &far, &beyond), 2e-3);
     const kvd_slice behind = {.n = 100, .before = 7};
     near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);

@@ -1,6 +1,6 @@
 /*
- * Tests of serving/costs_files, which reads the iteration times in several files of kvdim-jct as
- * one table, and of the conditions in which the files may not differ.
+ * Tests of iteration times that are read from several files of kvdim-jct as one table
+ * (serving/costs_files), and of the conditions in which the files may not differ.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -146,7 +146,7 @@ static void test_conflicts(void **state)
     kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
     assert_non_null(f);
     kvd_costs_files_free(f);
-    /* times without a GPU may not differ in the number of CPU threads */
+    /* Files with times measured without a GPU may not differ in the number of CPU threads. */
     write_file(first, "none", 0, true, "none", NULL);
     const int threads = run.threads;
     run.threads = threads + 3;

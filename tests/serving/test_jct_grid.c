@@ -1,6 +1,6 @@
 /*
- * Tests of serving/jct_grid, which chooses the iterations that kvdim-jct measures. If the time of
- * an engine jumps at a size, there must be a measured point on either side of the jump.
+ * Tests of which iterations kvdim-jct measures (serving/jct_grid). If the time of an engine jumps
+ * at a size, there must be a measured size on either side of the jump.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,7 +52,7 @@ static size_t count(size_t piece, size_t batch)
 
 /*
  * The engine fills batches up to a multiple of 8 requests, so the time of 9 requests is not between
- * those of 8 and 16. The grid must have both 8 and 9, 16 and 17, 32 and 33.
+ * those of 8 and 16. Both 8 and 9, 16 and 17, 32 and 33 requests must be measured.
  */
 static void test_steps(void **state)
 {
@@ -72,8 +72,8 @@ static void test_steps(void **state)
 }
 
 /*
- * The grid of measured batches includes an iteration with as many of the longest prompts as the
- * limits on tokens, requests, cache and chunk allow, or with one if a single prompt fills it.
+ * One measured iteration must have as many of the longest prompts as the limits on tokens,
+ * requests, cache and chunk allow. If a single prompt fills it, the iteration has one.
  */
 static void test_prompts_together(void **state)
 {

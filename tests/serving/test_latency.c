@@ -1,7 +1,7 @@
 /*
- * Tests of serving/latency and serving/serve_point: statistics of latencies compared with plain
- * computations, intervals that allow for correlated waiting times, and properties of every
- * simulated point.
+ * Tests of latencies of simulated requests (serving/latency, serving/serve_point): statistics
+ * compared with plain computations, intervals that allow for correlated waiting times, and
+ * properties of every simulation.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -112,9 +112,10 @@ static void test_statistics(void **state)
     kvd_rng_seed(&rng, 4, 0);
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
-        /* blocks of unequal size, three of 32 empty */
+        /* Blocks have unequal sizes, and three of 32 are empty. */
         block[i] = (uint8_t)(i * i / (N * N / 29));
-        x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8; /* values with ties */
+        /* Rounded, so that some values are equal. */
+        x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8;
         if (!isnan(x[i]))
             there[n++] = x[i];
     }
@@ -132,7 +133,6 @@ static void test_statistics(void **state)
         near(l.statistic[k].lo, lo[k]);
         near(l.statistic[k].hi, hi[k]);
     }
-    /* tests one block, one value, and no value */
     memset(block, 0, sizeof block);
     assert_int_equal(kvd_latency_summarise(x, block, N, 9, &l, &err), 0);
     assert_true(isnan(l.statistic[0].lo) && !isnan(l.statistic[0].value));
@@ -166,14 +166,14 @@ static void test_intervals_of_a_queue(void **state)
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
     /*
-     * Nominal coverage is 95 %; 32 blocks and a percentile interval cover slightly less. With
-     * single values as blocks the coverage would be about 35 %.
+     * Nominal coverage is 95 %. A percentile interval over 32 blocks covers slightly less. With
+     * single values as blocks, coverage would be about 35 %.
      */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
 
-/* ---- simulated points of one request rate ---- */
+/* ---- simulation of one request rate ---- */
 
 static kvd_serve_setting setting(void)
 {
@@ -200,8 +200,8 @@ static void test_point(void **state)
     assert_true(p.drain > 0 && p.wait > 0 && p.wait < p.ttft.statistic[0].value);
     assert_true(fabs(p.served_rate - 8) < 1);
     /*
-     * Checks Little's law: the mean number of requests in the system is the arrival rate times the
-     * mean time of a request. The cache holds the pages that requests reserve.
+     * Output tokens per second must be the output tokens divided by the time from the first arrival
+     * to the end.
      */
     double tokens = 0, end = p.simulated.end - q.request[0].arrival;
     for (size_t i = 0; i < q.n; i++)
@@ -209,12 +209,12 @@ static void test_point(void **state)
     near(p.token_rate, tokens / end);
     s.slo_ttft = p.ttft.statistic[KVD_LATENCY_P50].value;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
-    near(strict.slo_share, 0.5); /* half of the requests are within the median */
+    near(strict.slo_share, 0.5); /* half of the requests are faster than the median */
     near(strict.goodput, p.goodput / 2);
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
     assert_true(strict.goodput <= 0);
-    /* A cache of few pages refuses some requests, one of a single page all. */
+    /* A cache of few pages must refuse some requests, one of a single page all. */
     s = setting();
     s.limits.pages = 8;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
@@ -224,7 +224,7 @@ static void test_point(void **state)
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), -1);
     assert_int_equal(strncmp(err.msg, "no request can be served: request 0: ", 37), 0);
     kvd_requests_release(&q);
-    /* A single request never waits. */
+    /* A single request must never wait. */
     s = setting();
     assert_int_equal(kvd_requests_poisson(&q, 8, 1, "fixed:64:3", 5, &err), 0);
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &p, &err), 0);
@@ -257,7 +257,10 @@ static void test_max_rate(void **state)
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
             kvd_requests_release(&fast);
         }
-        /* The highest rate found must not depend on the rate of the trace it starts from. */
+        /*
+         * The highest rate found must not depend on the request rate of the trace that the search
+         * starts from.
+         */
         kvd_requests slow;
         assert_int_equal(kvd_serve_faster(&q, 1. / 64, &slow, &err), 0);
         assert_int_equal(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err), 0);
@@ -276,7 +279,10 @@ static void test_pages(void **state)
     (void)state;
     const double gib = 1 << 30;
     size_t pages;
-    /* 16e9 bytes of weights, 1000 bytes of cache per token, 64e6 bytes of cache measured, 2 GPUs */
+    /*
+     * The model has 16e9 bytes of weights and 1000 bytes of cache per token. Its measurement used
+     * 64e6 bytes of cache on 2 GPUs.
+     */
     assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
     assert_int_equal(pages, 1000);
     assert_int_equal(kvd_serve_pages(costs, 10 * gib, 1 * gib, &pages, &err), 0);

@@ -1,6 +1,6 @@
 /*
- * Tests of serving/requests and serving/poisson: traces of requests in every format, files that are
- * refused and their messages, and the random arrivals and lengths that are drawn.
+ * Tests of request traces (serving/requests, serving/poisson): traces in every format, files that
+ * must be refused and their messages, and random arrivals and lengths.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -60,8 +60,8 @@ static void test_azure(void **state)
     assert_true(kvd_requests_rate(&r) == 0);
     kvd_requests_release(&r);
     /*
-     * The newer format of the Azure trace: time zones, other numbers of digits, columns in another
-     * order, and additional columns.
+     * The newer format of the Azure trace has time zones, other numbers of digits, other orders of
+     * columns, and additional columns.
      */
     parse(&r, "Id,GeneratedTokens,ContextTokens,TIMESTAMP\n"
               "a,1,2,2024-05-10 00:00:00.25+00:00\n"
@@ -97,7 +97,7 @@ static void test_own(void **state)
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
-    /* arrivals are kept to the bit, because traces that kvdim wrote start at 0 */
+    /* Arrival times must be kept to the bit, because traces that kvdim wrote start at 0. */
     assert_true(r.request[0].arrival == 0.1);
     assert_true(r.request[2].arrival == 10);
     kvd_requests_release(&r);
@@ -148,7 +148,7 @@ static const char *const bad[][2] = {
      "'t' row 1: timestamp: not a number"},
     {"{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}\n",
      "'t' row 1: timestamp: '-1' is not within 0 .. 1e15"},
-    /* NULL: the message is jansson's and differs between versions */
+    /* NULL: any message; those of the library jansson differ between versions. */
     {"{\"timestamp\": 1, \"timestamp\": 1}\n", NULL},
     {"{]\n", NULL},
     {"{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n[]\n",
@@ -194,7 +194,7 @@ static void test_poisson(void **state)
         before = r.request[i].arrival;
     }
     /*
-     * Intervals between arrivals are exponential, with mean 1/rate and an equal standard deviation.
+     * Times between arrivals must be exponential, with mean 1/rate and an equal standard deviation.
      * The tolerances are four standard errors and more.
      */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
@@ -218,7 +218,7 @@ static void test_poisson(void **state)
 }
 
 /*
- * Mean, smallest and largest length of every dataset must be as published, and the lengths must not
+ * Mean, smallest and largest length of every dataset must be as published. The lengths must not
  * depend on the request rate.
  */
 static void test_tables(void **state)
@@ -287,7 +287,7 @@ static void test_lengths_of_a_file(void **state)
     for (size_t i = 0; i < n; i++) {
         const uint32_t in = r.request[i].input, out = r.request[i].output;
         const int which = in == 3772 && out == 54 ? 0 : in == 2015 && out == 156 ? 1 : 2;
-        /* the input and output length of one row must stay together */
+        /* The input and output length of one row must stay together. */
         assert_true(which < 2 || (in == 10 && out == 20));
         count[which]++;
     }
@@ -297,7 +297,6 @@ static void test_lengths_of_a_file(void **state)
     unlink(path);
 }
 
-/* Reads the recorded traces of requests if their files are present. */
 static void test_recorded(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * Tests of serving/simulator, compared to the last bit with a second, simpler simulator in this
- * file, with queueing theory, and with properties of every queue.
+ * Tests of the simulation of a serving system (serving/simulator), compared bit for bit with a
+ * simpler simulator in this file, with queueing theory, and with properties of every queue.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -70,9 +70,12 @@ static int teardown(void **state)
 typedef struct {
     bool here, running, gone, now; /* now: takes part in the running iteration */
     int replica;
-    /* tokens in the cache; tokens emitted; tokens processed in the running iteration */
+    /*
+     * Number of tokens in the cache, of tokens emitted, and of tokens processed in the running
+     * iteration.
+     */
     uint32_t in, out, piece;
-    uint32_t again; /* tokens emitted before a preemption, which are part of its prompt */
+    uint32_t again; /* tokens emitted before a preemption; they are part of the new prompt */
     double start, first, last, longest;
 } job;
 
@@ -82,7 +85,7 @@ typedef struct {
     int replicas;
     kvd_route route;
     job job[400];
-    double end[8]; /* time at which each replica's iteration ends; infinite if idle */
+    double end[8]; /* time at which each replica's iteration ends; infinite if it is idle */
     size_t arrived, turn, extrapolated, iterations, refused, preempted, recomputed;
     double busy, page_seconds, request_seconds;
 } plain;
@@ -102,7 +105,7 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/* Returns the pages of the cache that a request takes while it runs, or when it enters. */
+/* Returns the cache pages that a request takes while it runs, or when it enters. */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);
@@ -111,7 +114,8 @@ static size_t pages_now(const plain *p, const job *j)
 }
 
 /*
- * Returns the pages that the running requests of a replica take, and writes the number of requests.
+ * Returns the cache pages that the running requests of a replica take; `*running` receives their
+ * number.
  */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
@@ -151,8 +155,8 @@ static void plain_preempt(plain *p, int replica)
 }
 
 /*
- * Gives a request a decode step. Returns true if requests were preempted for its page; the request
- * itself may be one.
+ * Gives a request a decode step. Returns true if requests were preempted for its page. The request
+ * itself may be one of them.
  */
 static bool plain_step(plain *p, job *j)
 {
@@ -316,7 +320,7 @@ static bool same(double a, double b)
 }
 
 /*
- * Simulates random requests with both simulators, compares them, and returns the number of
+ * Simulates random requests with both simulators and compares the results. Returns the number of
  * preemptions.
  */
 static size_t compare(uint64_t seed, kvd_admission admission)
@@ -330,7 +334,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     const double pause = 0.05 * kvd_rng_uniform(&rng);
     double now = 0;
     for (size_t i = 0; i < q.n; i++) {
-        /* a third of the requests arrive at the same time as the previous one */
+        /* A third of the requests arrive at the same time as the previous one. */
         now += kvd_rng_below(&rng, 3) ? pause * kvd_rng_uniform(&rng) : 0;
         request[i] = (kvd_request){now, 1 + (uint32_t)kvd_rng_below(&rng, 900),
                                    1 + (uint32_t)kvd_rng_below(&rng, seed % 4 ? 60 : 2)};
@@ -341,7 +345,7 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     p.limits.max_batch = 1 + kvd_rng_below(&rng, 24);
     p.limits.max_tokens = 1 + kvd_rng_below(&rng, 2000);
     p.limits.chunk = seed % 2 ? p.limits.max_batch + kvd_rng_below(&rng, 300) : 0;
-    /* a cache of at least 512 tokens, which refuses some requests */
+    /* The cache has at least 8 pages of 64 tokens, and often refuses requests. */
     p.limits.pages = 8 + kvd_rng_below(&rng, 100);
     p.replicas = 1 + (int)kvd_rng_below(&rng, 4);
     p.route = (kvd_route)kvd_rng_below(&rng, 3);
@@ -411,8 +415,8 @@ static void test_against_the_obvious(void **state)
 
 /*
  * If the cache can hold all requests at once, no request is preempted, and both kinds of admission
- * give equal times. With few pages, KVD_ADMIT_STORED, which reserves only the pages in use, must
- * run more requests at once.
+ * must give equal times. With few pages, KVD_ADMIT_STORED, which reserves only the pages in use,
+ * must run more requests at once.
  */
 static void test_enough_memory(void **state)
 {
@@ -493,7 +497,7 @@ static void test_md1(void **state)
         kvd_requests q;
         kvd_simulated out;
         double mean[STRETCHES] = {0};
-        const double s = 1e-3; /* constant time of an iteration, for any prompt */
+        const double s = 1e-3; /* constant time of an iteration in seconds, for any prompt */
         assert_int_equal(
             kvd_requests_poisson(&q, rho[k] / s, N, "fixed:100:1", 11 + (uint64_t)k, &err), 0);
         assert_int_equal(
@@ -504,7 +508,8 @@ static void test_md1(void **state)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        assert_true(error < 0.05 * want); /* the error is small enough for a wrong mean to fail */
+        /* The error is small enough for a wrong mean to be noticed. */
+        assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,
                      error);

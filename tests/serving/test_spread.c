@@ -1,6 +1,5 @@
 /*
- * Tests of serving/spread, which gives the attention heads of a model shape the singular values of
- * measured heads.
+ * Tests of random weights whose heads have the singular values of measured heads (serving/spread).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -39,8 +38,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
 }
 
 /*
- * Every head must get the singular values of one measured head, for K and V from the same one. All
- * measured heads must be used equally often.
+ * K and V of every head must get the singular values of the same measured head. All measured heads
+ * must be used equally often.
  */
 static void test_dealing(void **unused)
 {
@@ -68,7 +67,7 @@ static void test_dealing(void **unused)
         }
     for (int i = 0; i < 3; i++)
         assert_int_equal(times[i], 2);
-    /* one orthogonal rotation is used for all heads */
+    /* All heads must have the same orthogonal rotation. */
     const double *const R = kvd_spectrum_R(&b, KVD_PAIR_QK, 0, 0);
     assert_memory_equal(R, kvd_spectrum_R(&b, KVD_PAIR_QK, 1, 2), 16 * sizeof *R);
     for (int i = 0; i < 4; i++)
@@ -78,7 +77,7 @@ static void test_dealing(void **unused)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* widths by Eq. 6 of the paper differ from head to head, as the singular values do */
+    /* The kept dimensions by Eq. 6 of ZACK differ from head to head, as the singular values do. */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -98,7 +97,7 @@ static void test_dealing(void **unused)
 
 /*
  * For heads with half or twice the measured dimensions, the singular values must follow the
- * measured curve at equal relative positions.
+ * measured ones at equal relative positions.
  */
 static void test_other_widths(void **unused)
 {

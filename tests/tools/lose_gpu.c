@@ -1,12 +1,12 @@
 /*
  * Simulates the loss of a GPU. Loaded into a program with LD_PRELOAD, it waits until a file exists
- * and some seconds longer, then launches a kernel that traps in the program's CUDA context, which
- * is unusable from then on.
+ * and some seconds longer. Then it launches a kernel that traps in the program's CUDA context,
+ * which is unusable from then on.
  *
  *   KVD_LOSE_GPU=N          number of the GPU
  *   KVD_LOSE_WHEN=FILE      file to wait for
- *   KVD_LOSE_AFTER=SECONDS  seconds after the file appeared
- *   KVD_LOSE_PROGRAM=NAME   other programs are not affected
+ *   KVD_LOSE_AFTER=SECONDS  seconds to wait after the file appeared
+ *   KVD_LOSE_PROGRAM=NAME   program to affect; others run unchanged
  */
 #include <cuda.h>
 #include <dlfcn.h>

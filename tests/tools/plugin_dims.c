@@ -1,6 +1,7 @@
 /*
- * Plugin of tests/methods/test_plugin.sh with methods of the dims axis: one keeps the first
- * dimensions of a head, one the even channels, and others return answers that break a rule.
+ * Plugin for tests/methods/test_plugin.sh with methods that remove dimensions. One keeps the first
+ * dimensions of a head, one the even channels, and others return matrices that break a rule of the
+ * plugin interface.
  */
 #include <kvdim/plugin_dims.h>
 #include <math.h>

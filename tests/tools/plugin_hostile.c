@@ -1,6 +1,7 @@
 /*
- * Plugin of tests/methods/test_plugin.sh whose answers break the rules of the public headers. Key
- * `how` says which rule. With -DTABLE=N the table itself is wrong.
+ * Plugin for tests/methods/test_plugin.sh whose functions break the rules of the plugin headers.
+ * The parameter `how` selects the rule. With -DTABLE=N the plugin's table of functions is wrong
+ * instead.
  */
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_tokens.h>

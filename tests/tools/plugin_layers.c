@@ -1,6 +1,7 @@
 /*
- * Plugin of tests/methods/test_plugin.sh on the layers axis: pairs of layers become their mean, and
- * answers that break a rule.
+ * Plugin for tests/methods/test_plugin.sh with methods that store several layers together. One
+ * replaces two layers by their mean, others return results that break a rule of the plugin
+ * interface.
  */
 #include <kvdim/plugin_layers.h>
 #include <math.h>

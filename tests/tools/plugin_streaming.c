@@ -1,4 +1,7 @@
-/* Plugin of tests/methods/test_plugin.sh: method streaming of kvdim, through the public headers. */
+/*
+ * Plugin for tests/methods/test_plugin.sh: kvdim's method `streaming`, written against the public
+ * plugin headers.
+ */
 #include <kvdim/plugin_tokens.h>
 
 static const kvdim_key keys[] = {

@@ -1,12 +1,12 @@
 /*
- * tool_accuracy OUT.h5 LABEL CALIBRATION SCALE: a small accuracy file with known numbers, for tests
- * of the report.
+ * usage: tool_accuracy OUT.h5 LABEL CALIBRATION SCALE
  *
- * Methods none, zack and uniform at p = 0.25, 0.5, 0.75 on eight sequences of 100 predictions. At
- * overall p every sequence loses SCALE * p nats per prediction for zack and twice that for uniform,
- * so the ratio of perplexities is exp(SCALE p) and exp(2 SCALE p) with an interval of no width. D
- * of layer l is p (l + 1), times SCALE. With a negative SCALE perplexities fall, and KL and D are
- * those of its absolute value.
+ * Writes a small accuracy file with known numbers, for tests of the report: methods none, zack and
+ * uniform at p = 0.25, 0.5, 0.75 on eight sequences of 100 predictions. At p, every sequence loses
+ * SCALE p nats per prediction for zack and twice that for uniform. The ratios of perplexities are
+ * therefore exp(SCALE p) and exp(2 SCALE p), with intervals of length 0. The degradation D of layer
+ * l is SCALE p (l + 1). If SCALE is negative, perplexities fall, and KL and D are those of its
+ * absolute value.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /*
- * Writes a small random Llama checkpoint (make_checkpoint.h): PATH.bin as llama2.c, else a folder.
+ * Writes a small Llama checkpoint with random weights (make_checkpoint.h). If the path ends in
+ * .bin, in llama2.c's format, otherwise as a Hugging Face folder.
  */
 #include <argp.h>
 

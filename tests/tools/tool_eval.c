@@ -1,7 +1,8 @@
 /*
- * Input files for test_kvdim_eval.sh:
- *   tool_eval change IN.h5 OUT.h5 WHAT a spectrum with one thing changed: hash, before, layers, or
- *                                        rotation (an entry of R after the file was completed)
+ * usage: tool_eval change IN.h5 OUT.h5 WHAT
+ *
+ * Copies a spectrum file with one change, for test_kvdim_eval.sh. WHAT is hash, before, layers, or
+ * rotation (an entry of R, changed after the file was completed).
  */
 #include <stdio.h>
 #include <stdlib.h>

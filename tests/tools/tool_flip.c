@@ -1,6 +1,7 @@
 /*
- * tool_flip FILE SEED: flips one bit of the file, at a place that depends on SEED. A second call
- * restores it.
+ * usage: tool_flip FILE SEED
+ *
+ * Flips one bit of the file, at an offset that depends on SEED. A second call restores it.
  */
 #include <stdio.h>
 #include <stdlib.h>

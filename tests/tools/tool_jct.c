@@ -1,11 +1,12 @@
 /*
- * Makes jct files for test scripts and for the report: rows of kind "iteration" with costs like
- * those of a GPU, and rows of kind "request".
+ * Makes files of job completion times (kvdim-jct) for test scripts and the report: lines of kind
+ * "iteration" with times like those of a GPU, and lines of kind "request".
  *
- *   tool_jct costs OUT.h5 [METHOD [GPU]] methods none and zack,p=0.5, whose cache is half as large
- *   and whose attention costs half; of one of them or "both", on a GPU of that name or, with
- *   "none", on the CPU tool_jct replay OUT.h5 TRACE.csv what a machine with the costs of `none`, 5
- *   % slower, measures when it replays the trace
+ *   tool_jct costs OUT.h5 [METHOD [GPU]]
+ *     times of none and of zack,p=0.5, whose cache is half as large and whose attention takes half
+ *     the time. METHOD is one of them or "both". GPU is the name of the GPU; "none": on the CPU.
+ *   tool_jct replay OUT.h5 TRACE.csv
+ *     what a machine with the times of none, 5 % slower, would measure when it replays the trace
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,8 +38,8 @@ static int add_costs(jct_fixture *x, double factor, double attention, kvd_err *e
 }
 
 /*
- * Writes a jct file with the costs of the uncompressed cache, of a method with half its cache, or
- * of both.
+ * Writes the iteration times of the uncompressed cache, of a method with half its cache, or of
+ * both.
  */
 static int write_costs(const char *path, double factor, const char *method, const kvd_run *run,
                        kvd_err *err)
@@ -63,8 +64,8 @@ static int write_costs(const char *path, double factor, const char *method, cons
 }
 
 /*
- * Simulates the requests at slower costs and writes the times, in place of a measurement on a real
- * machine.
+ * Simulates the requests with the slower times and writes the results, in place of a measurement on
+ * a real machine.
  */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)

@@ -1,11 +1,10 @@
 /*
- * The latents that method palu makes of a dump, for tests/oracle/public_palu.py:
+ * usage: tool_palu DUMP.h5 METHOD OUT.h5 [FISHER.h5]      METHOD: "palu,p=0.5,heads=2"
  *
- *   tool_palu DUMP.h5 METHOD OUT.h5 [FISHER.h5]      METHOD: "palu,p=0.5,heads=2"
- *
- * OUT.h5: /rank [layer][kv_head][side] and /product [layer][kv_head][side][heads * d_head][d_head],
- * A B_h of every head, with which a row of its group is multiplied when it is stored and read
- * again.
+ * Writes the latents that palu makes from a file of recorded Q, K and V, for
+ * tests/oracle/public_palu.py. OUT.h5: /rank [layer][kv_head][side] and /product
+ * [layer][kv_head][side][heads * d_head][d_head]. The product is A B_h of each head h: what a row
+ * of its group is multiplied by when it is stored as a latent and read again.
  */
 #include <stdlib.h>
 #include <string.h>

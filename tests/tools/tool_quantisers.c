@@ -1,11 +1,13 @@
 /*
- * tool_quantisers DUMP.h5 TOKENS METHOD OUT.h5: writes the first TOKENS tokens of a dump as METHOD,
- * one of the bits axis ("kivi,bits=2,residual=0"), codes them in one prompt and reads them back.
- * For tests/oracle/public_quantisers.py.
+ * usage: tool_quantisers DUMP.h5 TOKENS METHOD OUT.h5
  *
- * Keys are those after RoPE, or those before RoPE for methods that code them before it. Every token
- * is coded, whatever window the method leaves exact. A method that needs calibration gets the whole
- * dump. Methods that code all heads together are refused.
+ * Writes the first TOKENS tokens of a file of recorded Q, K and V as METHOD, one that quantises
+ * ("kivi,bits=2,residual=0"), stores them as one prompt and reads them back. For
+ * tests/oracle/public_quantisers.py.
+ *
+ * Keys are those after RoPE, or before RoPE if the method quantises them before it. Every token is
+ * quantised, also those that the method would keep exactly. A method that needs calibration gets
+ * the whole file. Methods that quantise all heads together are refused.
  *
  *   /keys, /values [layer][kv_head][token][dim]   decoded, float32
  *   /bits [layer][kv_head][side][2]               bits of codes, bits of side information
@@ -30,8 +32,8 @@ typedef struct {
 } work;
 
 /*
- * Codes K or V of all heads. Writes the values read back to decoded [layer][kv_head][n][d], and the
- * numbers of bits to bits [layer][kv_head][KVD_N_SIDES][2].
+ * Quantises K or V of all heads. Writes the decoded values to decoded [layer][kv_head][n][d], and
+ * the numbers of bits of codes and of side information to bits [layer][kv_head][KVD_N_SIDES][2].
  */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Runs a command and prints its time and memory, "wall_s peak_MiB", as the last line on stderr; the
- * exit status is the command's. With -c as the first argument it prints "wall_s peak_MiB cpu_s
+ * Runs a command and prints its time and memory, "wall_s peak_MiB", as the last line on stderr. The
+ * exit status is the command's. With -c as the first argument, prints "wall_s peak_MiB cpu_s
  * major_faults".
  */
 #include <stdio.h>

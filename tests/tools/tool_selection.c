@@ -1,10 +1,12 @@
 /*
- * tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5: lists the tokens of the first sequence of
- * a dump that the cache keeps after its prompt and after every later step, by the method's own
- * code. For tests/oracle/public_selections.py.
+ * usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5
+ *
+ * Lists the tokens that the cache keeps, by the method's own code, after the prompt and after every
+ * later token, for the first sequence in a file of recorded Q, K and V. PROMPT is the number of
+ * prompt tokens. For tests/oracle/public_selections.py.
  *
  * group: heads as the model has them. each: K and V are repeated for every query head, which then
- * chooses alone, as public code does. Writes /kept [layer][head][1 + steps][token], 1 if the token
+ * chooses alone, as public code does. Writes /kept [layer][head][1 + steps][token]: 1 if the token
  * is stored.
  */
 #include <stdlib.h>
@@ -24,11 +26,14 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /* number of rows; rows of the prompt; number of heads that get each K and V */
+    /*
+     * Number of tokens, number of prompt tokens, and number of heads that get a copy of each K and
+     * V.
+     */
     size_t n, prompt, repeat;
-    float *x[KVD_X_V + 1]; /* rows of one layer, [n][heads][d_head] */
+    float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    uint8_t *kept; /* [n_layers][n_kv_heads][1 + n - prompt][n] */
+    uint8_t *kept; /* 1 for stored tokens: [n_layers][n_kv_heads][1 + n - prompt][n] */
 } selection;
 
 static size_t heads_of(const selection *s, int x)
@@ -100,7 +105,10 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Feeds heads g .. g + n - 1 to the cache: the prompt at once, then the later rows one by one. */
+/*
+ * Runs heads g .. g + n - 1 through the cache: the prompt at once, then the later tokens one by
+ * one.
+ */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

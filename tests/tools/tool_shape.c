@@ -1,12 +1,14 @@
 /*
- * tool_shape NAME FOLDER [KEY=VALUE]...: a published shape (model/checkpoint/shapes.h) with random
- * weights as a Hugging Face folder.
+ * usage: tool_shape NAME FOLDER [KEY=VALUE]...
  *
- *   dtype=bf16|f16|f32 (bf16)   shard-mb=N (5000)   seed=N (1)   config=1: config.json alone
- *   tokenizer=FILE: also tokenizer.json, the BPE tokenizer FILE with further pieces up to the size
- *   of the vocabulary
- *   any other key: that number in config.json instead of the published one, for smaller models of
- *   the same form
+ * Writes a published model shape (model/checkpoint/shapes.h) with random weights as a Hugging Face
+ * folder.
+ *
+ *   dtype=bf16|f16|f32 (bf16)   shard-mb=N (5000)   seed=N (1)
+ *   config=1         writes config.json alone
+ *   tokenizer=FILE   writes also tokenizer.json: the BPE tokenizer FILE with more tokens, up to the
+ *                    size of the vocabulary
+ *   any other KEY    replaces this number in config.json, for smaller models of the same form
  */
 #include <jansson.h>
 
@@ -17,7 +19,7 @@ typedef struct {
     size_t shard_bytes;
     uint64_t seed;
     bool config_only;
-    const char *tokenizer; /* path of a tokenizer file; NULL writes no tokenizer */
+    const char *tokenizer; /* path of a tokenizer file; NULL: no tokenizer is written */
     json_t *json;
 } settings;
 
@@ -58,7 +60,7 @@ static int set(settings *s, const char *text, kvd_err *err)
     return 0;
 }
 
-/* Writes a tokenizer.json that has a piece for every id below the vocabulary size. */
+/* Writes a tokenizer.json that has a token for every id below the vocabulary size. */
 static int write_tokenizer(const settings *s, const char *folder, kvd_err *err)
 {
     char path[4096], piece[32];

@@ -1,16 +1,17 @@
 /*
- * tool_synthetic activations|moments|error-table OUT.h5 TOKENS SEED [KEY=VALUE]...: small files for
- * tests of programs.
+ * usage: tool_synthetic activations|moments|error-table OUT.h5 TOKENS SEED [KEY=VALUE]...
  *
- *   hash=H model hash corpus=C corpus hash (default from the seed) label=L dtype=f32|f16|bf16 pre=1
- *   layers=N heads=N kv=N d=N nan=1 sequences=N distinct=N (rows repeat after N tokens)
+ * Writes small files for tests of programs. The keys are hash=H (hash of the model), corpus=C (hash
+ * of the text; by default it follows from SEED), label=L, dtype=f32|f16|bf16, pre=1 (also before
+ * RoPE), layers=N, heads=N, kv=N, d=N, nan=1, sequences=N and distinct=N (rows repeat after N
+ * tokens).
  */
 #include "formats/error_table.h"
 #include "make_dump.h"
 
 /*
- * Writes errors of bqk and bvw that fall with the width (2, 4, 6 and 8 of 8) and differ between
- * heads.
+ * Writes errors for the balanced projections bqk and bvw. They fall with the number of kept
+ * dimensions (2, 4, 6 and 8 of 8) and differ between heads.
  */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)
