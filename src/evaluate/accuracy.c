@@ -34,9 +34,7 @@ void kvd_accuracy_release(kvd_accuracy *a)
     memset(a, 0, sizeof *a);
 }
 
-/*
- * ---- rows of evaluated points ------------------------------------------------------------------
- */
+/* ---- lines of the results table: one per evaluated setting of a method ---- */
 
 static void put_seeds(kvd_rows *r, const kvd_choice *choice)
 {
@@ -50,8 +48,8 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
 }
 
 /*
- * Stores the raw samples of a choice in the newest row of the table. Returns the number of
- * predicted tokens.
+ * Stores values per head and per sequence of an evaluated setting next to the newest results line.
+ * Returns the number of predicted tokens.
  */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
@@ -84,7 +82,10 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
                           KVD_ACCURACY_ELEMENT_BYTES, &b);
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
-    /* Layers with a window hold fewer tokens than the sequences have. */
+    /*
+     * In layers with a sliding window the cache holds fewer tokens than the sequences have, so
+     * bytes per token are scaled by the fraction held.
+     */
     const double held = (double)choice->account.tokens_held / (double)choice->account.tokens,
                  dense = b.dense * held;
     kvd_rows_real(r, "bytes_per_token_dense", dense);
@@ -179,7 +180,7 @@ int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd
     return kvd_rows_take(a->rows, from->rows, row, err);
 }
 
-/* ---- files ---- */
+/* ---- writing and reading of kvdim/accuracy files ---- */
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
 {

@@ -1,4 +1,7 @@
-/* Text of rows of schema kvdim/accuracy: lines of a table for people, JSON for scripts. */
+/*
+ * Prints accuracy results (schema kvdim/accuracy): as lines of a table for people, as JSON for
+ * scripts.
+ */
 #ifndef KVD_EVALUATE_ACCURACY_TEXT_H
 #define KVD_EVALUATE_ACCURACY_TEXT_H
 
@@ -10,27 +13,28 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Heading of the table, aligned with its lines. B/token counts the bytes of a 16-bit cache,
- * "stored" the bytes that the run held.
+ * Heading of the printed table, aligned with its lines. "B/token" counts the bytes per token of a
+ * 16-bit cache; "stored" counts the bytes that the run held.
  */
 extern const char kvd_accuracy_heading[];
-/* Writes row i into line [KVD_ACCURACY_LINE] and returns line. */
+/* Writes results line i into line [KVD_ACCURACY_LINE] and returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /*
- * Writes the name of a row's method: "zack"; if only one side is compressed, also the side,
- * "zack/v"; for one of several seeds, also the seed, "keyformer#7".
+ * Writes the method name of a results line, e.g. "zack". If only K or only V is compressed, appends
+ * the side, "zack/v"; for a line of one of several seeds, appends the seed, "keyformer#7".
  */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the answer of a search for the best value of `key`, one or two lines, into line [2 *
- * KVD_ACCURACY_LINE].
+ * Writes the answer of a search for the strongest compression that keeps a target accuracy, as one
+ * or two lines of text. `key` is the parameter that the search varied; `line` has 2 *
+ * KVD_ACCURACY_LINE characters. Returns `line`.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t,
                                      char *line);
 
 /*
- * Returns the answer of a search for a target accuracy as a JSON object. NaN, which JSON lacks,
- * becomes null.
+ * Returns the answer of a search for a target accuracy as a JSON object. `key` is the parameter
+ * that the search varied. NaN, which JSON lacks, becomes null.
  */
 json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t);
 

@@ -10,8 +10,8 @@ static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
 /*
- * Writes the distinct widths of at least 1, rising, and returns their number; small heads have
- * fewer than seven.
+ * Writes the numbers of kept dimensions to try: eighths of d_head, rising, at least 1, without
+ * repetition. Returns how many there are.
  */
 static size_t widths_of(int d_head, int32_t *width)
 {
@@ -52,22 +52,30 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
     return 0;
 }
 
-/* A unit is one side of one KV head of a layer: head unit / 2, side unit % 2. */
+/*
+ * State of a scan that cuts one side (Q and K, or V) of one KV head at a time. Number u of a layer
+ * is KV head u / 2, side u % 2.
+ */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
     kvd_error_table *t;
-    kvd_dtype type; /* storage type of K' and V' */
-    size_t n;       /* number of widths tried per unit */
-    /* Number of units whose runs share the stream below their layer and the uncompressed logits. */
+    kvd_dtype type; /* number type of the keys and values in the cache */
+    /* Numbers of kept dimensions tried for each head and side. */
+    size_t n;
+    /*
+     * Number of head sides evaluated at once, which share the uncompressed residual stream that
+     * enters their layer and the uncompressed logits.
+     */
     size_t together;
-    kvd_dims *dims; /* [together][n] */
+    /* Projections with each number of kept dimensions, for each head side: [together][n]. */
+    kvd_dims *dims;
     kvd_choice *choice;
 } scanner;
 
 /*
- * Returns the number of units (KV heads and sides) of a layer that run together: as many as memory
- * has room for the rows of their runs, at least 1.
+ * Returns the number of head sides of a layer that are evaluated at once. It is as large as memory
+ * allows, at least 1.
  */
 static size_t units_together(const scanner *x)
 {
@@ -122,8 +130,8 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
 }
 
 /*
- * Measures the error of cutting units (head sides) first .. first + some - 1 of a layer, one unit
- * at a time.
+ * Measures the error of cutting head sides first .. first + some - 1 of a layer, one side at a
+ * time.
  */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)

@@ -1,4 +1,6 @@
-/* Reads the inputs of kvdim-eval before the evaluation, and records them for the result. */
+/*
+ * Reads the input files of kvdim-eval before the evaluation, and records them for the result file.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +11,8 @@
 #include "model/model_info.h"
 
 /*
- * Appends copies of a method to the list of methods, with up to cfg->sweep different values of its
- * key.
+ * Appends up to cfg->sweep copies of a method to the list of methods. Each copy has another value
+ * of the parameter that trades bytes for quality.
  */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
@@ -35,8 +37,8 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
 }
 
 /*
- * --sweep: sweeps the given methods or, if none is given, all methods of the registry that reduce
- * the bytes stored and have a key to sweep.
+ * Implements --sweep: varies the parameter of each given method. If no method is given, takes all
+ * methods that reduce the stored bytes and have a parameter to vary.
  */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
@@ -129,13 +131,13 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
 }
 
 /*
- * --weights-bits: evaluates the model with weights of few bits, for comparison with compressed
- * caches. Its rows belong to no method; they record that the cache is complete.
+ * Implements --weights-bits: evaluates the model with quantised weights, for comparison with
+ * compressed caches. The cache of these runs is uncompressed.
  */
 
 /*
- * Fills *m with a method that compresses nothing, for the rows of --weights-bits. Its name
- * describes the weights of few bits, and a user cannot type it.
+ * Fills *m with a method that compresses nothing, for results lines of --weights-bits. The method's
+ * name describes the quantised weights; a user cannot type it.
  */
 static void name_row(int bits, size_t group, kvd_method *m)
 {

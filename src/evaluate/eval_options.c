@@ -8,7 +8,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/text/text_options.h"
 
-/* ---- checks ---- */
+/* ---- checks of command-line options ---- */
 
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {

@@ -1,6 +1,7 @@
 /*
- * Evaluates the points of kvdim-eval into rows: all in one pass over the texts or, with --resume,
- * one after another, each saved.
+ * Evaluates all settings of methods that kvdim-eval was asked for and adds a results line for each.
+ * Normally all are evaluated in one pass over the texts; with --resume one after another, saving
+ * each line.
  */
 #include <errno.h>
 #include <math.h>
@@ -14,11 +15,11 @@
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 
-/* Means over seeds of one point, for methods that draw random numbers. */
+/* Means over random seeds of one setting, for methods that draw random numbers. */
 
 /*
- * Returns the mean of a field of kvd_quality per predicted token: sum(field) / sum(n) over the
- * sequences of a choice.
+ * Returns the mean of a quality measure per predicted token: sum(field) / sum(n) over the
+ * sequences.
  */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
@@ -65,10 +66,7 @@ static void mean_quality(const kvd_choice *choice, size_t n, size_t n_sequences,
     }
 }
 
-/*
- * Adds the sums of squared attention errors of one seed, so that the total describes the rows of
- * all seeds together.
- */
+/* Adds the sums of squared attention errors of one seed to the totals over all seeds. */
 static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 {
     const size_t heads = (size_t)x->n_layers * (size_t)x->n_heads;
@@ -82,11 +80,11 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills *mean, which must be zeroed, with the means over n evaluated choices of one point that
- * differ in their seeds. Sums of every sequence are averaged, so intervals
- * describe the method's average over seeds. Counts, seconds and errors of attention outputs are
- * added. The spread over seeds is the standard deviation of the means over sequences. The
- * plan of *mean is borrowed from the first choice; release *mean with kvd_choice_release.
+ * Fills *mean, which must be zeroed, with the means over n evaluations of one setting that differ
+ * in their seeds. Sums of every sequence are averaged, so intervals describe the method's average
+ * over seeds. Counts, seconds and errors of attention outputs are added. The spread over seeds is
+ * the standard deviation of the means over sequences. *mean borrows the cache plan of the first
+ * evaluation. The caller releases *mean with kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -141,7 +139,7 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
 }
 
 /*
- * Opens point p under its k-th seed as a choice that the evaluator can run. The choice must not be
+ * Opens the cache plan of setting *p under its k-th seed, ready to be evaluated. *c must not be
  * moved in memory afterwards.
  */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
@@ -166,8 +164,8 @@ static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *p
                         double full_rank_error, kvd_err *err)
 {
     /*
-     * Measures attention errors for points that the user asked for only; a search skips them to
-     * keep its passes short.
+     * Attention errors are measured only for settings that the user asked for. A search skips them
+     * to keep its passes short.
      */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
@@ -216,10 +214,10 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/* ---- all points in one pass, with several seeds ---- */
+/* ---- evaluation of all settings in one pass over the texts ---- */
 
 /*
- * Returns the number of seeds under which each point of method i is evaluated; it is 1 unless the
+ * Returns the number of random seeds under which settings of method i are evaluated; 1 unless the
  * method draws random numbers.
  */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
@@ -236,8 +234,8 @@ static size_t choices_of(const kvd_eval_run *v)
 }
 
 /*
- * Adds the rows of one point to the result. With several seeds, the first row is the mean over
- * seeds.
+ * Adds the results lines of one setting. With several seeds, a line with the mean over seeds comes
+ * first.
  */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
@@ -389,7 +387,10 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /* kvd_h5_create would replace the file that a symbolic link of this name points to. */
+    /*
+     * kvd_h5_create follows a symbolic link of this name and would replace the file that it points
+     * to.
+     */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;

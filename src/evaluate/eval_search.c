@@ -1,6 +1,6 @@
 /*
- * --target: searches the fewest bytes that a method can store and still keep the target, along the
- * key that trades bytes for quality.
+ * Implements --target: searches the fewest bytes that a method can store and still keep the target
+ * accuracy, by varying the parameter that trades bytes for quality.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "evaluate/eval_run.h"
 
 /*
- * Axis of a search: x is the overall p of the dims axis, or the position between the two ends of
- * the key, 0 to 1.
+ * Axis of a search. A coordinate x is the removed fraction of dimensions p or, for another
+ * parameter, the position between the ends of its range, 0 to 1.
  */
 typedef struct {
     kvd_eval_run *v;
@@ -22,8 +22,8 @@ typedef struct {
 } axis;
 
 /*
- * The method at a wanted x, and its point, which refers to this method. The projections of the
- * point are borrowed unless `owned`.
+ * A method with one value of the searched parameter, and the setting to evaluate that refers to
+ * this method. The setting's projections are borrowed unless `owned`.
  */
 typedef struct {
     kvd_method method;
@@ -31,10 +31,7 @@ typedef struct {
     bool owned;
 } setting;
 
-/*
- * Sets *s to the method and the point at position `wanted` of the search axis. A p given together
- * with p_u is part of the method.
- */
+/* Sets *s to the method's setting at coordinate `wanted` of the search axis. */
 static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
 {
     s->owned = false;
@@ -46,7 +43,10 @@ static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(a->base, a->rate, wanted, &s->method);
-    /* if only p changes, the row has p in its own column and not among its settings */
+    /*
+     * If p is the only changed value, results lines have p in a column of its own and not in the
+     * settings text.
+     */
     if (!*a->rate->with) {
         s->method.p = a->base->p;
         s->method.r = a->base->r;
@@ -97,8 +97,8 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
 }
 
 /*
- * Writes the largest overall p of the search to *p. Widths allow a larger p than a sweep uses; p_u
- * of a low level follows p.
+ * Writes the largest removed fraction p that the search may try to *p. If another rate of the
+ * method must follow p (rate->with), p is at most rate->least.
  */
 static int largest_p(const axis *a, double *p, kvd_err *err)
 {
@@ -109,8 +109,8 @@ static int largest_p(const axis *a, double *p, kvd_err *err)
 }
 
 /*
- * Returns true if the method changes nothing but p of the dims axis: then p = 0 is the uncompressed
- * model.
+ * Returns true if the method only removes dimensions, so that removed fraction p = 0 is the
+ * uncompressed model.
  */
 static bool only_p(const kvd_method *m, const kvd_method_tradeoff *r)
 {
@@ -118,8 +118,8 @@ static bool only_p(const kvd_method *m, const kvd_method_tradeoff *r)
 }
 
 /*
- * Returns true if a search would repeat an earlier one: its method differs from an earlier one only
- * in the key that is searched.
+ * Returns true if a search would repeat an earlier one, whose method differs only in the value of
+ * the searched parameter.
  */
 static bool repeats(const kvd_eval_run *v, const kvd_method *base, const kvd_method_tradeoff *rate)
 {
@@ -133,8 +133,8 @@ static bool repeats(const kvd_eval_run *v, const kvd_method *base, const kvd_met
 }
 
 /*
- * Names the search by its method and width rule; a name that is taken gets a number, "-2" and so
- * on.
+ * Names the search after its method and the rule that chooses kept dimensions. If the name is
+ * taken, appends a number, "-2" and so on.
  */
 static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, size_t size)
 {
@@ -146,11 +146,11 @@ static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, 
     for (size_t i = 0; i < v->n_targets; i++)
         if (!strcmp(v->target[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            i = (size_t)-1; /* start again at the first target */
+            i = (size_t)-1; /* compare with all searches again */
         }
 }
 
-/* Prints the search's answer for each text alone, and writes it to the result file. */
+/* Prints the answer of a search for each text alone, and writes it to the result file. */
 static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_target *of_text,
                          kvd_err *err)
 {
@@ -167,8 +167,8 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
 }
 
 /*
- * Prints the answer of a search and writes it to the result file. of_text: answers for single
- * texts, or NULL.
+ * Prints the answer of a search and writes it to the result file. `of_text` has the answers for
+ * single texts; it may be NULL.
  */
 static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_text, kvd_err *err)
 {
@@ -190,8 +190,8 @@ static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_tex
 }
 
 /*
- * Runs the search for a target along its axis (p or the method's key). If the key is p, also
- * searches for each text alone.
+ * Searches for the target accuracy along the method's parameter. If the parameter is the removed
+ * fraction p, also searches for each text alone.
  */
 static int measure_target(kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
 {
@@ -246,17 +246,18 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 }
 
 /*
- * Curves of methods along the searched parameter (key), read from the rows of the accuracy table.
- * They give the answers of --points-only, and the difference between the targets of two methods.
+ * Curves of accuracy over the searched parameter, from finished results lines. They give the
+ * answers of --points-only and the difference between the targets of two methods.
  */
 
 /*
- * Curve of one method: its rows of the accuracy table, in order of decreasing bytes, whatever
- * created the rows.
+ * Curve of one method: its results lines in order of decreasing bytes, from the search and from
+ * other settings on the command line.
  */
 typedef struct {
     size_t n, *row;
-    double *x; /* overall p, or the share of the way between the ends of the key */
+    /* Removed fraction p, or position 0 to 1 between the ends of the parameter's range. */
+    double *x;
     const double **top1;
 } curve;
 
@@ -283,7 +284,8 @@ bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) &&
-           equal(x.p_low, y.p_low); /* rates of single pairs are in the settings */
+           /* Rates given for Q and K or for V alone are part of the settings text. */
+           equal(x.p_low, y.p_low);
 }
 
 static bool is_text(const kvd_rows *r, size_t row, const char *column, const char *text)
@@ -292,8 +294,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
 }
 
 /*
- * The method of the command line that made the row, alike to that of the target but for the key;
- * NULL means none did.
+ * Returns the method of the command line that made a results line, if it differs from the searched
+ * method only in the value of the searched parameter. Returns NULL if there is none.
  */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *t, size_t row)
 {
@@ -313,7 +315,6 @@ static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *
     return NULL;
 }
 
-/* Returns the value of the searched key in a row of the accuracy table. */
 static double value_of(const kvd_eval_run *v, const kvd_eval_target *t, const kvd_method *m,
                        size_t row)
 {
@@ -387,8 +388,8 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err
 }
 
 /*
- * Returns the number of right predictions of the uncompressed model per sequence. A resumed run may
- * not have run the model yet, and runs it here.
+ * Returns the number of correct predictions of the uncompressed model per sequence. A resumed run
+ * may not have run that model yet, and runs it here.
  */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {

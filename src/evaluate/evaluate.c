@@ -10,10 +10,7 @@
 #include "common/run.h"
 #include "evaluate/model_runner.h"
 
-/*
- * ---- tokens and targets of a batch
- * ---------------------------------------------------------------
- */
+/* ---- tokens and targets of a batch ---- */
 
 static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err)
 {
@@ -36,9 +33,7 @@ static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err
     return 0;
 }
 
-/*
- * ---- runs of one batch ------------------------------------------------------------------------
- */
+/* ---- forward passes over one batch ---- */
 
 static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kvd_err *err)
 {
@@ -49,8 +44,8 @@ static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kv
 }
 
 /*
- * Computes the uncompressed hidden rows that enter `layer`. Does nothing for layer 0, where a run
- * starts at the embedding.
+ * Computes the hidden states that enter `layer` in the uncompressed model. Does nothing for layer
+ * 0, where a run starts at the embedding.
  */
 static int run_below(kvd_evaluator *e, const kvd_batch *b, int layer, float *residual, kvd_err *err)
 {
@@ -85,7 +80,10 @@ static int run_cut(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int firs
     return in_choice(c, err);
 }
 
-/* Copies the scored rows of a batch, one sequence after another. */
+/*
+ * Copies the hidden states of those token positions whose predictions are scored, one sequence
+ * after another.
+ */
 static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *all, float *scored,
                        kvd_err *err)
 {
@@ -100,8 +98,8 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
 }
 
 /*
- * Runs the model over a batch with the cache of a choice, and adds its scores. ref: scored hidden
- * rows of the uncompressed model.
+ * Runs the model over a batch with the compressed cache of setting *c, and adds its quality to the
+ * sums. `ref`: hidden states of the uncompressed model at the scored positions.
  */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
@@ -121,7 +119,6 @@ static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int f
     return 0;
 }
 
-/* Copies the scores of the uncompressed model to a choice whose plan changes nothing. */
 static void score_as_reference(const kvd_evaluator *e, const kvd_batch *b, kvd_choice *c)
 {
     for (size_t s = b->first_sequence; s < b->first_sequence + b->n_sequences; s++) {
@@ -164,10 +161,7 @@ static int score_batch(kvd_evaluator *e, const kvd_batch *b, const float *ref, k
     return 0;
 }
 
-/*
- * ---- evaluation of all choices over a corpus
- * -----------------------------------------------------
- */
+/* ---- evaluation of all settings over all texts ---- */
 
 static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_layer, kvd_err *err)
 {
@@ -218,7 +212,10 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/* Evaluates all choices over one batch; *first becomes the first sequence of the next batch. */
+/*
+ * Evaluates n settings over one batch of sequences. *first is the first sequence of the batch; it
+ * becomes that of the next batch.
+ */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -255,7 +252,10 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /* attention outputs of the uncompressed run are kept for one batch at a time */
+    /*
+     * Without memory for all tokens, attention outputs of the uncompressed model are kept for one
+     * batch at a time.
+     */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -269,7 +269,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                            err))
             goto done;
     for (size_t s = 0; s < e->n_sequences; s++)
-        /* every prediction of the uncompressed model agrees with itself */
+        /* Every prediction of the uncompressed model agrees with itself. */
         e->reference[s].agree = e->reference[s].n;
     e->reference_known = true;
     for (size_t i = 0; i < n; i++)
@@ -311,9 +311,7 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
                : kvd_quality_compare(c->per_sequence, e->reference, e->n_sequences, seed, out, err);
 }
 
-/*
- * ---- check of projections at full width --------------------------------------------------------
- */
+/* ---- check of projections that keep all dimensions ---- */
 
 double kvd_full_rank_tolerance(const kvd_dims_method *m, kvd_dtype compute)
 {
@@ -326,7 +324,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
     /*
-     * K' and V' are stored as float32 whatever the run uses, because the check excludes the
+     * Projected K and V are stored as float32 whatever the run uses, because the check excludes the
      * rounding of a 16-bit cache.
      */
     kvd_choice c = {.method = full->method,
@@ -364,8 +362,8 @@ done:
 }
 
 /*
- * Memory of an evaluator (evaluate.h): the rows that are scored, and the parts of the uncompressed
- * run that stay in memory.
+ * Memory of an evaluator: hidden states at the scored positions, and parts of the uncompressed run
+ * that stay in memory.
  */
 
 static void *room(size_t n, size_t bytes, const char *what, kvd_err *err)
@@ -388,8 +386,8 @@ static int keep_rows(kvd_evaluator *e, kvd_err *err)
 }
 
 /*
- * Counts the scored rows of each sequence: the rows after the prompt except the last, whose next
- * token is not in the corpus.
+ * Counts the scored positions of each sequence: the tokens after the prompt except the last, whose
+ * next token is not in the text.
  */
 static int count_rows(kvd_evaluator *e, kvd_err *err)
 {
@@ -409,7 +407,7 @@ static int count_rows(kvd_evaluator *e, kvd_err *err)
     return 0;
 }
 
-/* Returns the largest total of prompt tokens of any batch. */
+/* Returns the largest number of prompt tokens in any batch. */
 static size_t prompts_of_batch(const kvd_evaluator *e)
 {
     size_t most = 0;
@@ -422,9 +420,9 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Chooses which prompts' K and V stay in memory: all if the uncompressed run is not repeated, else
- * those of a batch, if they fit. The choice never changes during a run, so a resumed run gives the
- * points of an uninterrupted one.
+ * Chooses which prompts' K and V stay in memory: all prompts if the uncompressed model runs only
+ * once, else those of one batch, if they fit. The choice never changes during a run, so a resumed
+ * run gives the results of an uninterrupted one.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

@@ -1,16 +1,16 @@
 /*
- * Runs a corpus through the uncompressed model and through choices of widths, and sums the quality
- * of predictions per sequence. The uncompressed run is dense attention; a choice is the same
- * forward pass with a cache in the attention hook. A kvd_model_runner runs them, on the CPU or on a
- * GPU.
+ * Runs texts through the uncompressed model and through settings of compression methods, and sums
+ * the quality of predictions per sequence. The uncompressed run uses dense attention. A compressed
+ * setting (kvd_choice) is the same forward pass, in which the attention callback reads a compressed
+ * cache. A kvd_model_runner does the passes, on the CPU or on a GPU.
  *
- * For each batch, the evaluator runs the uncompressed model once and every choice once. It then
- * computes the output head in pieces of rows, the uncompressed logits once for all choices. Only
- * rows that are scored have logits: the rows after the prompt that predict a token of the text.
- * With keep_reference the scored final hidden rows of the uncompressed run stay in memory, and
- * later calls run only the choices; if they do not fit, the uncompressed model runs again. It also
+ * For each batch, the evaluator runs the uncompressed model once and every setting once. It then
+ * computes logits, a number of token positions at a time and the uncompressed logits once for all
+ * settings. Only scored positions have logits: those after the prompt that predict a token of the
+ * text. With keep_reference the final hidden states of the uncompressed model stay in memory, and
+ * later calls run only the settings; if they do not fit, the uncompressed model runs again. It also
  * runs again for attention errors, unless kvd_evaluator_keep_attention found room for the attention
- * outputs of all tokens. If the runner supports it and memory allows, choices begin after the
+ * outputs of all tokens. If the runner supports it and memory allows, settings begin after the
  * prompts, which the uncompressed run has computed.
  */
 #ifndef KVD_EVALUATE_EVALUATE_H
@@ -23,67 +23,75 @@
 #include "model/text/corpus.h"
 
 typedef struct {
-    kvd_model_runner *runner; /* borrowed */
+    kvd_model_runner *runner;
     const kvd_config *config;
     kvd_corpus *corpus;
-    /* number of prompt tokens of each sequence; only predictions after the prompt are scored */
+    /* Number of prompt tokens of each sequence; only predictions after the prompt are scored. */
     size_t prompt;
     size_t n_sequences, n_tokens;
     /*
-     * Number of texts that have equal weight (kvd_quality_compare_texts); 0 means sequences are
-     * weighted by their tokens.
+     * Number of texts that have equal weight in the means (kvd_quality_compare_texts). 0 means that
+     * sequences are weighted by their tokens.
      */
     size_t n_texts;
-    /* [n_texts + 1] First sequence of each text; borrowed. */
+    /* Index of the first sequence of each text: [n_texts + 1], borrowed. */
     const size_t *text_first;
     /* Number of tokens after the prompts, over all sequences. */
     size_t n_steps;
     /*
-     * Number of scored rows: the tokens after the prompts, except the last of each sequence, whose
-     * next token is unknown.
+     * Number of scored predictions: one per token after the prompts, except the last of each
+     * sequence, whose next token is unknown.
      */
     size_t n_scored;
-    /* quality of the uncompressed model, [n_sequences]; set by the first kvd_evaluate */
+    /*
+     * Quality of the uncompressed model per sequence, [n_sequences]; set by the first kvd_evaluate.
+     */
     kvd_quality *reference;
     bool reference_known;
-    /* Seconds of the uncompressed model's forward passes. */
+    /* Seconds of the forward passes of the uncompressed model. */
     double reference_seconds;
     /*
-     * Bytes of the uncompressed hidden rows that keep_reference could not keep in memory; 0 if they
-     * fit.
+     * Bytes of the uncompressed model's hidden states that did not fit into memory; 0 if they fit.
      */
     size_t bytes_not_kept;
-    /* private */
-    bool keeps_attention; /* true if the attention outputs of all tokens are kept */
+    /* Private fields follow. */
+    bool keeps_attention; /* true if the attention outputs of all tokens are in memory */
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
-    /* hidden rows of the uncompressed model after the final norm, [n_scored][d_model], or NULL */
+    /*
+     * Final hidden states of the uncompressed model at the scored positions, [n_scored][d_model];
+     * NULL if not kept.
+     */
     float *hidden;
-    size_t *prompt_at; /* [n_sequences + 1] rows of prompts before each sequence */
-    size_t *scored_at; /* [n_sequences + 1] scored rows before each sequence */
-    uint32_t *id;      /* token ids of one batch */
+    /* Number of prompt tokens in the sequences before each sequence: [n_sequences + 1]. */
+    size_t *prompt_at;
+    /* Number of scored positions in the sequences before each sequence: [n_sequences + 1]. */
+    size_t *scored_at;
+    uint32_t *id; /* token ids of one batch */
     size_t *offset;
-    uint32_t *target; /* targets of the scored rows of one batch, and the sequences of these rows */
+    /* Next token at each scored position of a batch, and in `sequence` its sequence. */
+    uint32_t *target;
     int *sequence;
-    float *batch_hidden; /* hidden rows of all tokens of one run */
-    float *batch_scored; /* scored rows of the uncompressed run */
+    float *batch_hidden; /* final hidden states of all tokens of a batch */
+    /* Final hidden states of the uncompressed model at the scored positions of a batch. */
+    float *batch_scored;
 } kvd_evaluator;
 
 /*
- * Initialises an evaluator. If prompt is 0, every row is scored. Fails if no sequence is at least
- * two tokens longer than the prompt.
+ * Initialises an evaluator. Predictions are scored from token `prompt` on; if it is 0, all are.
+ * Fails if no sequence is at least two tokens longer than the prompt.
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
 /*
- * Keeps the uncompressed attention outputs of all tokens in memory, if they fit. Requires
- * keep_reference; call it before the first kvd_evaluate.
+ * Keeps the attention outputs of the uncompressed model for all tokens in memory, if they fit.
+ * Requires keep_reference; the caller must call it before the first kvd_evaluate.
  */
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
 /*
- * Sample standard deviations of the results of a point under several seeds; NaN for results that
- * were not measured.
+ * Sample standard deviations, over several random seeds, of the mean results of one setting. NaN
+ * for results that were not measured.
  */
 typedef struct {
     double nll, top1, kl, agree;
@@ -91,78 +99,94 @@ typedef struct {
 
 /* One setting of a compression method (its cache plan), and the results of evaluating it. */
 typedef struct {
-    const char *method; /* name for messages */
-    /* Overall p of the dims axis, for messages; 0 exactly if the plan removes no dimensions. */
+    const char *method; /* name of the method, for messages */
+    /* Removed fraction of dimensions p, for messages; exactly 0 if no dimensions are removed. */
     double overall_p;
-    /* open plan, with the prompt of the evaluator; the plan's pointers are borrowed */
+    /*
+     * Cache plan: the compression that the cache applies. It was opened with the evaluator's number
+     * of prompt tokens; pointers in it are borrowed.
+     */
     kvd_plan plan;
     /*
-     * Model runner that runs this choice, borrowed; NULL means the evaluator's runner. Another
-     * runner must be of the same shape, output head and kind of memory, and may have other weights.
+     * Model runner to use, borrowed; NULL means the evaluator's runner. Another runner must have
+     * the same model shape, output head and kind of memory, and may have other weights.
      */
     kvd_model_runner *runner;
-    double weight_bytes; /* bytes of the weights of the model that ran, for result files */
-    /* results */
-    kvd_quality *per_sequence; /* [n_sequences] */
-    /* [n_each] of all scored rows in the order of the sequences; NULL in means over seeds */
+    /* Bytes of the weights of the model that ran, for result files. */
+    double weight_bytes;
+    /* Results of the evaluation follow. */
+    kvd_quality *per_sequence; /* prediction quality of each sequence: [n_sequences] */
+    /*
+     * Change of each scored prediction, in the order of the sequences: [n_each]. NULL in means over
+     * seeds.
+     */
     kvd_prediction_change *each;
     size_t n_each;
-    kvd_attention_error error; /* zeroed unless asked for */
+    kvd_attention_error error; /* errors of attention outputs; zero unless asked for */
     kvd_cache_account account;
-    double seconds; /* seconds of the forward passes */
+    double seconds; /* seconds of the forward passes of this setting */
     /*
-     * Number of seeds over which the results are means (eval_rows.c), with their spread; 0 or 1: a
+     * Number of random seeds over which the results are means, with their spread. 0 or 1 means a
      * single run.
      */
     size_t n_seeds;
     kvd_seed_spread spread;
-    /* True if some final hidden value of a scored row differs from the uncompressed model's. */
+    /*
+     * True if some final hidden value at a scored position differs from that of the uncompressed
+     * model.
+     */
     bool differs;
-    /* True if the plan equals the uncompressed cache; the choice was then not run. */
+    /*
+     * True if the setting compresses nothing, so that the results of the uncompressed model were
+     * copied.
+     */
     bool is_reference;
-    /* Name of the engine that computed the attention of this choice, such as "CPU, f32". */
+    /* Name of the engine that computed the attention, such as "CPU, f32". */
     char engine[96];
-    /* private */
-    float *hidden; /* scored rows of one batch */
+    /* Private field follows. */
+    float *hidden; /* final hidden states at the scored positions of a batch */
 } kvd_choice;
 
 /*
- * Evaluates all choices over the corpus. first_layer: choices cut nothing below it, so their runs
- * start there from the uncompressed stream; 0 in general. Fails, naming method, p and sequence, on
- * non-finite numbers, when a cache's account does not show that every sequence and layer was
- * compressed to the widths, and when a choice that removes dimensions leaves every prediction
- * exactly as it was. Results are allocated; kvd_choice_release.
+ * Evaluates n settings of compression methods over all texts. If first_layer > 0, the settings
+ * compress only layers from there on; their runs start there, from the residual stream of the
+ * uncompressed model. Otherwise it is 0. If `attention_errors`, also compares attention outputs.
+ *
+ * Fails, naming method, p and sequence, on non-finite numbers, if a cache did not store every
+ * sequence and layer with the numbers of kept dimensions, or if a setting that removes dimensions
+ * leaves every prediction exactly as it was. The caller releases each result with
+ * kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
 
 /*
- * Fills e->reference, the scores of the uncompressed model. Runs that model if no choice was
- * evaluated before.
+ * Makes sure that e->reference has the quality of the uncompressed model. Runs that model if no
+ * setting was evaluated before.
  */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
 /*
- * Compares the prediction quality of a choice with that of the uncompressed model. Texts are
- * weighted as the evaluator specifies.
+ * Compares the prediction quality of a setting with that of the uncompressed model. Texts are
+ * weighted as e->n_texts says.
  */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Checks a method before it is evaluated: projections at full width must give the uncompressed
- * logits on the first batch. Sets *error to max |difference| / rms(uncompressed logits) and fails
- * if it is above the tolerance.
+ * Checks projections before they are used: if they keep all dimensions, the logits of the first
+ * batch must be those of the uncompressed model. Sets *error to max |difference| / rms(uncompressed
+ * logits), and fails if *error is above `tolerance`.
  *
  * Tolerance in float32: rotating costs each of the four products of a head a relative rounding
- * error of about sqrt(d_head) 2^-24 (1e-6); scores of size s turn that into a relative error of s
+ * error of about sqrt(d_head) 2^-24 (1e-6). Scores of size s turn that into a relative error of s
  * 1e-6 of a probability, and the errors of the layers add up. 1e-3 leaves two orders of magnitude
  * for s and for the layers, and a wrong sign, transpose or head gives an error of order 1. Left and
- * right matrices multiply rounding by the condition of the second moments they come from, for which
- * kvd_full_rank_tolerance allows 1e-2. A pass in bf16 rounds every product to 2^-9, whatever the
- * hook computes: the error is 0.03 in a model of 6 layers and grows as the square root of their
- * number; 0.25 leaves twice that at 80 layers.
+ * right matrices multiply rounding by the condition of the second moments from which they are
+ * computed, for which kvd_full_rank_tolerance allows 1e-2. A pass in bf16 rounds every product to
+ * 2^-9: the error is 0.03 in a model of 6 layers and grows as the square root of their number; 0.25
+ * leaves twice that at 80 layers.
  */
 int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolerance, double *error,
                            kvd_err *err);

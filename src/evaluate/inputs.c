@@ -33,7 +33,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* An empty field name means that the text has no fields. */
+/* Adds the value of an option --field. An empty name means that the text has no fields. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -146,8 +146,8 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
 }
 
 /*
- * Fills *plan with the unopened cache plan of an evaluated point. Returns the method inputs with
- * which the plan is opened.
+ * Fills *plan with the cache plan of setting *p under its k-th seed, without opening it. Returns
+ * the inputs with which the plan is opened.
  */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
@@ -261,7 +261,7 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/* ---- warnings ---- */
+/* ---- warnings about likely mistakes of the user ---- */
 
 static void same_text(kvd_inputs *in, const char *program, const char *path, const char *hash)
 {

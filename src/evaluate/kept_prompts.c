@@ -106,8 +106,9 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
 }
 
 /*
- * Copies the rows of tokens after the prompts into arrays of whole sequences or, if `out` is true,
- * from these arrays back.
+ * Copies the vectors of tokens after the prompts between two layouts: an array of these tokens
+ * alone, and an array of whole sequences. Copies into the whole sequences, or out of them if `out`
+ * is true.
  */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
@@ -189,7 +190,10 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
     p->offset = b->offset;
     int status = cut_batch(p, b, &steps, &lengths, &ids, err);
     status = status || kvd_forward_run(f, &steps, &p->hook, -1, hidden, err);
-    /* Moves the hidden rows of steps to their positions in whole sequences. */
+    /*
+     * Moves the hidden states of the tokens after the prompts to their positions in whole
+     * sequences.
+     */
     for (size_t s = b->n_sequences; !status && s-- > 0;) {
         const size_t n = steps.offset[s + 1] - steps.offset[s];
         memmove(hidden + (b->offset[s + 1] - n) * d_model, hidden + steps.offset[s] * d_model,

@@ -1,8 +1,9 @@
 /*
  * kvdim-eval: measures the loss of prediction quality through compression of the KV cache.
  *
- * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table, kvdim/activations,
- * kvdim/fisher. Writes kvdim/accuracy; with --scan-errors kvdim/error-table instead.
+ * Reads a checkpoint, texts and files of kvdim/spectrum, kvdim/rates, kvdim/error-table,
+ * kvdim/activations and kvdim/fisher. Writes kvdim/accuracy; with --scan-errors kvdim/error-table
+ * instead.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,9 +22,7 @@
 
 static const char program[] = "kvdim-eval";
 
-/*
- * ---- set-up of a run --------------------------------------------------------------------------
- */
+/* ---- set-up of a run ---- */
 
 /* Resolves --device and --compute into the device and the number type of the forward pass. */
 static int resolve_device(kvd_eval_run *v, kvd_err *err)
@@ -59,7 +58,7 @@ static int make_runner(kvd_eval_run *v, kvd_err *err)
 static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    /* true if the run makes many passes over the corpus */
+    /* True if the run makes many passes over the texts. */
     const bool again = cfg->scan || cfg->resume || !isnan(cfg->target) || cfg->n_weights_bits;
     v->rows = cfg->in.batch > cfg->in.seq_len ? cfg->in.batch : cfg->in.seq_len;
     if (v->rows > kvd_corpus_n_tokens(v->in.corpus))
@@ -82,8 +81,8 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 }
 
 /*
- * Checks that full-width projections reproduce the uncompressed model. Each set of bases is checked
- * once, even if several points use it.
+ * Checks that projections which keep all dimensions reproduce the uncompressed model. Each set of
+ * rotations is checked once, even if several settings use it.
  */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
@@ -112,9 +111,7 @@ static int check_full_rank(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/*
- * ---- results ----------------------------------------------------------------------------------
- */
+/* ---- output of the results ---- */
 
 static int print_json(const kvd_eval_run *v, kvd_err *err)
 {
@@ -158,7 +155,10 @@ static int describe_file(kvd_eval_run *v, kvd_err *err)
                : 0;
 }
 
-/* Writes /texts/label and /texts/n_sequences, which say which sequences belong to which text. */
+/*
+ * Writes the names of the texts and their numbers of sequences, which say which sequences belong to
+ * which text.
+ */
 static int write_texts(kvd_eval_run *v, kvd_err *err)
 {
     const size_t n = v->evaluator.n_texts;
@@ -187,7 +187,7 @@ static int write_texts(kvd_eval_run *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Reads the rows that an interrupted run saved (--resume). */
+/* Reads the results lines that an interrupted run saved (--resume). */
 static int take_up(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_evaluator *const e = &v->evaluator;

@@ -1,9 +1,10 @@
 /*
- * kvdim-tasks: measures how a compressed KV cache changes the answers of a model that reads its own
- * cache: to published benchmarks, in generated text, in retrieval and in classification.
+ * kvdim-tasks: measures how a compressed KV cache changes the answers of a model: in published
+ * benchmarks, in generated text, in retrieval and in classification. The model reads its own
+ * compressed cache while it generates.
  *
- * Reads a checkpoint, texts, kvdim/spectrum, kvdim/rates, kvdim/error-table, kvdim/activations,
- * kvdim/fisher. Writes kvdim/tasks.
+ * Reads a checkpoint, texts and files of kvdim/spectrum, kvdim/rates, kvdim/error-table,
+ * kvdim/activations and kvdim/fisher. Writes kvdim/tasks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,15 +27,16 @@ typedef struct {
     kvd_inputs in;
     kvd_task_run tasks;
     kvd_task_table *table;
-    /* With --benchmark or --ruler, in place of the two above. */
+    /* Used instead of `tasks` and `table` with --benchmark or --ruler. */
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
     char gpu[128];        /* name of the GPU; "" without one */
-    const kvd_chat *chat; /* NULL without a chat form */
-    kvd_run_key key;      /* of --resume */
+    const kvd_chat *chat; /* chat template; NULL if prompts are not a chat */
+    kvd_run_key key;      /* inputs and options that --resume compares */
     kvd_journal *journal;
-    kvd_output part; /* lock of the journal of --part */
+    /* Lock on the journal of a process that runs one --part. */
+    kvd_output part;
     kvd_h5 file;
 } tasks_run;
 
@@ -77,7 +79,9 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints which implementation runs a method on a GPU and, if it is not the engine, the reason. */
+/*
+ * Prints which implementation runs a method on a GPU and, if it is not the CUDA engine, the reason.
+ */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -100,7 +104,7 @@ static int describe_gpu(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* ---- inputs ---- */
+/* ---- inputs: chat template and test items ---- */
 
 static int record_texts(tasks_run *v, kvd_err *err)
 {
@@ -163,7 +167,6 @@ static int record_options(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* Finds the chat template that --chat selects. */
 static int find_chat(tasks_run *v, kvd_err *err)
 {
     char *path;
@@ -179,7 +182,10 @@ static int find_chat(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* Sets *n to the number of tokens that the chat form puts around a prompt; 0 without one. */
+/*
+ * Sets *n to the number of tokens that the chat template puts around a prompt; 0 without a
+ * template.
+ */
 static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
 {
     const kvd_chat_pieces p = kvd_chat_around(v->chat, "", true);
@@ -194,7 +200,10 @@ static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
     return status;
 }
 
-/* Generates the test items of --ruler, and writes them to a file with --write-items. */
+/*
+ * Generates the test items of the RULER benchmark (--ruler), and writes them to a file with
+ * --write-items.
+ */
 static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -219,7 +228,7 @@ static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_e
 }
 
 /*
- * Fails if --write-items names a file that the run reads. The items would replace an essay or a
+ * Fails if --write-items names a file that the run reads. The items would overwrite an essay or a
  * tokenizer, or change the hash of a checkpoint.
  */
 static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
@@ -236,7 +245,6 @@ static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
     return 0;
 }
 
-/* Generates the test items of --ruler, and reads the items of all --benchmark files. */
 static int read_items(tasks_run *v, kvd_err *err)
 {
     kvd_tasks_options *const cfg = v->cfg;
@@ -265,7 +273,6 @@ static int read_items(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Writes the test items to the file of --write-items, without running a model. */
 static int write_items(tasks_run *v, kvd_err *err)
 {
     kvd_inputs *const in = &v->in;
@@ -299,9 +306,8 @@ static int open_inputs(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* ---- methods ---- */
+/* ---- run of all methods over the tasks ---- */
 
-/* Returns the number of seeds under which method i runs. */
 static size_t seeds_of(const tasks_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;
@@ -309,13 +315,13 @@ static size_t seeds_of(const tasks_run *v, size_t i)
 
 static size_t runs_of(const tasks_run *v)
 {
-    size_t n = 1; /* one point is the uncompressed model */
+    size_t n = 1; /* one run is that of the uncompressed model */
     for (size_t i = 0; i < v->cfg->in.n_methods; i++)
         n += v->in.n_points[i] * seeds_of(v, i);
     return n;
 }
 
-/* Returns the number of processes (parts of --part) among which the sequences are divided. */
+/* Returns the number of processes among which --part divides the sequences. */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;
@@ -331,7 +337,10 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* Adds the rows of one point: with several seeds, the mean first and then each seed. */
+/*
+ * Adds the results lines of one setting. With several seeds, a line with the mean comes first, then
+ * one line per seed.
+ */
 static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -356,7 +365,10 @@ static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
 
 enum { KVD_RUN_NAME = 80 };
 
-/* Returns the name under which the journal records a point with its k-th seed. */
+/*
+ * Returns the name under which the journal of finished sequences records a setting with its k-th
+ * seed.
+ */
 static const char *name_of(const tasks_run *v, const kvd_point *point, size_t k,
                            char name[KVD_RUN_NAME])
 {
@@ -418,7 +430,7 @@ static int run_methods(tasks_run *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* ---- benchmarks ---- */
+/* ---- run of all methods over benchmarks ---- */
 
 static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progress, kvd_err *err)
 {
@@ -449,8 +461,8 @@ static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progr
 }
 
 /*
- * Runs all points over the benchmark. The uncompressed model is first, because every other point is
- * compared with it.
+ * Runs all settings over the benchmark. The uncompressed model is first, because every other
+ * setting is compared with it.
  */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
@@ -488,7 +500,7 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* ---- results ---- */
+/* ---- output of the results ---- */
 
 static int describe_file(tasks_run *v, kvd_err *err)
 {
@@ -516,8 +528,8 @@ static int print_json(const tasks_run *v, kvd_err *err)
 }
 
 /*
- * Opens the journal, which holds the results of finished sequences. A run of all sequences also
- * reads the journals of parts.
+ * Opens the journal, the file with the results of finished sequences. A run of all sequences also
+ * reads the journals of processes that ran a --part.
  */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
@@ -572,7 +584,10 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /* The number of GPUs is not part of the --resume key, because equal GPUs give equal results. */
+    /*
+     * The number of GPUs is not part of the inputs that --resume compares, because equal GPUs give
+     * equal results.
+     */
     if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

@@ -1,4 +1,4 @@
-/* Columns of a result row that identify its compression method and settings. */
+/* Columns of a results line that identify the compression method and its settings. */
 #ifndef KVD_EVALUATE_POINT_COLUMNS_H
 #define KVD_EVALUATE_POINT_COLUMNS_H
 
@@ -6,9 +6,9 @@
 #include "methods/points.h"
 
 /*
- * Fills kvd_point_columns of the row begun last. `plan` is the open plan of the point. `label`:
- * name of the texts. `calibrated`: name of the text of the calibration activations. `purpose`:
- * "point" or "seed", for example.
+ * Fills the columns kvd_point_columns of the newest results line. `plan`: the open cache plan of
+ * the setting. `label`: name of the evaluated texts. `calibrated`: name of the calibration text.
+ * `purpose`: e.g. "point" (a setting that the user asked for) or "seed".
  */
 void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_point *point,
                            const kvd_plan *plan, const char *label, const char *calibrated,

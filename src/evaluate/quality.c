@@ -12,18 +12,16 @@
 enum { RESAMPLES = 2000 };
 
 /*
- * e^x for x <= 0 in double, 0 below -700, written so that compilers vectorise it: x = n ln 2 + r,
- * |r| <= ln 2 / 2, the Taylor polynomial of e^r to degree 13 (its remainder is below 1e-17), times
- * 2^n. An evaluation computes one exponential per entry of the vocabulary and point; with libm's
- * exp they took a third of its time.
+ * Returns e^x for x <= 0 in double, or 0 below -700, written so that compilers vectorise it: x = n
+ * ln 2 + r with |r| <= ln 2 / 2, then the Taylor polynomial of e^r to degree 13 (remainder below
+ * 1e-17) times 2^n. An evaluation computes one exponential per vocabulary entry, token position and
+ * setting; with libm's exp they took a third of its time.
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /* 1.5 * 2^52: adding it leaves n in the low bits */
+    /* Adding 1.5 * 2^52 rounds to an integer n and leaves it in the low bits. */
     const double round_to_int = 6755399441055744.0;
-    /*
-     * With the `?:` operator gcc emits branches and does not vectorise the loop, so masks are used.
-     */
+    /* gcc compiles `?:` here to branches and does not vectorise the loop, so bit masks are used. */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -66,8 +64,8 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
 }
 
 /*
- * Returns sum over j of e^{a_j - top} (a_j - b_j), the main term of a KL divergence of logits a
- * from logits b.
+ * Returns sum over j of e^{a_j - top} (a_j - b_j), the main term of the KL divergence between the
+ * softmax distributions of logits a [n] and b [n].
  */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
@@ -79,11 +77,12 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
 }
 
 /*
- * Sums over the logits of one row. bad: the first column that is not finite, or -1 if all are
- * finite.
+ * Sums over the logits of one token position. `bad` is the first column that is not finite, or -1
+ * if all are finite.
  */
 typedef struct {
-    double top, sum, lse; /* sum is the sum of e^{x - top}, lse the logarithm of the sum of e^x */
+    /* Largest logit; sum of e^{x - top}; logarithm of the sum of e^x, over the logits x. */
+    double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
 } row_sums;
@@ -109,8 +108,9 @@ static row_sums scan_row(const float *x, size_t vocab)
 }
 
 /*
- * KL(p || q) of softmax(a) and softmax(b) is E_p[a - b] - lse(a) + lse(b): one exponential per
- * column, and exactly 0 for equal rows. Rounding is about 1e-15 of the largest |a - b|.
+ * Returns KL(p || q) of p = softmax(a) and q = softmax(b), as E_p[a - b] - lse(a) + lse(b). This
+ * needs one exponential per column, and is exactly 0 for equal rows. Rounding is about 1e-15 of the
+ * largest |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
@@ -140,8 +140,8 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
     /*
-     * Each row has its own result, and results are added in order of rows. Partial sums per thread
-     * would depend on the number of threads; this way sums repeat to the last bit.
+     * Each row of logits has its own result, and results are added in order of rows. Partial sums
+     * per thread would depend on the number of threads; this way sums repeat to the last bit.
      */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
@@ -195,12 +195,12 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     return 0;
 }
 
-/* Columns of kvd_quality, copied to arrays because the bootstrap takes arrays. */
+/* Fields of kvd_quality, copied to one array each because the bootstrap takes arrays. */
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
 /*
- * Returns true if the reference has no right prediction in some text, so that the share of that
- * text does not exist.
+ * Returns true if the uncompressed model has no correct prediction in some text. Top-1 accuracy
+ * relative to that model is then undefined for that text.
  */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
@@ -224,7 +224,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
     if (!x)
         return kvd_no_memory(err, "per-sequence sums", (unsigned long long)n * N_COLS * sizeof *x);
     double total = 0;
-    bool hollow = false; /* true if the reference has no right prediction in some sequence */
+    bool hollow = false; /* the uncompressed model has no correct prediction in some sequence */
     for (size_t i = 0; i < n; i++) {
         x[COL_N * n + i] = q[i].n;
         x[COL_NLL * n + i] = q[i].nll;
@@ -235,7 +235,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         total += q[i].n;
         hollow = hollow || !(x[COL_REF_TOP1 * n + i] > 0);
     }
-    /* NaN marks columns of the summary that were not requested. */
+    /* Fields of the summary that were not requested stay NaN. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -260,14 +260,15 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* All columns have one seed, so that they are computed on the same resamples. */
+        /* All fields use one seed, so that they are computed on the same bootstrap resamples. */
         if (!kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             continue;
         if (!share || !hollow)
             goto done;
         /*
-         * A resample held only sequences without a right prediction, so the share has no interval;
-         * only the value that the failed call left in *to is valid.
+         * The bootstrap failed because a resample had no correct prediction of the uncompressed
+         * model, so the ratio has no interval. Only the value that the failed call left in *to is
+         * valid.
          */
         want[i].to->lo = want[i].to->hi = NAN;
     }
@@ -304,7 +305,7 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
     return kvd_quality_compare_texts(per_sequence, reference, all, 1, seed, out, err);
 }
 
-/* ---- distribution of prediction changes ---- */
+/* ---- distribution of the changes of single predictions ---- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -312,7 +313,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns quantile `share` (0 .. 1) of the sorted values x [n], n >= 1. */
+/* Returns the quantile `share`, in 0 .. 1, of the sorted values x [n], n >= 1. */
 static double quantile(const float *x, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

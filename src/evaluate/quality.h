@@ -1,4 +1,6 @@
-/* Quality of next-token predictions against text and against the uncompressed model. */
+/*
+ * Quality of next-token predictions, measured against the text and against the uncompressed model.
+ */
 #ifndef KVD_EVALUATE_QUALITY_H
 #define KVD_EVALUATE_QUALITY_H
 
@@ -10,59 +12,66 @@
 #include "model/pass/attention.h"
 
 /*
- * Sums over the predicted tokens of one sequence (n - 1 of n). They are doubles, so that the
- * bootstrap can form ratios of them.
+ * Sums over the predictions of one sequence (a sequence of n tokens has n - 1). They are doubles,
+ * so that the bootstrap can form ratios of them.
  */
 typedef struct {
-    double n;     /* number of predictions */
-    double nll;   /* -log p(next token), summed, in nats */
-    double top1;  /* number of predictions whose argmax is the next token */
-    double kl;    /* KL(reference || this), summed, in nats */
-    double agree; /* number of predictions whose argmax is that of the reference */
+    double n;    /* number of predicted tokens */
+    double nll;  /* -log p(next token), summed, in nats */
+    double top1; /* number of predictions whose most probable token is the next token */
+    /* KL divergence from the uncompressed model, summed, in nats. */
+    double kl;
+    /* Number of predictions with the same most probable token as the uncompressed model. */
+    double agree;
 } kvd_quality;
 
 /*
- * Adds the quality of n predictions to *q, from logits [n][vocab] and the true tokens target [n].
- * If reference [n][vocab] is NULL, kl and agree do not change. log-sum-exp is computed in double.
- * The argmax is the first of equal logits. Fails on a logit that is not finite, naming row and
- * column, and on a target that is not below vocab, naming its row.
+ * Adds the quality of n predictions to *q, from logits [n][vocab] and the true next tokens target
+ * [n]. `reference` [n][vocab] has the logits of the uncompressed model; if it is NULL, kl and agree
+ * do not change. log-sum-exp is computed in double. Of equal logits the first counts as the
+ * largest. Fails on a logit that is not finite, naming row and column, and on a target that is not
+ * below vocab, naming its row.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_err *err);
 
-/* Change of one token prediction from that of the uncompressed reference. */
+/* Change of one prediction from that of the uncompressed model. */
 typedef struct {
-    float kl;       /* KL(reference || this), nats */
-    float p_change; /* probability of the next token, minus its probability in the reference */
+    /* KL divergence from the uncompressed model, in nats. */
+    float kl;
+    float p_change; /* probability of the next token minus that under the uncompressed model */
 } kvd_prediction_change;
 
 /*
- * Adds predictions as kvd_quality_add does, and also stores the change of each in each [n], which
- * requires the reference. `each` may be NULL.
+ * Adds n predictions to *q as kvd_quality_add does, and also stores the change of each prediction
+ * in each [n], which requires `reference`. `each` may be NULL.
  */
 int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
                          const uint32_t *target, size_t n, size_t vocab,
                          kvd_prediction_change *each, kvd_err *err);
 
 /*
- * Distribution of prediction changes, as llama-perplexity --kl-divergence prints it. Quantiles
- * interpolate linearly between the sorted values.
+ * Distribution of the changes of single predictions, as llama-perplexity --kl-divergence prints it.
+ * Quantiles interpolate linearly between the sorted values.
  */
 typedef struct {
-    /* median, quantiles and maximum of KL in nats; mean p_change */
+    /*
+     * Median, 90 %, 99 % and 99.9 % quantile and maximum of the KL divergence in nats; mean
+     * p_change.
+     */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
-/* Summarises the changes of n >= 1 predictions. */
+/* Summarises the changes of n >= 1 predictions in *out. */
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
 /*
- * Summary over sequences, with 95 % intervals by bootstrap over sequences (2000 resamples, the same
- * for all columns). perplexity is exp(mean nll). top1_share, set by kvd_quality_compare, is top1 /
- * top1 of the reference, paired by sequence. Values that do not exist are NaN: the interval of a
- * single sequence, and the share if the reference has no correct prediction. The interval of the
- * share is NaN too if a resample of the reference has none.
+ * Means over sequences with 95 % intervals by bootstrap over sequences (2000 resamples, the same
+ * for all fields). perplexity is exp(mean nll). top1_share is top-1 accuracy / that of the
+ * uncompressed model, paired by sequence; only the compare functions set it. Values that do not
+ * exist are NaN: the interval of a single sequence, and top1_share if the uncompressed model has no
+ * correct prediction. The interval of top1_share is NaN too if a resample has none.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -74,10 +83,10 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Compares as kvd_quality_compare does, with equal weight for every text: every column is the mean
- * over texts of the text's column, perplexity is exp of the mean nll, and resamples draw within
- * texts (kvd_bootstrap_strata). Sequences first[i] .. first[i + 1] - 1 are text i; no text is
- * empty.
+ * Compares a compressed run with the uncompressed model as kvd_quality_compare does, but with equal
+ * weight for every text. Every field is the mean over texts of the text's value, perplexity is exp
+ * of the mean nll, and resamples draw within texts (kvd_bootstrap_strata). Sequences first[i] ..
+ * first[i + 1] - 1 are text i; no text is empty.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
@@ -85,17 +94,17 @@ int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality
 
 /*
  * Distance of the attention outputs of a compressed run from those of the uncompressed run, per
- * layer and query head, before the output projection (ZDC 4.2; D-25: of O^h, not of O_L, which
- * mixes heads). In a compressed run every layer is compressed, so the outputs of an upper layer
- * also contain the errors of lower layers.
+ * layer and query head, before the output projection (ZDC 4.2). The paper's output is read as that
+ * of one head, not as that after W_O, which mixes heads (D-25 in docs/readings.md). All layers are
+ * compressed, so outputs of an upper layer also contain the errors of lower layers.
  */
 
 /*
- * Attention outputs of the uncompressed run, for one batch or several. One capture fills them,
- * another reads them.
+ * Attention outputs of the uncompressed model, for one or several batches. A callback of the
+ * uncompressed run fills them, one of the compressed run reads them.
  */
 typedef struct {
-    float *out; /* [n_layers][max_tokens][n_heads * d_head] */
+    float *out; /* attention outputs: [n_layers][max_tokens][n_heads * d_head] */
     size_t max_tokens, width;
     /* Index in `out` of the first token of the current batch. */
     size_t first;
@@ -105,20 +114,21 @@ typedef struct {
 int kvd_kept_attention_init(kvd_kept_attention *k, const kvd_config *c, size_t max_tokens,
                             kvd_err *err);
 void kvd_kept_attention_release(kvd_kept_attention *k);
-/* Callback for `output` of kvd_capture; ctx is a kvd_kept_attention, which it fills. */
+/* Callback that stores the attention output of a layer. `ctx` is a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
 /*
- * Sums of the errors of attention outputs of one run over all batches; the arrays are
- * [n_layers][n_heads]. u is an output of the uncompressed run, v that of this run.
+ * Sums of the errors of attention outputs of a compressed run over all batches; the arrays are
+ * [n_layers][n_heads]. u is an output of the uncompressed model, v that of the compressed run.
  */
 typedef struct {
-    const kvd_kept_attention *kept; /* outputs u, borrowed */
+    const kvd_kept_attention *kept; /* outputs u of the uncompressed model, borrowed */
     int n_layers, n_heads, d_head;
-    double *diff2;    /* sum |v - u|^2 */
-    double *norm2;    /* sum |u|^2 */
-    double *relative; /* sum |v - u| / |u| over elements with u != 0 */
-    /* number of elements with u != 0 */
+    double *diff2; /* sum of |v - u|^2 over the elements of each head */
+    double *norm2; /* sum of |u|^2 over the elements of each head */
+    /* Sum of |v - u| / |u| over the elements with u != 0 of each head. */
+    double *relative;
+    /* Number of elements with u != 0. */
     double *n;
     double *n_zero; /* number of elements with u = 0, which have no relative error */
 } kvd_attention_error;
@@ -126,16 +136,24 @@ typedef struct {
 int kvd_attention_error_init(kvd_attention_error *e, const kvd_kept_attention *kept,
                              const kvd_config *c, kvd_err *err);
 void kvd_attention_error_release(kvd_attention_error *e);
-/* Callback for `output` of kvd_capture; ctx is a kvd_attention_error, to which it adds. */
+/*
+ * Callback that adds the error of the attention output of a layer. `ctx` is a kvd_attention_error.
+ */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Adds, in all layers, the sums of a batch of n rows whose outputs v equal u. */
+/* Adds the sums of n tokens whose compressed outputs equal the uncompressed ones, in all layers. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
-/* Return ||v - u|| / ||u||, or ZDC's elementwise D, of one head; NaN if u is all zero. */
+/*
+ * Return the error of one head's attention outputs v against u: ||v - u|| / ||u||, or ZDC's measure
+ * D, the mean of |v - u| / |u| over elements. NaN if u is all zero.
+ */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/* Sets the means of both errors over layers and heads, and the number of elements left out of D. */
+/*
+ * Sets the means of both error measures over layers and heads, and the number of elements left out
+ * of ZDC's measure because u is 0.
+ */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

@@ -1,6 +1,6 @@
 /*
- * Model runner on the CPU: runs the float32 forward pass of model/pass/forward.h, with rows and
- * logits in host memory.
+ * Runs the models of an evaluation on the CPU, in float32. Hidden rows and logits are in host
+ * memory.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,14 +10,14 @@
 #include "evaluate/model_runner.h"
 
 typedef struct {
-    kvd_model_runner hook; /* must be the first member */
+    kvd_model_runner hook;
     kvd_forward *forward;
     kvd_dense_attention dense;
     kvd_kept_attention kept;
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* [piece][vocab] logits of the uncompressed model, and of the plan that is scored */
+    /* Logits [piece][vocab] of the uncompressed model, and of the compressed setting. */
     float *logits[2];
 } runner;
 
@@ -54,7 +54,7 @@ static size_t spare(const kvd_model_runner *r)
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
     /*
-     * A quarter of the physical memory. If its size is unknown, there is no limit, and an
+     * Returns a quarter of the physical memory. If its size is unknown, returns no limit, and an
      * allocation may fail.
      */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
@@ -99,7 +99,8 @@ static size_t prompt_bytes(const kvd_model_runner *r)
 }
 
 /*
- * Returns the Q, K and V that were kept of the prompts of the current batch, or NULL if none were.
+ * Returns the recorded Q, K and V of the current batch's prompts, or NULL if they were not
+ * recorded.
  */
 static kvd_kept_prompts *prompts_of(runner *self)
 {
@@ -109,7 +110,7 @@ static kvd_kept_prompts *prompts_of(runner *self)
     return &self->prompts;
 }
 
-/* ---- runs of the model ---- */
+/* ---- forward passes of the uncompressed and compressed model ---- */
 
 static int record_reference(void *ctx, const kvd_attention_in *in, kvd_err *err)
 {
@@ -182,7 +183,10 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     int status =
         first_pass ? kvd_prompts_make(&prompts, r->config, plan, b, run_prompts, self, err) : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /* Kept prompts lack the inputs of layers, so methods that want these run the prompts again. */
+    /*
+     * The recorded prompts lack the inputs of layers, so methods that need these run the prompts
+     * again.
+     */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -198,9 +202,10 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 }
 
 /*
- * Returns true if the plan changes nothing; then fills the account and the errors without a run.
- * Dense attention and the cache in blocks add the same numbers in the same order, so their outputs
- * are equal to the last bit (tests/evaluate/test_evaluate.c).
+ * Returns true if the cache plan (compression setting) compresses nothing. Then fills *account
+ * (cache sizes) and *error (attention errors) without a run. Dense attention and the cache in
+ * blocks add the same numbers in the same order, so their outputs are equal to the last bit
+ * (tests/evaluate/test_evaluate.c).
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
@@ -215,7 +220,7 @@ static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd
     return true;
 }
 
-/* ---- rows and logits ---- */
+/* ---- hidden states and logits in host memory ---- */
 
 static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
 {
@@ -239,8 +244,9 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
 }
 
 /*
- * Adds the quality of predictions to per_sequence, from `rows` under a plan or, if `rows` is NULL,
- * from the uncompressed model. Rows of one sequence are contiguous, and are added in one call.
+ * Adds prediction quality to the sums per sequence: that of the compressed model's hidden `rows`
+ * or, if `rows` is NULL, that of the uncompressed model. Rows of one sequence are contiguous, and
+ * are added in one call.
  */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
@@ -308,8 +314,8 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
         return NULL;
     }
     /*
-     * Rows whose logits are computed at a time: 32 MiB of logits, but 16 to 1024 rows. This is
-     * enough for an efficient product, and little enough for any vocabulary.
+     * Number of rows whose logits are computed at a time: 32 MiB of logits, but 16 to 1024 rows.
+     * This is enough for an efficient matrix product, and little enough for any vocabulary.
      */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;

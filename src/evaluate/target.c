@@ -19,8 +19,8 @@ static int keeps(const kvd_target_sample *s, bound b, double target)
 }
 
 /*
- * Returns the index of the first sample whose share (or end `b` of its interval) is below the
- * target, or n if there is none.
+ * Returns the index of the first evaluated setting whose accuracy ratio (or end `b` of its
+ * confidence interval) is below the target, or n if there is none.
  */
 static size_t first_miss(const kvd_target_sample *s, size_t n, bound b, double target)
 {
@@ -66,8 +66,8 @@ typedef struct {
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
     /*
-     * [MAX_SAMPLES][n_texts] share of each text at each sample, in the order of `sample`; NULL if
-     * not wanted
+     * Accuracy ratio of each text alone at each evaluated setting, [MAX_SAMPLES][n_texts] in the
+     * order of `sample`; NULL if not wanted.
      */
     kvd_interval *of_text;
 } search;
@@ -75,8 +75,8 @@ typedef struct {
 enum { ALL_TEXTS = -1 };
 
 /*
- * Returns the samples with the shares of one text, copied to room [MAX_SAMPLES]. For ALL_TEXTS
- * returns the samples themselves.
+ * Returns the evaluated settings with the accuracy ratios of one text, copied to room
+ * [MAX_SAMPLES]. For ALL_TEXTS returns the original array.
  */
 static const kvd_target_sample *samples_of(const search *s, int text, kvd_target_sample *room)
 {
@@ -97,7 +97,8 @@ static void read_answer(const search *s, int text, double target, kvd_target *ou
 }
 
 /*
- * Returns the array for the shares of the single texts at sample `at`; NULL if they are not wanted.
+ * Returns the array for the accuracy ratios of single texts at evaluated setting number `at`; NULL
+ * if they are not wanted.
  */
 static kvd_interval *texts_at(search *s, size_t at)
 {
@@ -105,8 +106,8 @@ static kvd_interval *texts_at(search *s, size_t at)
 }
 
 /*
- * Inserts a sample at index `at`. Its shares of the texts, which were written after those of the
- * last sample, move to the same index.
+ * Inserts an evaluated setting at index `at`. Its ratios of single texts were written to index s->n
+ * and move to `at` too.
  */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
@@ -122,8 +123,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
 }
 
 /*
- * Measures the setting at the wanted x unless it was measured before. Sets *x to the x of the
- * setting that was measured.
+ * Evaluates the setting nearest to position `wanted` of the search axis, unless it was evaluated
+ * before. Sets *x to the position of that setting.
  */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
@@ -151,9 +152,9 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Narrows by bisection the pair of neighbouring samples between which bound `b` of the share falls
- * below the target. Widths are whole numbers, so a wanted x may round to one of the two samples. In
- * that case only the range of wanted x shrinks.
+ * Finds by bisection the neighbouring settings between which bound `b` of the accuracy ratio falls
+ * below the target. Settings contain whole numbers, so a wanted position may round to one of these
+ * two settings. In that case only the range of wanted positions shrinks.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -183,8 +184,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Measures one more setting on each side of the pair of samples where the share falls below the
- * target, so that a dip or a peak next to it is found.
+ * Evaluates one more setting on each side of those between which the accuracy ratio falls below the
+ * target, so that a dip or a peak close to them is found.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -251,8 +252,9 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the p at which the share of curve `c` falls below the target in a resample. Sequence s
- * counts times[s] times in it. share [c->n] is scratch memory.
+ * Returns the removed fraction p at which the accuracy ratio of curve `c` falls below the target in
+ * a bootstrap resample. Sequence s counts times[s] times in the resample. share [c->n] is scratch
+ * memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -322,7 +324,10 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xb[k] = crossing_of(b, reference, times, first, n_texts, target, share);
         xd[k] = xb[k] - xa[k];
     }
-    /* A resample of a text without any right prediction has no share; its quantiles are NaN. */
+    /*
+     * A resample of a text without any correct prediction has no accuracy ratio; its quantiles are
+     * NaN.
+     */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
     put(xd, pb - pa, &out->difference);

@@ -1,10 +1,11 @@
 /*
- * Searches the fewest bytes at which a method keeps a share of the uncompressed top-1 accuracy. It
- * bisects the parameter of the method that trades bytes for quality (its key, methods/method.h).
- * Accuracy on a finite text is noisy and need not fall steadily (Z-18). The answer therefore has
- * three crossings from the same samples: the points at which the estimate, the lower end and the
- * upper end of the 95 % interval of the paired share fall below the target. It also says if the
- * samples fall monotonically.
+ * Searches the strongest compression at which a method keeps a given fraction of the uncompressed
+ * model's top-1 accuracy. Bisects the parameter of the method that trades bytes for quality.
+ *
+ * Accuracy on a finite text is noisy and need not fall steadily (Z-18 in docs/readings.md). The
+ * answer therefore has three crossings from the same evaluations: the settings at which the
+ * estimate, the lower end and the upper end of the 95 % interval of the accuracy ratio fall below
+ * the target. It also says if the accuracies fall monotonically.
  */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
@@ -16,24 +17,25 @@
 #include "common/stats.h"
 
 /*
- * Width of a bracket at which bisection ends, in p or in the share of bytes saved. Neighbours at
- * twice this distance are measured too.
+ * Resolution of the search: bisection ends when neighbouring settings differ by this fraction of
+ * removed dimensions p or of saved bytes. Settings at twice this distance are evaluated too.
  */
 #define KVD_TARGET_STEP 0.005
 
 /*
- * One evaluated setting of the method. `x` is its position on the search axis, where 0 stores most.
- * If p is searched, x is the overall p.
+ * One evaluated setting of the method. `x` is its position on the search axis, where 0 stores the
+ * most bytes. If the removed fraction p is searched, x is p.
  */
 typedef struct {
-    double x, value; /* position on the axis; value of the searched parameter */
-    double saving;   /* 1 - bytes stored / bytes of the uncompressed cache in this type */
+    /* Position on the search axis, and value of the searched parameter. */
+    double x, value;
+    double saving; /* 1 - stored bytes / bytes of the uncompressed cache in this number type */
     kvd_interval share;
 } kvd_target_sample;
 
 /*
- * Sample at one end of the bracket around a crossing: value of the searched parameter, and saving.
- * Both are NaN if there is no such sample.
+ * Evaluated setting next to a crossing: value of the searched parameter, and fraction of bytes
+ * saved. Both are NaN if there is no such setting.
  */
 typedef struct {
     double value, saving;
@@ -41,84 +43,99 @@ typedef struct {
 
 typedef struct {
     double target;
-    kvd_target_end kept; /* last sample before the first sample that misses the target */
-    /* the first sample that misses the target */
+    /* Last setting before the first one that misses the target accuracy. */
+    kvd_target_end kept;
+    /* First setting that misses the target. */
     kvd_target_end misses;
-    /* last sample before the first one whose interval has its lower end below the target */
+    /*
+     * Last setting before the first one whose confidence interval has its lower end below the
+     * target.
+     */
     kvd_target_end surely_kept;
-    /* first sample whose interval has its upper end below the target */
+    /* First setting whose confidence interval has its upper end below the target. */
     kvd_target_end surely_lost;
-    kvd_target_end last_kept; /* last sample that keeps the target, which may be after `misses` */
-    int monotone;             /* 1 if no sample after `misses` keeps the target */
-    size_t n_points;          /* number of evaluated points */
+    /* Last setting that keeps the target; it may come after `misses`. */
+    kvd_target_end last_kept;
+    int monotone;    /* 1 if no setting after `misses` keeps the target, else 0 */
+    size_t n_points; /* number of evaluated settings */
 } kvd_target;
 
 /*
- * Axis of a search. Settings contain whole numbers (widths, bits), so `place` returns the x of the
- * setting nearest to a wanted x. No setting is measured twice.
+ * Axis of a search. Settings contain whole numbers (kept dimensions, bits), so `place` returns the
+ * position x of the setting nearest to a wanted position. No setting is evaluated twice.
  */
 typedef struct {
     void *ctx;
-    /* Largest x, which stores least. */
+    /* Largest position x, which stores the fewest bytes. */
     double largest;
-    double step; /* resolution of the search in x */
-    /* True if x = 0 is the uncompressed model, whose share is 1 without measuring. */
+    /* Resolution of the search, as a distance on the axis x. */
+    double step;
+    /*
+     * True if x = 0 is the uncompressed model, whose accuracy ratio is 1 and need not be measured.
+     */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
     /*
-     * Measures the setting nearest to `wanted` and fills *out. of_text [n_texts] receives the
-     * shares of each text; NULL if they are not wanted.
+     * Evaluates the setting nearest to position `wanted` and fills *out. of_text [n_texts] receives
+     * the accuracy ratio of each text alone; NULL if not wanted.
      */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
-    size_t n_texts;     /* number of texts with a search of their own; 0 for none */
-    const char *method; /* name for messages */
+    /* Number of texts for which the target is also searched alone; 0 for none. */
+    size_t n_texts;
+    const char *method; /* name of the method, for messages */
 } kvd_target_axis;
 
 /*
- * Searches the settings at which the share falls below the target, and fills *out. surely_kept and
- * surely_lost are NaN for a single sequence, which has no interval. If of_text [n_texts] is not
- * NULL, it receives the answer for each text alone. The estimate of a text is bisected too; its
- * surely_kept and surely_lost are read from the samples that exist.
+ * Searches the settings at which the accuracy ratio falls below `target`, and fills *out.
+ * surely_kept and surely_lost are NaN for a single sequence, which has no confidence interval. If
+ * of_text [n_texts] is not NULL, it receives the answer for each text alone. These answers bisect
+ * the estimate only; their surely_kept and surely_lost come from the settings that happen to be
+ * evaluated.
  */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
 /*
- * Fills *out from n samples that are sorted by x. It is separate from the search, so that samples
- * of other origin can be used.
+ * Fills *out with the answer that n evaluated settings, sorted by x, give. The settings need not
+ * come from a search.
  */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
 /*
- * Test of whether one method keeps a target up to a larger p than another. It computes the p at
- * which the share of each method falls below the target, and the difference of the two. Their 95 %
- * intervals come from the same resamples of sequences (within texts if texts have equal weight), so
- * that effects of a resample on both curves cancel.
+ * Tests if one method keeps the target accuracy up to a larger removed fraction p than another.
+ * Computes the p at which the accuracy ratio of each method falls below the target, and the
+ * difference of the two. The 95 % intervals come from the same resamples of sequences (within texts
+ * if texts have equal weight), so that effects of a resample on both methods cancel.
  */
 
-/* Curve of a method: its correct predictions at every evaluated p. */
+/* Correct predictions of a method at n values of the removed fraction p. */
 typedef struct {
-    size_t n;                  /* number of points */
-    const double *p;           /* [n], rising, above 0 */
-    const double *const *top1; /* [n][n_sequences]: number of predictions that are the next token */
+    size_t n;
+    /* Removed fractions of dimensions, rising, above 0: [n]. */
+    const double *p;
+    /* Number of correct predictions of each sequence: [n][n_sequences]. */
+    const double *const *top1;
 } kvd_target_curve;
 
 /*
- * Returns the p at which the share [n] first falls below the target, linear between the points on
- * both sides; the share at p = 0 is 1. If no point misses the target, returns the last p.
+ * Returns the removed fraction p at which the accuracy ratio first falls below the target, by
+ * linear interpolation in share [n] over p [n]; the ratio at p = 0 is 1. If no value misses the
+ * target, returns the last p.
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    kvd_interval a, b, difference; /* `difference` is b - a */
+    /* Removed fractions p at the target for both methods; `difference` is b - a. */
+    kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
 /*
- * Fills *out with the crossings of two curves, their difference, and 95 % intervals from 2000
- * resamples. reference [n_sequences] is `top1` of the uncompressed model. Text i is sequences
- * first[i] .. first[i + 1] - 1, and the share is the mean of the shares of the texts. Fails if a
- * curve is empty, or if the uncompressed model has no correct prediction in a text.
+ * Fills *out with the removed fractions p at which two methods reach the target, their difference,
+ * and 95 % intervals from 2000 resamples. reference [n_sequences] has the correct predictions of
+ * the uncompressed model. Sequences first[i] .. first[i + 1] - 1 are text i; the accuracy ratio is
+ * the mean of the texts' ratios. Fails if a curve is empty, or if the uncompressed model has no
+ * correct prediction in a text.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,

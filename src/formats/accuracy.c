@@ -21,7 +21,7 @@ bool kvd_tasks_label_is_mean(const char *label)
     return sscanf(label, KVD_TASKS_MEAN_LABEL "%n", &n, &end) == 1 && end > 0 && !label[end];
 }
 
-/* ---- columns ---- */
+/* ---- columns of kvdim/accuracy files ---- */
 
 const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS] = {
     {"method", KVD_COL_TEXT, "1",
@@ -118,7 +118,7 @@ static const kvd_column own_columns[] = {
 };
 enum { N_OWN_COLUMNS = sizeof own_columns / sizeof *own_columns };
 
-/* With --seeds. */
+/* Columns of a results file that a run with several random seeds (--seeds) adds. */
 static const kvd_column seed_columns[] = {
     {"n_seeds", KVD_COL_INT, "1", "number of seeds of which the row is the mean; 1: a single seed"},
     {"seed", KVD_COL_INT, "1",
@@ -131,8 +131,8 @@ static const kvd_column seed_columns[] = {
 enum { N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns };
 
 /*
- * Returns the columns of a kvdim/accuracy file. Callers leave out the last ones if the rows hold no
- * statistics over seeds.
+ * Returns the table of all columns of a kvdim/accuracy file. The columns for statistics over seeds
+ * come last, so a caller without seeds passes a smaller number of columns.
  */
 static const kvd_column *columns(void)
 {
@@ -145,7 +145,10 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/* Sampled values of the attention error per head and of the quality per sequence. */
+/*
+ * HDF5 datasets with values finer than one results line: attention error per layer and head, and
+ * prediction quality per text sequence.
+ */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",
@@ -188,7 +191,7 @@ kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool 
     return r;
 }
 
-/* ---- rows and samples ---- */
+/* ---- writing of results lines and values per head and sequence ---- */
 
 static size_t sequences_of(const kvd_rows *r)
 {
@@ -223,7 +226,7 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
     return NULL;
 }
 
-/* ---- reading for the report ---- */
+/* ---- reading of kvdim/accuracy files for the report ---- */
 
 enum { RESAMPLES = 1000 };
 
@@ -242,8 +245,8 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
 }
 
 /*
- * Reads attention errors [row][layer][head] and stores their means over heads, [row][layer]. Rows
- * that were not measured stay NaN.
+ * Reads attention errors [results line][layer][head] and stores their means over heads, [results
+ * line][layer]. A line without a measurement has NaN.
  */
 static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, double **out,
                        kvd_err *err)
@@ -271,8 +274,9 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
 }
 
 /*
- * Computes the perplexity of a row over that of the uncompressed model, paired by sequence. The
- * bootstrap of its confidence interval draws whole sequences.
+ * Computes perplexity of a compressed model / perplexity of the uncompressed model, from the summed
+ * negative log-likelihoods of each sequence under both. The confidence interval is a bootstrap over
+ * whole sequences.
  */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
@@ -330,8 +334,9 @@ done:
 }
 
 /*
- * Reads the results of the needle prompts, which the report plots against needle depth. Rows that a
- * search for a target adds have NaN.
+ * Reads the results of the needle prompts (a fact hidden at a known depth of a long text), which
+ * the report plots against depth. Results lines that a search for an accuracy target added have no
+ * needle results; they are NaN.
  */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
@@ -371,8 +376,9 @@ typedef struct {
 } target_reader;
 
 /*
- * Reads four numbers of a target: the point that keeps it, the first that misses it, and the two
- * ends of the interval.
+ * Reads four attributes of the answer of a search for a target accuracy: the value at the last
+ * setting that meets the target, at the first that misses it, and at both ends of the confidence
+ * interval.
  */
 static int read_ends(target_reader *x, const char *where, const char *name, double *to,
                      kvd_err *err)
@@ -427,7 +433,7 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
 
 /*
  * Refuses numbers that no measurement gives: an infinity (except the exp of a large nll), a
- * negative number beyond rounding, a share above 1. NaN means not measured.
+ * negative number beyond rounding, a fraction above 1. NaN means not measured.
  */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {

@@ -102,9 +102,9 @@ void kvd_activations_release(kvd_activations *a)
 /* ---- reading bytes of a dataset without HDF5 -------------------------- */
 
 /*
- * The data of a contiguous HDF5 dataset are one run of bytes from H5Dget_offset on. Reading and
- * writing them with pread and pwrite, as HDF5 does, lets several threads convert and copy at the
- * same time. HDF5 itself serves one thread at a time.
+ * A contiguous HDF5 dataset is one run of bytes in the file, from H5Dget_offset on. Access with
+ * pread and pwrite lets several threads read and convert at the same time, whereas the HDF5 library
+ * serves one thread at a time.
  */
 void kvd_activations_locate(kvd_activations *a)
 {
@@ -132,7 +132,8 @@ off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int he
 }
 
 /*
- * Reads n bytes at offset `at`. Returns 0, or -1 with errno; errno is 0 if the file is too short.
+ * Reads n bytes at offset `at`. On failure returns -1 and sets errno, or leaves errno 0 if the file
+ * is too short.
  */
 static int pread_all(int fd, char *to, size_t n, off_t at)
 {
@@ -151,7 +152,7 @@ static int pread_all(int fd, char *to, size_t n, off_t at)
     return 0;
 }
 
-/* ---- rows with checksums --------------------------------------------- */
+/* ---- reading of token rows with checksums ---------------------------- */
 
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err)
 {
@@ -168,7 +169,8 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
     }
     const hsize_t start[4] = {(hsize_t)h->layer, (hsize_t)h->head, first, 0},
                   count[4] = {1, 1, n, s.dims[3]};
-    const int skip = s.rank == 1 ? 2 : 0; /* rank 1 has only the row axis */
+    /* A dataset of rank 1 has only the token axis, without layer and head. */
+    const int skip = s.rank == 1 ? 2 : 0;
     return kvd_h5_read_slab(h->dataset, s.path, s.rank, start + skip, count + skip, s.type, rows,
                             err)
                ? kvd_in(err, "'%s'", a->file.path)
@@ -185,11 +187,11 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
                : 0;
 }
 
-/* ---- reading --------------------------------------------------------- */
+/* ---- opening of kvdim/activations files and checks ------------------- */
 
 /*
- * Opens a dataset of the file and checks its shape. If *dtype is -1 it is set to the dataset's
- * type, else the types must be equal.
+ * Opens a dataset of the file and checks its shape. If *dtype is -1, sets *dtype to the element
+ * type of the dataset. Otherwise the dataset must have the type *dtype.
  */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
@@ -262,8 +264,8 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err)
 }
 
 /*
- * Checks that sequences and positions count up from 0, that token ids are below the vocabulary's
- * size, and that the counts agree with the attributes.
+ * Checks that the sequence numbers and the positions of the tokens count up from 0, that token ids
+ * are below the vocabulary size, and that the counts agree with the file's attributes.
  */
 static int check_tokens(kvd_activations *a, kvd_err *err)
 {
@@ -271,7 +273,7 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* expected for the next token, if its sequence continues */
+    /* Expected sequence number and position of the next token, if its sequence continues. */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -345,8 +347,8 @@ void kvd_activations_close(kvd_activations *a)
 }
 
 /*
- * Converts n values to float32. Returns the index of the first non-finite value, or n. Works in
- * pieces that stay in the L1 cache between the test and the conversion.
+ * Converts n values of type t to float32. Returns the index of the first NaN or infinite value, or
+ * n if there is none. Tests and converts in blocks that stay in the L1 cache.
  */
 static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
 {
@@ -363,7 +365,10 @@ static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
     return n;
 }
 
-/* Reads rows [n][width] of a head, verifies their checksums and converts them to float32. */
+/*
+ * Reads n token rows of `width` values of a head, verifies their checksums and converts them to
+ * float32.
+ */
 static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, float *rows,
                        void *scratch, kvd_err *err)
 {
@@ -382,17 +387,18 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    enum { PIECE_BYTES = 1 << 16 }; /* a piece is read, verified and converted while in cache */
+    /* Bytes read, verified and converted at a time, so that they stay in cache. */
+    enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* Pieces begin at checksum blocks. HDF5 itself serves one thread at a time. */
+    /* Parts read by different threads begin at multiples of the rows that share a checksum. */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
     const bool parallel = a->at[x] != UINT64_MAX && to - from >= 8;
-    size_t failed = to; /* first failing piece: independent of the number of threads */
+    size_t failed = to; /* first part of the rows that failed, whichever thread read it */
 #pragma omp parallel for schedule(static) if (parallel)
     for (size_t p = from; p < to; p++) {
         const size_t lo = p * piece < first ? first : p * piece;

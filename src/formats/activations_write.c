@@ -1,4 +1,7 @@
-/* Writes kvdim/activations files. Space is reserved first, then rows are written in any order. */
+/*
+ * Writes kvdim/activations files: recorded Q, K and V. Space is reserved first, then the rows of
+ * tokens are written in any order.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -8,9 +11,7 @@
 
 #include "formats/activations_internal.h"
 
-enum {
-    WRITE_BYTES = 1 << 19
-}; /* a piece is hashed and written, or read and hashed, while in cache */
+enum { WRITE_BYTES = 1 << 19 };
 
 static int pwrite_all(int fd, const char *from, size_t n, off_t at)
 {
@@ -27,7 +28,10 @@ static int pwrite_all(int fd, const char *from, size_t n, off_t at)
     return 0;
 }
 
-/* Finds the file offset of every dataset. The writer makes contiguous datasets only. */
+/*
+ * Finds the file offset of every tensor, at which rows are then written with pwrite. Fails if a
+ * dataset is not contiguous; this writer creates only contiguous ones.
+ */
 static int locate_all(kvd_activations *a, kvd_err *err)
 {
     kvd_activations_locate(a);
@@ -84,7 +88,10 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/* Sets the checksums to 0 when an interrupted file is reopened, because they are written last. */
+/*
+ * Sets all checksums of a reopened, unfinished file to 0. The file holds no valid ones yet, because
+ * checksums are written last.
+ */
 static int clear_checksums(kvd_activations *a, kvd_err *err)
 {
     for (int set = 0; set < KVD_N_SETS; set++) {
@@ -115,7 +122,7 @@ int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/* Reads the first n_tokens rows of a head back and adds them to the head's checksums. */
+/* Reads the first n_tokens token rows of one head back and adds them to the head's checksums. */
 static int recount_head(kvd_activations *a, kvd_x x, int layer, int head, size_t n_tokens,
                         kvd_err *err)
 {

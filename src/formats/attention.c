@@ -15,7 +15,7 @@ const double kvd_critical_level[KVD_N_CRITICAL_LEVELS] = {0.9, 0.95, 0.99};
 const double kvd_attention_quantile[KVD_N_QUANTILES] = {0.001, 0.01, 0.05, 0.25, 0.5,
                                                         0.75,  0.95, 0.99, 0.999};
 
-/* ---- histogram bins -------------------------------------------------------------------------- */
+/* ---- bins of the histograms of scores, probabilities and norms ------------------------------- */
 
 static size_t bin(double x, double first, double per_unit, size_t n)
 {
@@ -39,7 +39,7 @@ size_t kvd_norm_bin(double log10_norm)
     return bin(log10_norm, -KVD_NORM_DECADES, KVD_LOG_PER_DECADE, KVD_NORM_BINS);
 }
 
-/* ---- table of statistics (fields) ------------------------------------------------------------ */
+/* ---- table of the stored statistics ---------------------------------------------------------- */
 
 typedef enum {
     END,
@@ -60,7 +60,7 @@ typedef enum { SUM, MIN, MAX, SAME, BEHIND } combine;
 
 typedef struct {
     const char *path, *long_name;
-    bool count; /* true: uint64 field; false: float64 field */
+    bool count; /* type of the statistic: uint64 if true, float64 if false */
     combine how;
     axis axes[4];
 } field;
@@ -81,7 +81,10 @@ typedef struct {
         __VA_ARGS__                                                                                \
     }
 
-/* Table of the attention statistics, in the order of enum kvd_a. */
+/*
+ * HDF5 path, meaning, type, way of adding two files, and axes of each attention statistic, in the
+ * order of enum kvd_a.
+ */
 static const field fields[KVD_N_A] = {
     {"/window", "keys that a query sees, itself included; 0: all up to it", true, SAME, {LAYER}},
     {"/requests/at_position", "requests that have this position", true, SUM, {POSITION}},
@@ -175,8 +178,8 @@ static size_t length(const kvd_attention_stats *s, axis a)
 }
 
 /*
- * Sets *n to the number of 8-byte words of statistic f. Returns -1 if the product of its sizes,
- * which come from a file, overflows.
+ * Sets *n to the number of 8-byte words of statistic f. Returns -1 if the product of its axis
+ * lengths overflows, which is possible because the lengths come from a file.
  */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
@@ -254,11 +257,11 @@ void kvd_attention_stats_release(kvd_attention_stats *s)
     s->n_words = 0;
 }
 
-/* ---- quantiles ------------------------------------------------------------------------------- */
+/* ---- quantiles from histograms --------------------------------------------------------------- */
 
 typedef struct {
     double first, per_unit;
-    size_t n; /* number of edges */
+    size_t n; /* number of edges between the bins of a histogram */
     bool logarithmic;
 } scale;
 
@@ -280,7 +283,7 @@ static axis bins_of(kvd_a f)
     return END;
 }
 
-/* Returns the value at histogram edge number x; a fractional x is between two edges. */
+/* Returns the value at histogram edge number x. A fractional x is a value between two edges. */
 static double edge(scale s, double x)
 {
     const double at = s.first + x / s.per_unit;
@@ -309,7 +312,7 @@ double kvd_attention_stats_quantile(kvd_a f, const kvd_word *h, double q)
     return edge(s, (double)(s.n - 1));
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing of kvdim/attention files -------------------------------------------------------- */
 
 static int shape(const kvd_attention_stats *s, kvd_a f, hsize_t *dims)
 {
@@ -337,7 +340,6 @@ static int write_edges(kvd_h5 *f, const char *path, axis a, kvd_err *err)
         "edge", e, s.n, err);
 }
 
-/* Writes quantiles of every head, computed from its histogram. */
 static int write_quantiles(kvd_h5 *f, const kvd_attention_stats *s, kvd_a field_of,
                            const char *path, const char *long_name, kvd_err *err)
 {
@@ -413,7 +415,7 @@ int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *
     return 0;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading of kvdim/attention files -------------------------------------------------------- */
 
 static int describe(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
@@ -479,7 +481,7 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Checks that the bins of every histogram of a statistic sum to `want` values. */
+/* Checks that each histogram of a statistic counts exactly `want` values in total. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {
@@ -502,9 +504,9 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
 }
 
 /*
- * Checks the statistics of critical tokens that begin at field `first`. Critical tokens are those
- * that together hold a given part of the attention. Sum, sum of squares, minimum and maximum must
- * be possible for n_requests counts, each in 1 .. seq_len.
+ * Checks the statistics of critical tokens that begin at field `first`. Critical tokens are the
+ * fewest tokens of a request that together receive a given fraction of the attention. Sum, sum of
+ * squares, minimum and maximum must be possible for n_requests counts, each in 1 .. seq_len.
  */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
@@ -547,7 +549,8 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        total += at[i].n; /* at most n_requests each: no overflow below 2^60 tokens */
+        /* Each term is at most n_requests, so the sum does not overflow below 2^60 tokens. */
+        total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
         return kvd_fail(
@@ -562,7 +565,10 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/* Returns the number of (query, key) pairs of a layer that the attention mask allows. */
+/*
+ * Returns the number of (query token, key token) combinations that the attention mask of a layer
+ * allows, over all requests.
+ */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;
@@ -586,7 +592,10 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
     for (kvd_a f = KVD_A_SCORE_HISTOGRAM; f <= KVD_A_PROBABILITY_HISTOGRAM;
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
-            /* copy of the description with one layer, because attention windows differ by layer */
+            /*
+             * A copy of the statistics that covers one layer only, because the number of scores
+             * differs between layers with different attention windows.
+             */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
             one.at[f] = s->at[f] + (size_t)l * kvd_attention_stats_count(&one, f);
@@ -606,7 +615,10 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
 static int read_fields(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
     hsize_t dims[KVD_MAX_RANK];
-    /* Shapes are checked before memory is allocated: a damaged file could announce any size. */
+    /*
+     * The shapes of the datasets are checked before memory is allocated, because a damaged file
+     * could announce any size.
+     */
     for (int i = 0; i < KVD_N_A; i++)
         if (kvd_field_shape(f, fields[i].path, shape(s, (kvd_a)i, dims), dims, err))
             return -1;
@@ -638,7 +650,7 @@ int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *
     return status ? -1 : 0;
 }
 
-/* ---- sum of two files ------------------------------------------------------------------------ */
+/* ---- sum of the statistics of two files ------------------------------------------------------ */
 
 static kvd_word combined(const field *f, kvd_word a, kvd_word b)
 {

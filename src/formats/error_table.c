@@ -41,8 +41,8 @@ int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
 }
 
 /*
- * Checks that all errors of side `side` are finite and not negative. A KL divergence may be
- * slightly below 0 by rounding.
+ * Checks that all measured losses of one side (0: Q and K, 1: V) are finite and not negative. A KL
+ * divergence may be slightly below 0 by rounding.
  */
 static int check_errors(kvd_h5 *f, const kvd_error_table *t, int side, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * kvdim/error-table: the accuracy lost when one head is cut to one width, as kvdim-eval measures
- * it.
+ * kvdim/error-table files: loss of prediction quality when a single head is cut to a given number
+ * of dimensions, measured by kvdim-eval.
  */
 #ifndef KVD_FORMATS_ERROR_TABLE_H
 #define KVD_FORMATS_ERROR_TABLE_H
@@ -11,25 +11,32 @@
 
 extern const kvd_schema kvd_schema_error_table;
 
-/* Error (nats of KL divergence per token) by width. One head of one pair is cut at a time. */
+/*
+ * Loss (nats of KL divergence per token) by number of kept dimensions. One KV head is cut at a
+ * time, either its Q and K or its V; all other heads stay whole.
+ */
 typedef struct {
     kvd_model_info model;
     char method[32];
-    kvd_pair pair[2]; /* Q-K pair and V pair */
-    char bases_hash
-        /* hash of the bases that were cut; "" in older files */
-        [KVD_BASES_HASH];
+    /* Rotations used for Q and K, and for V. */
+    kvd_pair pair[2];
+    /* Hash of the rotations with which heads were cut; "" in older files. */
+    char bases_hash[KVD_BASES_HASH];
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;
-    /* [n_widths] rising widths in 1 .. d_head; the last is d_head, whose error is 0 */
+    /*
+     * Numbers of kept dimensions at which the loss was measured, rising. The last is d_head, whose
+     * loss is 0.
+     */
     int32_t *width;
-    double *error; /* [2][n_layers][n_kv_heads][n_widths], nats per token */
+    /* KL divergence in nats per token: [Q and K, or V][n_layers][n_kv_heads][n_widths]. */
+    double *error;
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
 /*
- * Reads a file of schema kvdim/error-table. Refuses widths that do not rise to d_head, and errors
- * that are not finite, are negative, or are not 0 at d_head.
+ * Reads a kvdim/error-table file. Refuses numbers of dimensions that do not rise to d_head, and
+ * losses that are not finite, are negative, or are not 0 at d_head.
  */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);

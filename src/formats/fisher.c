@@ -52,7 +52,10 @@ static size_t heads_of(const kvd_fisher *f)
     return (size_t)f->n_layers * (size_t)f->model.n_kv_heads;
 }
 
-/* Returns the number of doubles in the gradient products (`moment`) of one side, keys or values. */
+/*
+ * Returns the number of doubles in the gradient products g^T g of all layers, for keys or for
+ * values.
+ */
 static size_t moments_of(const kvd_fisher *f)
 {
     const size_t wide = (size_t)f->model.n_kv_heads * (size_t)f->model.d_head;
@@ -126,7 +129,7 @@ void kvd_fisher_close(kvd_fisher *f)
     memset(f, 0, sizeof *f);
 }
 
-/* ---- reading ---- */
+/* ---- reading of kvdim/fisher files ---- */
 
 static int describe(kvd_fisher *f, kvd_err *err)
 {
@@ -169,10 +172,7 @@ static int describe(kvd_fisher *f, kvd_err *err)
                : 0;
 }
 
-/*
- * Reads a dataset of gradient sums. Each sum must be finite, and a sum of squares must not be
- * negative.
- */
+/* Reads sums over gradients. Every sum must be finite. Sums of squares must not be negative. */
 static int read_sums(kvd_h5 *h, const char *path, int rank, const hsize_t *dims, double *to,
                      kvd_err *err)
 {
@@ -273,7 +273,7 @@ int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t firs
     return 0;
 }
 
-/* ---- writing ---- */
+/* ---- writing of kvdim/fisher files ---- */
 
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err)
 {
@@ -295,7 +295,7 @@ int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t
 {
     const hsize_t start[] = {(hsize_t)layer, 0, (hsize_t)first, 0},
                   count[] = {1, (hsize_t)f->model.n_kv_heads, (hsize_t)n, (hsize_t)f->model.d_head};
-    const size_t values = n * (size_t)f->model.d_head; /* values of one head */
+    const size_t values = n * (size_t)f->model.d_head;
     for (int h = 0; h < f->model.n_kv_heads; h++)
         kvd_checksums_add(&f->checksums[side], (size_t)layer, (size_t)h, first, n,
                           rows + (size_t)h * values);

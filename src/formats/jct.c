@@ -10,7 +10,7 @@
 const kvd_schema kvd_schema_jct = {"jct", 1, "Job completion times and their parts"};
 const kvd_schema kvd_schema_jct_rows = {"jct-rows", 1, "Rows of a kvdim-jct that has not finished"};
 
-/* ---- columns ---- */
+/* ---- columns of kvdim/jct files ---- */
 
 static const kvd_column fixed[] = {
     {"kind", KVD_COL_TEXT, "1", "job, iteration or request"},
@@ -111,8 +111,8 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "the host alone"};
 
 /*
- * Returns the columns of a kvdim/jct file. kvd_phase_column names the columns that hold phase
- * times.
+ * Returns the columns of a kvdim/jct results file. The names of the columns with phase times come
+ * from kvd_phase_column.
  */
 static const kvd_column *columns(void)
 {
@@ -154,7 +154,7 @@ kvd_rows *kvd_jct_rows(int samples, kvd_err *err)
     return r;
 }
 
-/* ---- writing ---- */
+/* ---- writing of kvdim/jct files ---- */
 
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err)
 {
@@ -172,7 +172,10 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
                  const kvd_run *run, kvd_err *err)
 {
     kvd_h5 f;
-    /* kvd_h5_create would replace the file that a symbolic link of this name points to. */
+    /*
+     * kvd_h5_create follows a symbolic link of this name and would replace the file that it points
+     * to.
+     */
     if (kvd_output_check_derived(path, err) ||
         kvd_h5_create(&f, path, &kvd_schema_jct_rows, run, err))
         return -1;
@@ -181,7 +184,7 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
     return status;
 }
 
-/* ---- reading ---- */
+/* ---- reading of kvdim/jct files ---- */
 
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err)
@@ -221,9 +224,9 @@ done:
 }
 
 /*
- * Returns the largest rounding error, in seconds, of a time in this row. A CUDA event counts in
- * steps of 0.5 us, which is up to 1e-4 of a decode step of 5 ms. If one measured step represents
- * several steps, the error is multiplied by their number, as the time is.
+ * Returns the largest rounding error, in seconds, of a measured time in a results line. A CUDA
+ * event counts in steps of 0.5 us, which is up to 1e-4 of a decode step of 5 ms. If one measured
+ * step represents several, its time and its error are multiplied by their number.
  */
 static double rounding(const kvd_rows *r, size_t row)
 {
@@ -246,12 +249,13 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
     return *rows ? kvd_rows_check(*rows, f->path, columns(), N_COLUMNS, needed, refused, err) : -1;
 }
 
-/* Inserts "@ATTENTION" after the name in the method of every row. */
+/* Changes the method name of each results line from NAME to NAME@ATTENTION. */
 static int name_attention(kvd_rows *r, const char *attention, kvd_err *err)
 {
     const int column = kvd_rows_find(r, "method");
     if (column < 0 || kvd_rows_column(r, column)->kind != KVD_COL_TEXT)
-        return 0; /* the reader of the column reports it */
+        /* A missing column is no error here: the code that reads the column reports it. */
+        return 0;
     for (size_t i = 0; i < kvd_rows_count(r); i++) {
         const char *const method = kvd_rows_get_text(r, i, column);
         const int name = (int)strcspn(method, ",");
@@ -280,7 +284,7 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err)
     return r;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison of jobs with those of the uncompressed cache ---- */
 
 static bool equal(double a, double b)
 {
@@ -288,8 +292,8 @@ static bool equal(double a, double b)
 }
 
 /*
- * Returns true if two job rows differ in nothing but the method and the length named: "input",
- * "output", or "" for none.
+ * Returns true if two results lines of jobs differ at most in the method and in the length named
+ * "input" or "output" ("" for neither).
  */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
@@ -313,8 +317,9 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the seconds that the method of a row saves against method `none` at equal lengths.
- * Returns NaN if there is no such row of `none`.
+ * Returns the seconds that the compression method of a results line saves against the uncompressed
+ * cache (method `none`) at equal lengths. Returns NaN if there is no line of `none` to compare
+ * with.
  */
 static double gain(const kvd_rows *r, size_t row)
 {
@@ -324,8 +329,9 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the row of the same method, comparable with a row of `none`, whose length is the least
- * above `from` (NaN: the least of all). Returns SIZE_MAX if there is no such row.
+ * Returns the results line of the same method with the next larger length above `from` (NaN: with
+ * the smallest length). Lines without a comparable line of the uncompressed cache are skipped.
+ * Returns SIZE_MAX if there is no such line.
  */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
@@ -346,9 +352,9 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
     /*
-     * Goes through the measured lengths upwards to find the crossing: the length from which the
-     * method is faster than no compression. If it is slower at a longer length, an earlier crossing
-     * does not count.
+     * Goes through the measured lengths in rising order to find the length from which the method is
+     * faster than no compression. If the method is slower again at a longer length, the earlier
+     * crossing does not count.
      */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
@@ -363,8 +369,8 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 }
 
 /*
- * Returns the seconds between the fastest and the slowest run of a job, 0 if the row does not hold
- * them.
+ * Returns the seconds between the fastest and the slowest repetition of a job, or 0 if the results
+ * line does not hold these times.
  */
 static double spread(const kvd_rows *r, size_t row)
 {
@@ -382,7 +388,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            found = false; /* lengths below this one do not decide */
+            /* Shorter lengths do not affect the result, because the method is not faster here. */
+            found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;
         *noise = (kvd_jct_noise){.length = from, .difference = fabs(won), .spread = widest};

@@ -23,11 +23,14 @@ bool kvd_model_info_untrained(const kvd_model_info *m)
     return strcmp(m->dtype, "initial") == 0;
 }
 
-/* Table of the fields of the HDF5 group /model, used to write, read and compare the group. */
+/*
+ * Name and position of each field of kvd_model_info, used to write, read and compare the HDF5 group
+ * /model.
+ */
 typedef struct {
     const char *name;
     size_t offset;
-    size_t size; /* bytes of a text; 0 for a whole number */
+    size_t size; /* length in bytes of a string field; 0 for an integer */
 } field;
 
 #define TEXT(f)                                                                                    \
@@ -103,7 +106,8 @@ int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_m
     for (size_t i = 0; i < N_FIELDS; i++) {
         const field *f = &fields[i];
         if (!strcmp(f->name, "name"))
-            continue; /* the folder of a checkpoint may be renamed */
+            /* The name is not compared, because the folder of a checkpoint may be renamed. */
+            continue;
         if (f->size && strcmp(text_of(a, f), text_of(b, f)))
             return kvd_fail(err, "'%s' and '%s' are of different models: %s is %s and %s", file_a,
                             file_b, f->name, text_of(a, f), text_of(b, f));

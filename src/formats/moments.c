@@ -46,8 +46,8 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
 }
 
 /*
- * Sets *n to the number of doubles in gram[g]. Returns -1 if the product of the sizes, which come
- * from a file, overflows.
+ * Sets *n to the number of doubles in Gram matrices of kind g, over all layers and heads. Returns
+ * -1 if the product of the sizes overflows, which is possible because they come from a file.
  */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
@@ -117,7 +117,7 @@ static void set_path(kvd_g g, char path[16])
     snprintf(path, 16, "/gram/%s", kvd_g_name[g]);
 }
 
-/* ---- writing --------------------------------------------------------- */
+/* ---- writing of kvdim/moments files ---------------------------------- */
 
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
 {
@@ -158,7 +158,7 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/* ---- reading --------------------------------------------------------- */
+/* ---- reading of kvdim/moments files ---------------------------------- */
 
 static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
 {
@@ -194,8 +194,8 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
 }
 
 /*
- * Checks that X^T X has a non-negative diagonal, is symmetric and obeys the Cauchy-Schwarz
- * inequality.
+ * Checks that each Gram matrix X^T X has a non-negative diagonal, is symmetric and obeys the
+ * Cauchy-Schwarz inequality.
  */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
@@ -238,7 +238,10 @@ int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, m, err))
         goto done;
-    /* Shapes are checked before memory is allocated: a damaged file could announce any size. */
+    /*
+     * The shapes of the datasets are checked before memory is allocated, because a damaged file
+     * could announce any size.
+     */
     for (int g = 0; g < KVD_N_G; g++) {
         char name[16];
         hsize_t want[4];
@@ -272,7 +275,7 @@ done:
     return status;
 }
 
-/* ---- sum of two files -------------------------------------------------- */
+/* ---- sum of the Gram matrices of two files ----------------------------- */
 
 static int same_weights(const kvd_moments *a, const char *file_a, const kvd_moments *b,
                         const char *file_b, kvd_g g, kvd_err *err)

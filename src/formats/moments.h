@@ -1,7 +1,7 @@
 /*
- * Files of schema kvdim/moments: Gram matrices X^T X in float64, d_head x d_head per layer and
- * head. The size of a file does not depend on the number of tokens. Files of one model can be
- * added.
+ * kvdim/moments files: Gram matrices X^T X in float64, one d_head x d_head matrix per tensor, layer
+ * and head; the rows of X are the vectors of all tokens. The size of a file does not depend on the
+ * number of tokens. Files of one model can be added.
  */
 #ifndef KVD_FORMATS_MOMENTS_H
 #define KVD_FORMATS_MOMENTS_H
@@ -22,7 +22,7 @@ typedef enum {
     KVD_G_W_V,
     KVD_N_G
 } kvd_g;
-/* names of the HDF5 datasets /gram/<name>: "q" ... "w_v" */
+/* Names of the HDF5 datasets with Gram matrices, /gram/<name>: "q" ... "w_v". */
 extern const char *const kvd_g_name[KVD_N_G];
 
 typedef struct {
@@ -32,44 +32,49 @@ typedef struct {
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
     bool has_pre;
-    double *gram[KVD_N_G]; /* [n_layers][n_heads or n_kv_heads][d_head][d_head]; NULL if absent */
+    /*
+     * Gram matrices of each tensor: [n_layers][n_heads or n_kv_heads][d_head][d_head]. NULL if the
+     * tensor was not recorded.
+     */
+    double *gram[KVD_N_G];
 } kvd_moments;
 
 /*
- * Gram matrices of the weights, in the notation of the paper (W_V^h [d_model][d_head]): w_o of a
- * head is W_O^h W_O^hT, and w_v is W_V^hT W_V^h. Both are X^T X of d_model rows of d_head values.
+ * Gram matrices of the weights of a head h, with W_V^h of shape [d_model][d_head]: w_o is W_O^h
+ * W_O^hT, and w_v is W_V^hT W_V^h. Both are X^T X of d_model rows of d_head values.
  */
 
 /*
- * Returns the number of heads that Gram matrix `g` has: n_heads for q, q_pre and w_o, else
- * n_kv_heads.
+ * Returns the number of heads for which tensor `g` has Gram matrices: n_heads for Q and W_O,
+ * n_kv_heads for K, V and W_V.
  */
 int kvd_moments_heads(const kvd_moments *m, kvd_g g);
-/* Returns the address of the Gram matrix g [d_head][d_head] of one layer and head. */
+/* Returns the address of the Gram matrix [d_head][d_head] of tensor g, for one layer and head. */
 double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
 /*
- * Returns the number of doubles in gram[g], the Gram matrices of all layers and heads; 0 if absent.
+ * Returns the number of doubles in the Gram matrices of tensor g, over all layers and heads; 0 if
+ * absent.
  */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
 /*
- * Returns the bytes of memory that kvd_moments_alloc allocates for the model, layers and has_pre in
- * *m.
+ * Returns the bytes of memory that kvd_moments_alloc would allocate for the model, layers and
+ * has_pre set in *m.
  */
 double kvd_moments_bytes(const kvd_moments *m);
 
-/* Allocates zeroed Gram matrices for the model, layers and has_pre in *m. */
+/* Allocates zeroed Gram matrices for the model, layers and has_pre set in *m. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /*
- * Reads a file of schema kvdim/moments. Refuses Gram matrices with non-finite elements or a
- * negative diagonal.
+ * Reads a kvdim/moments file. Refuses Gram matrices with non-finite elements or a negative
+ * diagonal.
  */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
- * Adds `other` to `sum`. Gram matrices of activations and token counts are added; those of weights
- * must agree to 1e-9 of the largest entry. The label becomes "a+b", the corpus hash that of both
- * (independent of the order), and seq_len the larger one. Fails, naming both files, if model,
- * layers or has_pre differ.
+ * Adds the Gram matrices `other` to `sum`. Those of activations and the token counts are added;
+ * those of weights must agree to 1e-9 of the largest entry. The label becomes "a+b", the corpus
+ * hash that of both texts (independent of the order), and seq_len the larger one. Fails, naming
+ * both files, if model, layers or has_pre differ.
  */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);

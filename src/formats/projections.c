@@ -11,7 +11,10 @@ const kvd_schema kvd_schema_projections = {"projections", 1,
 
 static const char *const side_name[2] = {"k", "v"};
 
-/* Fails unless heads that share a latent have one rank and one matrix `down`. */
+/*
+ * Checks that KV heads which share a compressed vector (latent) have one rank and one
+ * down-projection matrix.
+ */
 static int check_shared(const kvd_h5 *f, const kvd_projections *p, int side, kvd_err *err)
 {
     const kvd_projections_side *const x = &p->side[side];

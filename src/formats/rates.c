@@ -11,7 +11,7 @@
 
 const kvd_schema kvd_schema_rates = {"rates", 1, "Kept dimensions per pair, layer and KV head"};
 
-/* ---- widths ---- */
+/* ---- numbers of kept dimensions ---- */
 
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err)
 {
@@ -60,7 +60,7 @@ double kvd_widths_side_p(const kvd_widths *w, int side)
     return 1 - kept / ((double)heads * (double)w->d_head);
 }
 
-/* ---- writing ---- */
+/* ---- writing of kvdim/rates files ---- */
 
 static size_t heads_of(const kvd_rates *r)
 {
@@ -152,7 +152,7 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
                : 0;
 }
 
-/* ---- reading ---- */
+/* ---- reading of kvdim/rates files ---- */
 
 static int read_widths(kvd_h5 *f, kvd_rates *r, int side, int padded, int n_layers, kvd_err *err)
 {
@@ -191,15 +191,18 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
 }
 
 /*
- * Returns true if the rule that chose the widths has no single singular value removal rate r: it
- * has none, or one for each pair.
+ * Returns true if the rule that chose the kept dimensions has no single singular value removal rate
+ * r: either no rate at all, or one for Q and K and another for V.
  */
 static bool without_r(const char *rule)
 {
     return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");
 }
 
-/* Checks that both values of overall p follow from the widths, and that r agrees with the rule. */
+/*
+ * Checks, for each stored compression setting, that the overall removed fraction p follows from the
+ * numbers of kept dimensions, and that a removal rate r is present only if the rule has one.
+ */
 static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 {
     const bool no_r = without_r(r->rule);

@@ -268,7 +268,7 @@ const char *kvd_row_text(const kvd_rows *r, size_t row, const char *column)
     return c < 0 || r->columns[c].kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, row, c);
 }
 
-/* ---- writing ---- */
+/* ---- writing of results tables ---- */
 
 static int write_column(kvd_h5 *f, const kvd_rows *r, int c, kvd_err *err)
 {
@@ -326,7 +326,7 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err)
     return 0;
 }
 
-/* ---- text of table cells ---- */
+/* ---- numbers as text for printed tables ---- */
 
 const char *kvd_real_text(char *to, size_t size, const char *format, double x)
 {

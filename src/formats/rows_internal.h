@@ -1,5 +1,5 @@
 /*
- * Representation of a table in memory, shared by rows.c, which fills and writes tables, and
+ * Representation of a results table in memory, shared by rows.c, which fills and writes tables, and
  * rows_load.c, which reads them.
  */
 #ifndef KVD_FORMATS_ROWS_INTERNAL_H
@@ -17,20 +17,21 @@ enum { KVD_MAX_SAMPLES = 8 };
 
 struct kvd_rows {
     const kvd_column *columns;
-    kvd_column *owned; /* columns of a table that was loaded; NULL if the columns are borrowed */
+    /* Columns if the table was loaded from a file; NULL if the caller owns them. */
+    kvd_column *owned;
     int n_columns;
     size_t n, capacity;
-    kvd_cell_value **data; /* [n_columns][capacity] */
-    bool lost_text;        /* a text could not be copied: the table cannot be written */
+    kvd_cell_value **data; /* cells of each column: [n_columns][capacity] */
+    bool lost_text;        /* memory for a text ran out, so the table cannot be written */
     int n_samples;
     struct {
         kvd_h5_spec spec;
-        size_t width;  /* number of values per row */
-        double *value; /* [capacity][width] */
+        size_t width;  /* number of samples per row */
+        double *value; /* samples of all rows: [capacity][width] */
     } samples[KVD_MAX_SAMPLES];
 };
 
-/* Returns an empty table with these columns, or NULL if memory runs out. */
+/* Returns a results table with these columns and no rows, or NULL if memory runs out. */
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns);
 
 #endif

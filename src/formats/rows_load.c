@@ -1,4 +1,4 @@
-/* Reads tables of rows from HDF5 files. The columns need not be known beforehand. */
+/* Reads results tables from HDF5 files. Columns are found in the file, not known beforehand. */
 #include "formats/rows_internal.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 _Static_assert(sizeof(kvd_cell_value) == 8, "a cell is as large as an int64 and a double");
 
-/* ---- cells ---- */
+/* ---- reading of table cells ---- */
 
 static void free_cells(kvd_cell_value *data, kvd_column_kind kind, size_t n)
 {
@@ -38,11 +38,11 @@ static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_va
                : 0;
 }
 
-/* ---- columns ---- */
+/* ---- reading of table columns ---- */
 
 /*
- * Returns a text attribute of a column, allocated; "" if it has none, as columns made by other
- * software may.
+ * Returns the text attribute `name` of a column, which the caller frees. Returns "" if there is
+ * none, because other software may have written the column.
  */
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 {
@@ -56,7 +56,8 @@ static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
 {
     char path[256];
-    snprintf(path, sizeof path, "/rows/%s", name); /* column names are shorter, see kvd_rows_load */
+    /* Column names are short enough, see kvd_rows_load. */
+    snprintf(path, sizeof path, "/rows/%s", name);
     col->name = strdup(name);
     col->units = text_attribute(f, path, "units");
     col->long_name = text_attribute(f, path, "long_name");
@@ -64,7 +65,7 @@ static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
                                                      : kvd_no_memory(err, "a column", sizeof *col);
 }
 
-/* Appends a column. On success the table owns `data` and the texts of *col. */
+/* Appends a column to the table. On success the table owns `data` and the texts of *col. */
 static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size_t n, kvd_err *err)
 {
     const size_t columns = (size_t)r->n_columns + 1;
@@ -83,8 +84,8 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
 }
 
 /*
- * Sets *n to the number of rows, or to 0 if the dataset is not a column but raw samples of higher
- * rank.
+ * Sets *n to the number of rows of a column. Sets *n to 0 if the dataset is not a column but
+ * samples of higher rank.
  */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
@@ -100,8 +101,8 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
         return kvd_fail(err, "'%s': '/rows/%s' has %llu rows, other columns %zu", f->path, name,
                         (unsigned long long)dim, r->n);
     /*
-     * The rows announced must be stored: a header alone must not make this program allocate
-     * gigabytes.
+     * A dataset may announce a length without storing data. Refuses it, so that a header alone
+     * cannot make this program allocate gigabytes.
      */
     if (H5Dget_storage_size(dataset) == 0)
         return kvd_fail(err, "'%s': '/rows/%s' announces %llu rows but stores none", f->path, name,
@@ -149,9 +150,12 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/* ---- HDF5 group /rows ---- */
+/* ---- reading of whole tables from the HDF5 group /rows ---- */
 
-/* Returns the order of the columns: by creation if the file recorded it, else by name. */
+/*
+ * Returns the order in which to read columns: order of creation if the file recorded it, else by
+ * name.
+ */
 static H5_index_t order_of(hid_t group)
 {
     const hid_t plist = H5Gget_create_plist(group);
@@ -173,7 +177,7 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
     if (length <= 0 || (size_t)length >= sizeof name)
         return kvd_fail(err, "'%s': a name under '/rows' has %zd bytes, at most %zu are allowed",
                         f->path, length, sizeof name - 1);
-    /* A soft or external link could point into another file. */
+    /* Only hard links are read, because a soft or external link could point into another file. */
     if (H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD)
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)

@@ -9,7 +9,7 @@ const kvd_schema kvd_schema_serving = {"serving", 1, "Simulated serving of reque
 const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS] = {"mean", "p50", "p90",
                                                                         "p99"};
 
-/* ---- columns ---- */
+/* ---- columns of kvdim/serving files ---- */
 
 static const kvd_column fixed[] = {
     {"kind", KVD_COL_TEXT, "1", "point, max-rate or validation"},
@@ -90,7 +90,10 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
              bound_name[bound]);
 }
 
-/* Returns the columns of a kvdim/serving file: "ttft_mean_s", "ttft_mean_lo_s", ... */
+/*
+ * Returns the columns of a kvdim/serving results file: the fixed ones, then "ttft_mean_s",
+ * "ttft_mean_lo_s", ...
+ */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -135,7 +138,7 @@ kvd_rows *kvd_serving_rows(kvd_err *err)
     return r;
 }
 
-/* ---- writing ---- */
+/* ---- writing of kvdim/serving files ---- */
 
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err)
@@ -150,7 +153,7 @@ int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model,
     return kvd_h5_finish(f, err);
 }
 
-/* ---- reading ---- */
+/* ---- reading of kvdim/serving files ---- */
 
 static bool refused(const kvd_rows *r, size_t row, const char *column, double x)
 {

@@ -1,9 +1,9 @@
 /*
- * kvdim/serving: simulated serving, in rows of three kinds.
+ * kvdim/serving files: results of simulated serving, in lines of three kinds.
  *
- *   point       a method at one rate
- *   max-rate    a method at the highest rate with a mean normalised latency of at most
- *               latency_bound_s
+ *   point       a compression method at one request rate
+ *   max-rate    a method at the highest request rate with a mean normalised latency of at most
+ *   latency_bound_s
  *   validation  one statistic of a replay measured by kvdim-jct, and of its simulation
  */
 #ifndef KVD_FORMATS_SERVING_H
@@ -17,7 +17,7 @@ extern const kvd_schema kvd_schema_serving;
 typedef enum {
     KVD_SERVING_TTFT,
     KVD_SERVING_TBT,
-    KVD_SERVING_LATENCY, /* normalised: JCT over output tokens */
+    KVD_SERVING_LATENCY, /* job completion time / number of output tokens */
     KVD_SERVING_JCT,
     KVD_SERVING_MEASURES
 } kvd_serving_time;
@@ -29,33 +29,39 @@ typedef enum {
     KVD_LATENCY_P99,
     KVD_LATENCY_STATISTICS
 } kvd_latency_statistic;
-extern const char
-    *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS]; /* "mean", "p50", ... */
+/* Names of latency statistics in column names: "mean", "p50", "p90" and "p99". */
+extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
-/* Writes the name of a column: bound 0 "ttft_mean_s", 1 "ttft_mean_lo_s", 2 "ttft_mean_hi_s". */
+/*
+ * Writes the name of the column of a latency statistic. `bound` 0 gives the value, "ttft_mean_s"; 1
+ * and 2 give the ends of its interval, "ttft_mean_lo_s" and "ttft_mean_hi_s".
+ */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 
-/* Samples of a row: quantiles 0, 0.01 .. 1 of the first three measures; NaN if validation. */
+/*
+ * Sizes of the samples of a results line: the quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised
+ * latency. They are NaN in validation lines.
+ */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
 /*
- * Returns an empty table of the schema kvdim/serving. On failure returns NULL and fills *err. The
- * caller frees it.
+ * Returns an empty results table of the schema kvdim/serving. On failure returns NULL and fills
+ * *err. The caller frees the table.
  */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
 /*
- * Writes the table into a file just created, and completes the file. none: one line for each method
- * that sustains no rate.
+ * Writes the results table into a file just created, and completes the file. `none`: a text with
+ * one line for each method that sustains no request rate.
  */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
 /*
- * Reads the rows of the open file f. Fails if a column that the report needs is missing, if a
- * number is negative or if it is infinite and no objective. The caller frees *rows, also on
- * failure.
+ * Reads the results lines of the open file f. Fails if a column that the report needs is missing,
+ * or if a number is negative or infinite. Infinity is allowed for the latency objectives, where it
+ * means no objective. The caller frees *rows, also on failure.
  */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 

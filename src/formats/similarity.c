@@ -9,7 +9,7 @@
 const kvd_schema kvd_schema_similarity = {"similarity", 1,
                                           "Likeness of the bases found on different texts"};
 
-/* ---- writing ---- */
+/* ---- writing of kvdim/similarity files ---- */
 
 static int put(kvd_h5 *f, const kvd_comparison *c, const char *name, const char *long_name,
                int rank, const hsize_t *dims, const char *const *axes, const double *data,
@@ -136,7 +136,7 @@ done:
     return status;
 }
 
-/* ---- reading ---- */
+/* ---- reading of kvdim/similarity files ---- */
 
 void kvd_similarity_release(kvd_similarity *s)
 {
@@ -166,7 +166,7 @@ void kvd_similarity_release(kvd_similarity *s)
     *s = (kvd_similarity){0};
 }
 
-/* Reads one text per file into *out, which is allocated. */
+/* Reads a text dataset with one entry per compared file into *out, which the caller frees. */
 static int read_texts(size_t n, kvd_h5 *f, const char *path, char ***out, kvd_err *err)
 {
     const hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);
@@ -194,8 +194,8 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
 }
 
 /*
- * Reads one dataset of a pair, whose values must be in 0 .. `most`. Leaves `skip` values NaN at the
- * front if the dataset has no value for file 0.
+ * Reads one dataset of comparison results, whose values must be in 0 .. `most`. If the dataset has
+ * no values for file 0, `skip` values at the front of *out are NaN.
  */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)

@@ -31,7 +31,7 @@ static const char *const pair_title[KVD_N_PAIRS] = {
     "Q and gradients with respect to Q",
     "attention outputs and gradients with respect to them"};
 
-/* ---- pairs ---- */
+/* ---- sets of matrices that share one rotation (Q and K, V and W_O, ...) ---- */
 
 int kvd_pair_find(const char *name)
 {
@@ -78,11 +78,11 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/* ---- memory ---- */
+/* ---- allocation of singular values and rotations ---- */
 
 /*
- * Sets *bytes to the size of one basis per layer and head. Fails if it does not fit, because sizes
- * may come from a file.
+ * Sets *bytes to the size of the rotation matrices of n_h heads in all layers. Fails if the product
+ * overflows, because the sizes may come from a file.
  */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
@@ -108,7 +108,8 @@ int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err)
     x->sigma = calloc((size_t)s->n_layers * (size_t)n_h, (size_t)s->model.d_head * sizeof(double));
     x->R = calloc(1, bytes);
     x->right = two ? calloc(1, bytes) : NULL;
-    x->present = true; /* set first, so that a failed allocation is released with the others */
+    /* Set before the check below, so that kvd_spectrum_release frees what could be allocated. */
+    x->present = true;
     if (!x->sigma || !x->R || (two && !x->right))
         return kvd_no_memory(err, "the bases of a pair", bytes);
     return 0;
@@ -182,7 +183,7 @@ int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
     return 0;
 }
 
-/* ---- values derived from sigma ---- */
+/* ---- values derived from the singular values ---- */
 
 double kvd_effective_rank(const double *sigma, size_t d)
 {
@@ -240,7 +241,7 @@ int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summar
     return 0;
 }
 
-/* ---- writing ---- */
+/* ---- writing of kvdim/spectrum files ---- */
 
 static int write_derived(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, const char *h_axis,
                          kvd_err *err)
@@ -343,11 +344,11 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return write_derived(f, s, pair, h_axis, err);
 }
 
-/* Table of the calibration attributes, used to write and to read the group. */
+/* Attributes with the counts and times of the calibration, used to write and to read them. */
 static const struct {
     const char *name;
     size_t at;
-    bool whole; /* true: a size_t; false: a double */
+    bool whole; /* type of the attribute: integer (size_t) if true, double if false */
 } calibration_field[] = {
     {"prune", offsetof(kvd_calibration, prune), false},
     {"sequences_dropped", offsetof(kvd_calibration, sequences_dropped), true},
@@ -379,8 +380,8 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
 }
 
 /*
- * Reads the calibration. Files written before it existed have no such group: nothing was dropped or
- * clustered, and no times were measured.
+ * Reads the counts and times of the calibration. Older files have no such group; the fields then
+ * stay 0.
  */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
@@ -425,7 +426,7 @@ int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-/* ---- reading ---- */
+/* ---- reading of kvdim/spectrum files ---- */
 
 static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 {
@@ -461,8 +462,9 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 }
 
 /*
- * left right^T is Cl^(-1/2) Cl^(1/2): the identity, or, if Cl lacks rank, the orthogonal projection
- * onto its range. Sets *off to the distance of the product from its transpose and from its square.
+ * The product left right^T of two projections of a head must be the identity, or an orthogonal
+ * projection if the data lack rank. Sets *off to its distance from its transpose and from its
+ * square.
  */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
@@ -531,7 +533,8 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
 }
 
 /*
- * Reads the bases of a pair. A file without bases is an error unless the caller does not want them.
+ * Reads the rotations (or left and right matrices) of the kind `pair`. A file without them is an
+ * error unless the caller wants singular values only.
  */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
@@ -547,8 +550,8 @@ static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t d
                         "--no-bases",
                         f->path, kvd_pair_name[pair]);
     /*
-     * Shapes are checked before memory is allocated: /model of a damaged file could announce any
-     * size.
+     * The shapes of the datasets are checked before memory is allocated, because a damaged file
+     * could announce any size.
      */
     if ((!absent && kvd_field_shape(f, path, 4, dims, err)) || kvd_spectrum_alloc(s, pair, err))
         return -1;

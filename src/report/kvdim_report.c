@@ -1,9 +1,10 @@
 /*
- * kvdim-report: tables, figures, one HTML page and a ledger of the papers' claims from result
+ * kvdim-report: makes tables, figures, one HTML page and a ledger of the papers' claims from result
  * files.
  *
- * Reads kvdim/spectrum, similarity, rates, error-table, accuracy, tasks, kernels, tokens, jct and
- * serving, and traces of kvdim-jct. Writes DIR/tables, DIR/figures, DIR/index.html.
+ * Reads files of kvdim/spectrum, similarity, rates, error-table, accuracy, tasks, kernels, tokens,
+ * jct and serving, and timelines written by kvdim-jct. Writes DIR/tables, DIR/figures,
+ * DIR/index.html.
  */
 #include <jansson.h>
 #include <limits.h>
@@ -73,8 +74,8 @@ static const kvd_program description = {
 /* ---- section with the verdicts on the claims ------------------------------------------------ */
 
 /*
- * Adds to `t` one row for every claim that the result files measure, and sets `*n_unmeasured` to
- * the number of the other claims.
+ * Adds one table row for every claim of the papers that the result files measure. Sets
+ * *n_unmeasured to the number of claims that no result file measures.
  */
 static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
 {
@@ -157,8 +158,8 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
 }
 
 /*
- * Names the result files of models with random weights, if there are any, and warns that their
- * spectra and accuracies are not valid.
+ * Names the result files of models with random weights, if there are any, and warns that singular
+ * values and accuracies of such models are not valid.
  */
 static void say_random(const kvd_results *r, kvd_text *t)
 {
@@ -201,7 +202,7 @@ static int print_plain(const config *cfg, const kvd_results *r, const kvd_ledger
     return status;
 }
 
-/* ---- main ----------------------------------------------------------------------------------- */
+/* ---- main program --------------------------------------------------------------------------- */
 
 /* Names of the files and folders that the program writes into the output folder. */
 static const char *const contents[] = {"index.html", "figures/", "tables/", NULL};
@@ -215,7 +216,7 @@ static int write_tables(const kvd_report *report, const kvd_output *out, kvd_err
     return status;
 }
 
-/* Makes the parent folders of the output folder and locks it. */
+/* Creates the parent folders of the output folder and locks the output folder. */
 static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
 {
     size_t n = strlen(dir);
@@ -233,7 +234,8 @@ static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
 }
 
 /*
- * Adds one section per kind of result. Without result files the page has only the published tables.
+ * Adds one report section per kind of result file. Without result files the page has only the
+ * published tables.
  */
 static int add_sections(const config *cfg, const char *paper, const kvd_results *r,
                         const kvd_results *other, const kvd_results *counting,

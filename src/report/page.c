@@ -79,7 +79,10 @@ static const char style[] =
     "@media print{body{display:block;max-width:none}nav{display:none}"
     "figure{break-inside:avoid}}\n";
 
-/* Returns the content of a file, zero-terminated, or NULL with *err. The caller frees it. */
+/*
+ * Returns the content of a file, zero-terminated. The caller frees it. On failure returns NULL and
+ * fills *err.
+ */
 static char *slurp(const char *path, kvd_err *err)
 {
     kvd_text t = {0};
@@ -106,8 +109,9 @@ static char *slurp(const char *path, kvd_err *err)
 }
 
 /*
- * Appends an SVG file to the page. gnuplot writes the same ids into every file, so each id, and
- * each reference to an id, gets the name of the figure in front: id='..', id="..", '#..' and (#..).
+ * Appends an SVG file to the page. gnuplot writes the same ids into every file. Therefore the name
+ * of the figure is inserted before each id and each reference to an id: id='..', id="..", '#..' and
+ * (#..).
  */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
@@ -131,7 +135,7 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/* Returns the length of a caption's title: its first sentence, or the part before a colon in it. */
+/* Returns the length of a caption's title: its first sentence, or the part of it before a colon. */
 static size_t title_length(const char *caption)
 {
     const char *const colon = strstr(caption, ": ");
@@ -236,13 +240,12 @@ done:
 
 extern char **environ;
 
-/* An image file as gnuplot wrote it, in memory. */
+/* An image file written by gnuplot, in memory. */
 typedef struct {
     char *bytes;
     size_t len;
 } image;
 
-/* Appends all bytes that can be read from fd to the image. */
 static int drain(int fd, image *to, kvd_err *err)
 {
     char buf[1 << 16];
@@ -261,7 +264,7 @@ static int drain(int fd, image *to, kvd_err *err)
     return n < 0 ? -1 : 0;
 }
 
-/* Copies the last line of gnuplot's messages that is not empty, without the path of the scripts. */
+/* Copies the last non-empty line of gnuplot's messages, without the path of the scripts. */
 static void last_line(int fd, const char *scripts, char *line, size_t size)
 {
     char text[4096];
@@ -282,8 +285,8 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
 }
 
 /*
- * Starts gnuplot in folder `dir` without a shell. The drawing and the messages of gnuplot go to two
- * file descriptors.
+ * Starts gnuplot in folder `dir` without a shell. gnuplot's drawing goes to file descriptor
+ * `drawing`, its messages to `said`.
  */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
@@ -309,7 +312,7 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
 
 /*
  * Runs gnuplot. `argv` must not contain text from a result file, because gnuplot would execute it.
- * On failure `*err` says why there is no image.
+ * On failure *err says why there is no image.
  */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
@@ -326,7 +329,8 @@ static int gnuplot(char *const *argv, const char *dir, const char *scripts, imag
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
     status = drain(pipe_fd[0], to, err);
-    close(pipe_fd[0]); /* gnuplot must get an error, not wait, if reading its output has failed */
+    /* gnuplot must get an error, and not wait, if reading its output has failed. */
+    close(pipe_fd[0]);
     pipe_fd[0] = -1;
     while (waitpid(pid, &code, 0) < 0)
         if (errno != EINTR) {
@@ -355,7 +359,10 @@ done:
     return status;
 }
 
-/* Draws a figure with one of gnuplot's terminals. On failure *err says why there is no image. */
+/*
+ * Draws a figure with one of gnuplot's terminals (SVG or PNG). On failure *err says why there is no
+ * image.
+ */
 static int draw(const kvd_figure *f, const char *terminal, const char *dir, const char *scripts,
                 image *to, kvd_err *err)
 {
@@ -382,8 +389,8 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
 }
 
 /*
- * Removes the <title> elements of an SVG file, which hold gnuplot commands: a browser would show
- * them when the pointer rests on a curve.
+ * Removes the <title> elements of an SVG file. They hold gnuplot commands, which a browser would
+ * show when the pointer rests on a curve.
  */
 static void remove_titles(image *svg)
 {

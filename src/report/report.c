@@ -67,7 +67,7 @@ int kvd_section_figure(kvd_section *s, const char *name, const char *script, int
     return 0;
 }
 
-/* ---- points that a figure cannot draw ------------------------------------------------------- */
+/* ---- values that a figure cannot draw ------------------------------------------------------- */
 
 static void add_formatted(kvd_text *t, const char *fmt, va_list args)
 {
@@ -116,7 +116,7 @@ static double number_of(const kvd_table *t, size_t row, size_t col)
     return t->col[col].kind == KVD_CELL_INT && !isnan(c->real) ? (double)c->number : c->real;
 }
 
-/* Number of points of a panel, and how many of them the panel cannot draw. */
+/* Number of points of one panel of a figure, and how many of them it cannot draw. */
 typedef struct {
     size_t all, not_finite, not_above_0;
 } point_count;
@@ -169,7 +169,7 @@ static bool is_drawn(const kvd_table *t, size_t row, size_t drawn)
     return drawn == SIZE_MAX || !strcmp(kvd_table_cell(t, row, drawn)->text, "yes");
 }
 
-/* Returns true if no earlier drawn row has this text in the series column. */
+/* Returns true if no earlier drawn row of the table has the same text in column `series`. */
 static bool is_first(const kvd_table *t, size_t row, size_t series, size_t drawn)
 {
     for (size_t i = 0; i < row; i++)

@@ -1,5 +1,5 @@
 /*
- * A report: sections with words, tables and figures. The studies (studies/) fill it from result
+ * A report: sections with words, tables and figures. The functions in studies/ fill it from result
  * files; tables.c and page.c write it.
  */
 #ifndef KVD_REPORT_REPORT_H
@@ -25,13 +25,13 @@
  */
 
 typedef struct {
-    char *s; /* zero-terminated; NULL while empty */
+    char *s; /* text of the string, zero-terminated; NULL while empty */
     size_t len, size;
-    bool failed; /* true after memory ran out; s keeps the text from before */
+    bool failed; /* memory ran out; s keeps the text from before */
 } kvd_text;
 
 void kvd_text_add(kvd_text *t, const char *fmt, ...) KVD_PRINTF(2, 3);
-/* Appends the text unchanged. */
+/* Appends the string s unchanged. */
 void kvd_text_raw(kvd_text *t, const char *s);
 /*
  * Appends text from a file to HTML: escapes & < > " ' and replaces bytes that HTML forbids by '?'.
@@ -40,7 +40,7 @@ void kvd_text_html(kvd_text *t, const char *s);
 /* Appends text to a cell of a Markdown table: escapes | and line ends, and writes < as &lt;. */
 void kvd_text_markdown(kvd_text *t, const char *s);
 /*
- * Appends item i of n of a list of which at most `most` items are named: "a", "a, b", "a, b and 3
+ * Appends item i of a list of n items, of which at most `most` are named: "a", "a, b", "a, b and 3
  * more".
  */
 void kvd_text_item(kvd_text *t, size_t i, size_t n, size_t most, const char *item);
@@ -53,16 +53,21 @@ void kvd_text_release(kvd_text *t);
 typedef enum { KVD_CELL_TEXT, KVD_CELL_INT, KVD_CELL_REAL } kvd_cell_kind;
 
 typedef struct {
-    char *name;    /* heading in CSV files */
-    char *heading; /* heading with the unit, in Markdown and HTML */
+    char *name; /* heading of the column in CSV files */
+    /* Heading of the column with its unit, in Markdown and HTML. */
+    char *heading;
     kvd_cell_kind kind;
-    int digits; /* significant digits of a real in Markdown and HTML; 0 means no decimals */
-    /* range of values that the colours of HTML cells span; no shading unless shade_lo < shade_hi */
+    /* Significant digits of a real number in Markdown and HTML; 0 means no decimals. */
+    int digits;
+    /*
+     * Range of values that the background colours of HTML cells span. No shading unless shade_lo <
+     * shade_hi.
+     */
     double shade_lo;
     double shade_hi;
     /*
-     * true if the cell is shown as "value [from, to]", with the ends taken from the next two
-     * columns
+     * True if the cell is shown as "value [from, to]", with the ends taken from the next two
+     * columns.
      */
     bool interval;
 } kvd_table_col;
@@ -77,12 +82,12 @@ typedef struct {
     char name[64]; /* name of the CSV file without its ending: letters, digits, '-' */
     char *title;
     char *note; /* text below the table; "" for none */
-    /* true if the page does not show the table, which holds the data of a figure */
+    /* True if the page does not show the table, because it only holds the data of a figure. */
     bool only_files;
-    bool no_markdown; /* true if the table is too long for Markdown */
+    bool no_markdown; /* the table is too long for a Markdown file */
     kvd_table_col *col;
     size_t n_cols;
-    kvd_cell *cell; /* [n_rows][n_cols] cells */
+    kvd_cell *cell; /* cells of the table: [n_rows][n_cols] */
     size_t n_rows, size, at;
     bool failed;
 } kvd_table;
@@ -90,8 +95,8 @@ typedef struct {
 void kvd_table_init(kvd_table *t, const char *name, const char *title);
 void kvd_table_note(kvd_table *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 /*
- * Adds a column. All columns must be added before the first row. `digits` is the number of
- * significant digits of a real number.
+ * Adds a column to a table. All columns must be added before the first row. `digits` is the number
+ * of significant digits of a real number.
  */
 void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name,
                           const char *heading);
@@ -103,54 +108,60 @@ void kvd_table_shade(kvd_table *t, double lo, double hi);
  */
 void kvd_table_interval(kvd_table *t);
 
-/* Appends the next cell of the row. A row is complete when its last cell was appended. */
+/*
+ * Append the next cell of the current table row. A row is complete when its last cell was appended.
+ */
 void kvd_table_text(kvd_table *t, const char *value);
 void kvd_table_int(kvd_table *t, int64_t value);
-void kvd_table_no_int(kvd_table *t); /* appends an empty cell to an int column */
-/*
- * Appends a whole number that was read as a real number, or an empty cell for NaN (not measured).
- */
+void kvd_table_no_int(kvd_table *t); /* appends an empty cell to an integer column */
+/* Appends an integer that was read as a real number, or an empty cell for NaN (not measured). */
 void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
 
-/* Removes every row that equals an earlier row in all of its cells. */
+/* Removes every row of the table that equals an earlier row in all of its cells. */
 void kvd_table_unique(kvd_table *t);
 
 int kvd_table_check(const kvd_table *t, kvd_err *err);
-/* Writes tables/NAME.csv into the folder, and tables/NAME.md unless the table is too long. */
+/*
+ * Writes the table to tables/NAME.csv in the folder, and to tables/NAME.md unless it is too long.
+ */
 int kvd_table_write(const kvd_table *t, const kvd_output *out, kvd_err *err);
-/* Appends the table in a container that scrolls; a long table is folded into <details>. */
+/* Appends the table as HTML in a container that scrolls; a long table is folded into <details>. */
 void kvd_table_html(const kvd_table *t, kvd_text *out);
 /* Appends the table with aligned columns for a terminal. */
 void kvd_table_plain(const kvd_table *t, kvd_text *out);
 void kvd_table_release(kvd_table *t);
 
-/* A figure is a gnuplot script of plots/ that reads CSV files of tables/. */
+/* A figure of the report: a gnuplot script of plots/ that reads CSV files of tables/. */
 typedef struct {
     char name[64];      /* name of the files figures/NAME.svg and figures/NAME.png */
-    const char *script; /* name of the script, such as "spectra.gp" */
+    const char *script; /* name of the gnuplot script, such as "spectra.gp" */
     /*
-     * gnuplot assignments; must not contain text from a result file, because gnuplot would execute
-     * it
+     * gnuplot assignments. Must not contain text from a result file, because gnuplot would execute
+     * it.
      */
     char *settings;
-    char *caption;     /* caption as plain text */
-    int width, height; /* size of the SVG in its units; the PNG has twice as many pixels */
-    bool folded;       /* true if the page shows the figure after a click on its title */
-    kvd_text left_out; /* sentences on points that the figure does not show, with the reason */
-    kvd_text why;      /* reason why the figure is not drawn; empty if it is drawn */
+    char *caption;
+    /* Size of the SVG in its units; the PNG has twice as many pixels. */
+    int width, height;
+    bool folded; /* the page shows the figure only after a click on its title */
+    /* Sentences on data that the figure does not show, with the reason. */
+    kvd_text left_out;
+    /* Reason why the figure is not drawn; empty if it is drawn. */
+    kvd_text why;
 } kvd_figure;
 
 /* Columns of a table that one panel of a figure draws, by their names in CSV files. */
 typedef struct {
-    const char *title; /* title of the panel */
-    /* columns of the axes; if x is NULL, every row has its place on the horizontal axis */
+    const char *title;
+    /* Columns of the axes. If x is NULL, the rows are spread evenly along the horizontal axis. */
     const char *x, *y;
     bool log_x, log_y; /* true for a logarithmic axis */
-    bool sparse;       /* true if rows with an empty cell in column y are not points of the panel */
-    /* the panel draws only rows with the text `is` in column `where`; NULL draws all rows */
+    /* Rows with an empty cell in column y are not points of the panel. */
+    bool sparse;
+    /* The panel draws only rows with the text `is` in column `where`; NULL draws all rows. */
     const char *where, *is;
 } kvd_panel;
 
@@ -170,24 +181,24 @@ typedef struct {
 } kvd_report;
 
 /*
- * These functions add a section, table or figure and return it, or NULL with *err if memory runs
- * out. The report owns the result.
+ * Add a section, table or figure to a report and return it, or return NULL and fill *err if memory
+ * runs out. The report owns the result.
  */
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
 
 /*
  * Adds a figure to a section. `script` and the format of its settings must not contain text from a
- * file. Returns 0 or -1.
+ * result file, because gnuplot would execute it. Returns 0 or -1.
  */
 int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                        const char *caption, kvd_err *err, const char *settings, ...)
     KVD_PRINTF(8, 9);
 
 /*
- * Counts the points that the panels of the figure added last cannot show: values that are not
- * finite and, on logarithmic axes, values that are not above 0. The page says how many there are,
- * and why, under the figure, or in place of the figure if no panel has a point left.
+ * Counts the table rows that the panels of the figure added last cannot show: values that are not
+ * finite and, on logarithmic axes, values that are not above 0. The page says under the figure how
+ * many there are, and why. If no panel has a point left, the page says it in place of the figure.
  */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
@@ -195,19 +206,18 @@ void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *pan
 /* Shows only the title of the figure added last; a click on the title opens the figure. */
 void kvd_section_fold(kvd_section *s);
 
-/* Adds a sentence on points that the figure added last does not show. */
+/* Adds a sentence on data that the figure added last does not show. */
 void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/*
- * Sets the reason why the figure added last is not drawn. The page shows the reason in its place.
- */
+/* Sets the reason why the figure added last is not drawn. The page shows the reason instead. */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Returns the height of a figure with its key below the panels. The key has the distinct texts of
- * column `series` of the table in at most `columns` columns, laid out as by key_rows of common.gp.
- * `height` has room for three lines; each further line adds to it, so that the panels keep their
- * size. drawn: the column that is "yes" in rows that are drawn; SIZE_MAX if all rows are.
+ * Returns the height of a figure with its legend below the panels. The legend has the distinct
+ * texts of column `series` of the table in at most `columns` columns, laid out as by key_rows of
+ * common.gp. `height` includes three lines of legend; each further line adds to it, so that the
+ * panels keep their size. `drawn`: index of the column that is "yes" in rows that are drawn;
+ * SIZE_MAX if all rows are.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
@@ -215,26 +225,27 @@ int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, 
 void kvd_report_release(kvd_report *r);
 
 /*
- * Writes the report as one HTML page without scripts and without references to other servers. Its
- * colours are light or dark as the reader's browser requests.
+ * Writes the report as one HTML page without scripts and without references to other servers. The
+ * browser's setting selects light or dark colours.
  */
 
 /*
- * Writes index.html of the folder. If `figures`, the SVG files of figures/ become part of the page;
- * otherwise, and for a figure with a `why`, the page gives the reason why the figure is missing.
+ * Writes index.html in the output folder. If `figures`, the SVG files of figures/ become part of
+ * the page. Otherwise, and for a figure with a `why`, the page gives the reason why the figure is
+ * missing.
  */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
 /* Draws figures with gnuplot, which runs as a child process with the scripts of plots/. */
 
 /*
- * Writes figures/NAME.svg and NAME.png of every figure into the folder. The folder must hold the
- * tables already: gnuplot runs in it and reads tables/NAME.csv. `scripts` is the folder of the
- * scripts.
+ * Writes figures/NAME.svg and NAME.png of every figure into the output folder. The folder must hold
+ * the tables already: gnuplot runs in it and reads tables/NAME.csv. `scripts` is the folder of the
+ * gnuplot scripts.
  *
  * If gnuplot cannot draw a figure, or is not installed, the reason is added to the figure's `why`
- * and to *why, and *failed is increased. Returns -1 with *err only if a file cannot be written or
- * the program is interrupted.
+ * and to *why, and *failed is increased. Returns -1 and fills *err only if a file cannot be written
+ * or the program is interrupted.
  */
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, size_t *failed,
                     kvd_err *why, kvd_err *err);

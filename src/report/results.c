@@ -53,7 +53,6 @@ const char *kvd_fact_get(const kvd_facts *f, const char *name)
 
 /* ---- provenance of a result file ------------------------------------------------------------ */
 
-/* Appends an attribute to the list of provenance facts, which takes ownership of `value`. */
 static int add_fact(kvd_facts *f, const char *name, char *value, kvd_err *err)
 {
     kvd_fact *all = realloc(f->fact, (f->n + 1) * sizeof *all);
@@ -81,8 +80,8 @@ static void release_facts(kvd_facts *f)
 }
 
 /*
- * Reads the attributes of an object as provenance facts. An attribute that the file does not have
- * is skipped.
+ * Reads the named attributes of an HDF5 object as provenance facts. An attribute that the file does
+ * not have is skipped.
  */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
@@ -173,7 +172,10 @@ static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/* Reads the attributes about the texts of an accuracy file. Missing attributes stay empty. */
+/*
+ * Reads the attributes about the evaluated texts of an accuracy file. Missing attributes stay
+ * empty.
+ */
 static void load_corpus(kvd_h5 *f, kvd_result *r)
 {
     kvd_err absent;
@@ -188,7 +190,10 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/* Reads how many points a sweep has and how many of them the file contains. */
+/*
+ * Reads the number of planned measurements of a sweep and the number of those in the file; 0 if not
+ * recorded.
+ */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -392,9 +397,6 @@ void kvd_results_release(kvd_results *r)
 
 /* ---- names in tables and legends ------------------------------------------------------------ */
 
-/*
- * Returns the label of a result, which becomes its name unless other results have the same label.
- */
 static const char *label_of(const kvd_result *r)
 {
     switch (r->kind) {
@@ -438,8 +440,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes one property that may distinguish two results with the same label. `level` selects the
- * property, in the order in which properties are tried.
+ * Writes the label of a result with properties that distinguish it from others with the same label.
+ * The higher `level` is, the more properties are added; from level 3 on, the path of the file.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
@@ -462,7 +464,6 @@ static int describe(const kvd_result *r, int level, bool models, char **name)
                     level >= 3 ? " [" : "", level >= 3 ? r->path : "", level >= 3 ? "]" : "");
 }
 
-/* Prepends the model's name to the allocated text `*label`. */
 static int prefix(char **label, const char *model, kvd_err *err)
 {
     char *longer;

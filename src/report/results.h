@@ -21,19 +21,22 @@ typedef enum {
     KVD_RESULT_RATES,
     KVD_RESULT_ERROR_TABLE,
     KVD_RESULT_ACCURACY,
-    KVD_RESULT_TASKS, /* kvdim/tasks file, which is also read into `accuracy` */
+    /* A kvdim/tasks file, whose results are in the member `accuracy`. */
+    KVD_RESULT_TASKS,
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
     KVD_RESULT_SERVING,
     KVD_RESULT_JCT,
     /*
      * kvdim/activations, moments, attention or fisher file: listed under provenance, without a
-     * section
+     * section of its own.
      */
     KVD_RESULT_INPUT
 } kvd_result_kind;
 
-/* One line of provenance: an attribute of the HDF5 group /provenance (or of an input) as text. */
+/*
+ * One line of provenance: an attribute of the HDF5 group /provenance (or of an input file) as text.
+ */
 typedef struct {
     char *name, *value;
 } kvd_fact;
@@ -50,38 +53,47 @@ typedef struct {
     char schema[32];
     kvd_result_kind kind;
     /*
-     * name in tables and legends: the label, with further properties if other results of the kind
-     * have the same label
+     * Name in tables and legends: the label, with further properties if other results of the same
+     * kind have the same label.
      */
     char *name;
     kvd_facts provenance;
-    kvd_facts *input; /* [n_inputs] provenance of each input file */
+    /* Provenance of each input file from which the result was computed: [n_inputs]. */
+    kvd_facts *input;
     size_t n_inputs;
     bool has_model;
     kvd_model_info model;
-    /* contents of the file: only the member for the kind of the file is filled */
-    kvd_spectrum spectrum; /* spectrum without rotation matrices: R and right are NULL */
+    /* Contents of the file follow; only the member for `kind` is filled. */
+    /* Singular values only: the rotation matrices R and right are NULL. */
+    kvd_spectrum spectrum;
     kvd_similarity similarity;
     kvd_rates rates;
-    kvd_rows *proposals; /* settings proposed by kvdim-fit --regression (rates file); else NULL */
-    /* true if the proposals were fitted to sweeps that include their own model */
+    /* Settings proposed by kvdim-fit --regression (in a rates file); else NULL. */
+    kvd_rows *proposals;
+    /*
+     * True if the regression that made the proposals was fitted to measurements of this model, too.
+     */
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
-    /* accuracy file: label and content hash of the evaluated texts; NULL if not recorded */
+    /* Label and content hash of the texts that an accuracy file evaluated; NULL if not recorded. */
     char *corpus_label, *corpus_hash;
-    size_t corpus_tokens, corpus_seq_len; /* size of the evaluated texts; 0 if not recorded */
+    /* Number of tokens and sequence length of these texts; 0 if not recorded. */
+    size_t corpus_tokens, corpus_seq_len;
     kvd_kernels kernels;
     kvd_tokens tokens;
     kvd_rows *serving, *jct;
-    /* jct file: jobs that were not run and the reasons, one per line; NULL if not recorded */
+    /*
+     * Jobs of a kvdim/jct file that were not run, with reasons, one per line; NULL if not recorded.
+     */
     char *skipped;
     /*
-     * jct and kernels file: number of planned measurement points of the sweep, and of those in the
-     * file; 0 if not recorded
+     * Number of planned measurements of the sweep of a jct or kernels file, and number of those in
+     * the file; 0 if not recorded.
      */
     int64_t points, points_done;
-    char *no_rate; /* serving file: methods without a highest rate, one per line */
+    /* Methods of a serving file that sustain no request rate, one per line. */
+    char *no_rate;
 } kvd_result;
 
 typedef struct {
@@ -97,18 +109,18 @@ typedef struct {
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
 /*
- * Returns true for a result of a model with random weights. Its times are valid, but its spectra
- * and accuracies are not.
+ * Returns true if the result is that of a model with random weights. Its times are valid, but its
+ * singular values and accuracies are not.
  */
 bool kvd_result_random_weights(const kvd_result *r);
 
 /*
- * Fills *some with the valid results of r: all times, but spectra and accuracies only of trained
- * models. *some borrows from r; the caller frees some->item.
+ * Fills *some with the valid results of r: all times, but singular values and accuracies only of
+ * trained models. *some borrows from r; the caller frees some->item.
  */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
-/* Sets the name of every result. The caller must have added all results. */
+/* Sets the display name of every result. The caller must have added all results. */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 

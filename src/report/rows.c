@@ -49,21 +49,23 @@ static int by_series(const void *a, const void *b)
     const kvd_accuracy_entry *x = a, *y = b;
     int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
     if (!c)
-        c = kvd_entry_is_none(y) - kvd_entry_is_none(x); /* the uncompressed model comes first */
+        /* The uncompressed model comes first. */
+        c = kvd_entry_is_none(y) - kvd_entry_is_none(x);
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    if (!c) /* rows without p are ordered by falling bytes */
+    /* Results lines without a removed fraction p are ordered by falling bytes. */
+    if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
 /*
- * Returns a note that names the only pair, Q-K or V, that the method cuts (key cut); empty if it
- * cuts both.
+ * Returns a note if the method cuts only Q and K, or only V (" (Q-K alone)"); "" if it cuts both or
+ * none.
  */
 static const char *alone(const kvd_accuracy_entry *e)
 {
@@ -71,7 +73,10 @@ static const char *alone(const kvd_accuracy_entry *e)
     return qk == v ? "" : v ? " (V alone)" : " (Q-K alone)";
 }
 
-/* Returns true if the column has different texts in compressed rows, ignoring empty texts. */
+/*
+ * Returns true if the column has different texts in the results lines of compression methods,
+ * ignoring empty texts.
+ */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
     const char *first = NULL;
@@ -85,9 +90,7 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
-/*
- * Returns true if the column has different numbers in rows that evaluate the same text as row `i`.
- */
+/* Returns true if the column has different numbers in results lines for the text of line i. */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
     const double x = kvd_entry_real(&all->item[i], column);
@@ -206,7 +209,7 @@ void kvd_report_rows_release(kvd_report_rows *all)
     *all = (kvd_report_rows){0};
 }
 
-/* Returns the rows of a result file of the given kind, or NULL if the file is of another kind. */
+/* Returns the results table of a file of the given kind, or NULL if the file is of another kind. */
 static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
 {
     return file->kind != kind           ? NULL
@@ -215,7 +218,9 @@ static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
                                         : file->kernels.rows;
 }
 
-/* Lists all rows of the result files of a kind in order, and fills the names of each. */
+/*
+ * Lists the results lines of all files of a kind in order. `describe` fills the names of each line.
+ */
 static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
                   kvd_report_rows *out, kvd_err *err)
 {
@@ -354,8 +359,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Writes the legend name for a set of widths: "kvdim25m" for "kvdim25m-p50", "equal widths" for
- * "64" and "128", else the name itself.
+ * Writes the legend name for a set of kept dimensions: "kvdim25m" for the set "kvdim25m-p50",
+ * "equal widths" for a single number such as "64", else the name of the set.
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -412,8 +417,8 @@ static void describe_serving(kvd_report_row *e)
 }
 
 /*
- * Returns true if two rows with the same label were served under different limits (batch, memory,
- * latency bounds), which the label does not show in full.
+ * Returns true if two results lines with the same label were served under different conditions
+ * (limits of batch, memory and latency, trace, routing), which the label does not show in full.
  */
 static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 {
@@ -429,8 +434,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Appends the file name to a label that several files have, if their rows share a method or were
- * served under different limits.
+ * Appends the file name to a label that several files have, if they share a method or were served
+ * under different conditions.
  */
 static void tell_apart(kvd_report_rows *all)
 {

@@ -203,15 +203,14 @@ void kvd_table_interval(kvd_table *t)
 }
 
 /*
- * Returns the index of the column that is shown after column j. Ends of an interval are not shown
- * as columns of their own.
+ * Returns the index of the column that is shown after column j. The ends of an interval are not
+ * shown as columns of their own.
  */
 static size_t after(const kvd_table *t, size_t j)
 {
     return j + (t->col[j].interval ? 3 : 1);
 }
 
-/* Returns the next cell of the row being filled, or NULL if memory ran out. */
 static kvd_cell *next(kvd_table *t, kvd_cell_kind kind)
 {
     if (t->failed)
@@ -322,7 +321,7 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
 
 /*
  * Writes a number rounded to `digits` significant digits, without an exponent if it is readable
- * that way.
+ * without one.
  */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
@@ -334,7 +333,7 @@ static void rounded(double x, int digits, char *buf, size_t size)
     if (digits == 0) {
         snprintf(buf, size, "%.0f", x);
     } else if (a >= 1e-4 && a < 1e7) {
-        int before = (int)floor(log10(a)) + 1; /* digits before the decimal point */
+        int before = (int)floor(log10(a)) + 1; /* number of digits before the decimal point */
         int after = digits - before;
         snprintf(buf, size, "%.*f", after < 0 ? 0 : after, x);
     } else {
@@ -430,7 +429,6 @@ static void markdown(const kvd_table *t, kvd_text *out)
     }
 }
 
-/* Writes the file tables/NAME.`ending` of the output folder. */
 static int write_text(const kvd_table *t, const char *ending, const char *text, size_t len,
                       const kvd_output *out, kvd_err *err)
 {
@@ -498,7 +496,6 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
             const kvd_table_col *col = &t->col[j];
             const kvd_cell *c = kvd_table_cell(t, i, j);
             if (col->kind == KVD_CELL_TEXT) {
-                /* Short texts stay on one line. */
                 kvd_text_raw(out, strlen(c->text) <= 28 ? "<td class=\"k\">" : "<td>");
                 kvd_text_html(out, c->text);
             } else {

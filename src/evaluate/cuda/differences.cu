@@ -24,7 +24,7 @@ struct larger {
     }
 };
 
-/* Reduces x over the threads of the CTA; thread 0 gets the result. */
+/* Reduces x over the threads of the block with operation OP; thread 0 gets the result. */
 template <class OP> __device__ double over_cta(double x)
 {
     __shared__ double of_warp[THREADS / 32];
@@ -79,8 +79,8 @@ __device__ double value(__nv_bfloat16 x)
 }
 
 /*
- * Sums the errors of attention outputs v from u for one query head and one range of tokens. Grid:
- * (query head, range of tokens).
+ * Sums the errors of compressed attention outputs v against uncompressed ones u. One block handles
+ * one query head (blockIdx.x) and one range of tokens (blockIdx.y).
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)

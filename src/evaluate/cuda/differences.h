@@ -1,6 +1,6 @@
 /*
- * Differences between arrays on the device: rows bit by bit, logits, and attention outputs
- * (evaluate/quality.h). Sums are double and run in one fixed order. A launch leaves partial
+ * Differences between arrays in GPU memory: bit by bit, between logits, and between attention
+ * outputs (evaluate/quality.h). Sums are double and run in one fixed order. Kernels leave partial
  * sums, which the host adds. Each function queues one kernel.
  */
 #ifndef KVD_EVALUATE_CUDA_DIFFERENCES_H
@@ -16,18 +16,25 @@ extern "C" {
 #endif
 
 /*
- * Sets differ (device) to 1 if a bit of a [n] differs from that of b [n]; else leaves it unchanged.
+ * Sets *differ (in GPU memory) to 1 if a bit of a [n] differs from that of b [n]; otherwise leaves
+ * *differ unchanged.
  */
 cudaError_t kvd_differ(const float *a, const float *b, size_t n, int *differ, cudaStream_t stream);
 
 enum { KVD_CHANGE_PARTS = 1024, KVD_ERROR_PARTS = 16 };
 
-/* Change of the logits. largest: max |v - u|, infinite if an element is NaN. */
+/*
+ * Change of the logits: largest |v - u| (infinite if an element is NaN) between compressed v and
+ * uncompressed u, and sum of u^2.
+ */
 typedef struct {
-    double largest, sum2; /* sum u^2 */
+    double largest, sum2;
 } kvd_change;
 
-/* Fills part [KVD_CHANGE_PARTS] (device) with partial results over u [n] and v [n]. */
+/*
+ * Fills part [KVD_CHANGE_PARTS] (in GPU memory) with partial results over the logits u [n],
+ * uncompressed, and v [n], compressed.
+ */
 cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_change *part,
                              cudaStream_t stream);
 
@@ -40,8 +47,9 @@ typedef struct {
 } kvd_error_sums;
 
 /*
- * Fills part [KVD_ERROR_PARTS][n_heads] (device) with partial sums over u and v, both
- * [n_tokens][n_heads * d_head] of `type`, KVD_F32 or KVD_BF16.
+ * Fills part [KVD_ERROR_PARTS][n_heads] (in GPU memory) with partial sums over the attention
+ * outputs u, uncompressed, and v, compressed. Both are [n_tokens][n_heads * d_head] of `type`,
+ * KVD_F32 or KVD_BF16.
  */
 cudaError_t kvd_error_parts(kvd_dtype type, const void *u, const void *v, size_t n_tokens,
                             int n_heads, int d_head, kvd_error_sums *part, cudaStream_t stream);

@@ -1,5 +1,6 @@
 /*
- * Prediction quality (evaluate/quality.h) computed on the GPU from rows of logits that stay there.
+ * Quality of next-token predictions (evaluate/quality.h), computed on the GPU from logits that stay
+ * in GPU memory.
  */
 #ifndef KVD_EVALUATE_CUDA_QUALITY_H
 #define KVD_EVALUATE_CUDA_QUALITY_H
@@ -15,12 +16,13 @@ kvd_gpu_quality *kvd_gpu_quality_new(size_t max_rows, kvd_err *err);
 void kvd_gpu_quality_free(kvd_gpu_quality *q);
 
 /*
- * Adds rows as kvd_quality_add_each does, with the same numbers and messages, for n <= max_rows
- * rows of several sequences: row i predicts target[i] (host) and is added to
- * per_sequence[sequence[i]] (host). each [n] (host) may be NULL. Rows with sequence -1 are not
- * added, but non-finite values in them are refused as in other rows, and their target must be below
- * vocab too. logits, reference (NULL means kl, agree and `each` do not change): device [n][vocab]
- * float32. Rows are added in order, so equal logits give equal bits. Waits for the stream.
+ * Adds the quality of n <= max_rows predictions to sums per sequence, with the same numbers and
+ * error messages as kvd_quality_add_each. Row i of the logits predicts target[i] and is added to
+ * per_sequence[sequence[i]]. A row with sequence -1 is checked but not added; its target must still
+ * be below vocab. `logits` and `reference` (uncompressed model) are in GPU memory, float32
+ * [n][vocab]. If `reference` is NULL, kl, agree and `each` do not change. target, sequence and each
+ * [n] are in host memory; `each` may be NULL. Rows are added in order, so equal logits give equal
+ * bits. Waits for the stream.
  */
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,

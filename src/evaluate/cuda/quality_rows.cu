@@ -1,7 +1,8 @@
 /*
- * One CTA per row, one pass over the row. Every thread processes every THREADS-th column, TILE
- * columns at a time, and keeps the sum of e^{x - top} under its own largest value so far. Partial
- * sums are scaled to a common top when they are added: in the warp, then in the CTA.
+ * Computes the prediction quality of each row of logits (one token position, vocab columns) in one
+ * pass. One block handles one row. Every thread processes every THREADS-th column, TILE columns at
+ * a time, and keeps the sum of e^{x - top} under its own largest value so far. Partial sums are
+ * scaled to a common top when they are added: first in the warp, then in the block.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -10,23 +11,25 @@ namespace
 
 enum { THREADS = 256, TILE = 8 };
 
-/* Running statistics over the columns of a row visited so far. */
+/* Running statistics of one thread over those logits of a row that it has processed so far. */
 struct part {
-    float top;     /* largest value; -inf before the first column */
-    uint32_t best; /* first column with the largest value */
-    uint32_t bad;  /* first column that is not finite */
-    double sum;    /* sum of e^{x - top} */
-    double diff;   /* sum of e^{x - top} (x - y), where y is the row of the reference */
+    float top;     /* largest logit; -inf before the first column */
+    uint32_t best; /* first column with the largest logit */
+    /* Sum of e^{x - top} over the logits x of the row so far. */
+    uint32_t bad;
+    double sum; /* sum of e^{x - top} over logits x */
+    /* Sum of e^{x - top} (x - y), where y is the logit of the uncompressed model. */
+    double diff;
 };
 
 /*
- * e^{x - top}, 0 below e^-700, as evaluate/quality.c does it: x = n ln 2 + r, |r| <= ln 2 / 2, the
- * Taylor polynomial of e^r to degree 11 (its remainder is below 7e-15), times 2^n. Half the work of
- * exp(), which this kernel spends most of its time in.
+ * Returns e^{value - top}, or 0 below e^-700, with the method of evaluate/quality.c: x = n ln 2 + r
+ * with |r| <= ln 2 / 2, then the Taylor polynomial of e^r to degree 11 (remainder below 7e-15)
+ * times 2^n. It needs half the work of exp(), on which this kernel spends most of its time.
  */
 __device__ __forceinline__ double weight(float value, float top)
 {
-    /* 1.5 * 2^52 */
+    /* Adding 1.5 * 2^52 rounds a double to an integer. */
     const double x = (double)value - (double)top, round_to_int = 6755399441055744.0;
     const double t = fma(x, 1.4426950408889634, round_to_int), n = t - round_to_int;
     const double r = fma(n, -0x1.a39ef35793c76p-33, fma(n, -0x1.62e42fee00000p-1, x));
@@ -52,8 +55,9 @@ __device__ __forceinline__ bool is_finite(float x)
 }
 
 /*
- * Adds N logits x of one row to the running statistics p; they are columns `column`, `column` +
- * THREADS, and so on. If DIFF, also adds their differences from the logits y of the reference.
+ * Adds N logits x of one row to the running statistics p. They are columns `column`, `column` +
+ * THREADS, and so on. If DIFF, also adds the differences from the logits y of the uncompressed
+ * model.
  */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
@@ -70,7 +74,7 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* if p.top is -inf, scale is 0, and so are both sums */
+        /* If p.top is -inf, no column was processed yet; scale is then 0, and both sums stay 0. */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -99,7 +103,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Merges the running statistics of all threads of the CTA; thread 0 gets the result. */
+/* Merges the running statistics of all threads of the block; thread 0 gets the result. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];
@@ -156,7 +160,10 @@ __global__ void __launch_bounds__(THREADS, 4)
                      ref_lse = (double)ref.top + log(ref.sum);
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
-        /* E_p[u - x] - lse(u) + lse(x), p the softmax of u */
+        /*
+         * KL divergence = E_p[u - x] - lse(u) + lse(x) of logits u (uncompressed) and x, with p =
+         * softmax(u).
+         */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;

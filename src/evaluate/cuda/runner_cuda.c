@@ -1,6 +1,6 @@
 /*
- * The runner on a GPU: model/pass/cuda/forward.h, with rows, logits and attention outputs on the
- * device.
+ * Runs the models of an evaluation on a GPU (model/pass/cuda/forward.h). Hidden rows, logits and
+ * attention outputs stay in GPU memory.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -13,27 +13,33 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/host_hook.h"
 
-/* Bytes of the logits of one piece: rows enough for an efficient product with any output head. */
+/*
+ * Bytes of logits computed at a time: enough rows for an efficient matrix product with any output
+ * head.
+ */
 #define LOGITS ((size_t)512 << 20)
 
 typedef struct {
-    kvd_model_runner hook; /* must be the first member */
+    kvd_model_runner hook;
     kvd_gpu_forward *forward;
     kvd_gpu_caches *caches;
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    float *logits[2]; /* logits of the uncompressed model and of the choice; [piece][vocab] */
+    /* Logits [piece][vocab] of the uncompressed model and of the compressed setting. */
+    float *logits[2];
     int *flag;
     kvd_change *change;
-    kvd_error_sums *error;  /* [n_layers][KVD_ERROR_PARTS][n_heads] */
-    kvd_device_memory kept; /* memory for the attention outputs of the uncompressed run */
+    /* Partial sums of attention errors: [n_layers][KVD_ERROR_PARTS][n_heads]. */
+    kvd_error_sums *error;
+    kvd_device_memory kept; /* memory for attention outputs of the uncompressed model */
     /*
-     * attention outputs [n_layers][kept_tokens][n_heads * d_head] in the type of the pass, or NULL
+     * Attention outputs of the uncompressed model, [n_layers][kept_tokens][n_heads * d_head] in the
+     * number type of the pass. NULL if they are not kept.
      */
     char *kept_out;
     size_t kept_tokens;
-    /* Host memory for the partial results of change and error. */
+    /* Host memory for the partial sums that kernels leave in `change` and `error`. */
     void *host;
 } runner;
 
@@ -44,9 +50,7 @@ static runner *self_of(kvd_model_runner *r)
     return (runner *)(void *)r;
 }
 
-/*
- * ---- rows ---------------------------------------------------------------------------------------
- */
+/* ---- hidden states in GPU memory ---- */
 
 static float *rows_new(kvd_model_runner *r, size_t n, const char *name, kvd_err *err)
 {
@@ -66,8 +70,8 @@ static void rows_free(kvd_model_runner *r, float *rows)
 }
 
 /*
- * Returns half of the free device memory: the other half is for the rows of choices and their
- * projections.
+ * Returns half of the free GPU memory. The other half is left for the hidden states and projections
+ * of the compressed settings.
  */
 static size_t spare(const kvd_model_runner *r)
 {
@@ -96,7 +100,7 @@ static int keep_attention(kvd_model_runner *r, size_t n_tokens, kvd_err *err)
     return self->kept_out ? 0 : -1;
 }
 
-/* Returns the address at which the attention outputs of a layer of the current batch are kept. */
+/* Returns the address for the attention outputs of a layer of the current batch. */
 static char *kept_at(const runner *self, int layer)
 {
     return self->kept_out +
@@ -110,13 +114,11 @@ static void drop_attention(kvd_model_runner *r)
     self->kept_out = NULL;
 }
 
-/*
- * ---- runs ---------------------------------------------------------------------------------------
- */
+/* ---- forward passes ---- */
 
 /*
- * Callbacks for `output` of kvd_gpu_capture: save_output keeps the outputs of the uncompressed run,
- * compare_output compares those of a plan with them.
+ * Callbacks that get the attention output of each layer. save_output keeps that of the uncompressed
+ * model; compare_output compares that of a compressed setting with the kept one.
  */
 static int save_output(void *ctx, const kvd_gpu_attention_in *in, const void *out, kvd_err *err)
 {
@@ -175,7 +177,7 @@ static const char *plan_engine(const kvd_plan *plan)
     return kvd_gpu_cache_engine(plan->on_gpu);
 }
 
-/* Adds the partial sums of one batch that ran from first_layer on. */
+/* Adds the partial sums of attention errors of one batch, for layers from first_layer on. */
 static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attention_error *error,
                       kvd_err *err)
 {
@@ -207,7 +209,10 @@ static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attent
     return 0;
 }
 
-/* Runs the first pass over the prompts of a batch, and records their K and V on the host. */
+/*
+ * Runs the uncompressed model over the prompts of a batch and records K and V of all layers in host
+ * memory.
+ */
 static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
 {
     runner *const self = ctx;
@@ -255,7 +260,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                             : add_errors(self, b->offset[b->n_sequences], first_layer, error, err);
 }
 
-/* ---- rows and logits ---- */
+/* ---- logits and quality of predictions ---- */
 
 static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
 {
@@ -322,9 +327,7 @@ static int logit_change(kvd_model_runner *r, const float *rows, size_t n, double
     return 0;
 }
 
-/*
- * ---- life ---------------------------------------------------------------------------------------
- */
+/* ---- creation and release ---- */
 
 static const char *describe(const kvd_model_runner *r)
 {

@@ -7,12 +7,17 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* Worker that generates groups of sequences: a GPU with its model, or a thread on the CPU. */
+/*
+ * Worker that generates groups of sequences: a GPU with its copy of the model, or a thread on the
+ * CPU.
+ */
 typedef struct {
-    kvd_generator_spec spec; /* specification for this worker: its own GPU, n_gpus 1 */
-    kvd_generate_path *rows; /* the path by rows; NULL until the first plan that takes it */
+    /* Specification of this worker alone: its own GPU, and n_gpus 1. */
+    kvd_generator_spec spec;
+    /* Generator with the cache in host memory; NULL until a compression setting needs it. */
+    kvd_generate_path *rows;
 #ifdef KVD_CUDA
-    struct kvd_gpu_weights *weights; /* NULL until the first plan */
+    struct kvd_gpu_weights *weights; /* weights in GPU memory; NULL until the first call */
 #endif
 } worker;
 
@@ -20,7 +25,7 @@ struct kvd_generator {
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    worker *worker; /* [spec.n_gpus] workers */
+    worker *worker; /* one worker per GPU or CPU thread: [spec.n_gpus] */
     size_t n_calls; /* number of calls of kvd_generate so far */
 };
 
@@ -79,7 +84,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.n_gpus = 1;
     }
     /*
-     * On a GPU no path is opened here, because the first plan decides which path gets the memory.
+     * On a GPU no memory is allocated here, because the first compression setting decides whether
+     * the engine or the cache in host memory is used.
      */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
@@ -121,19 +127,24 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] account of each group, at the index of its first sequence */
+    /*
+     * Cache sizes counted for each group of sequences, at the index of its first sequence:
+     * [c->n_sequences].
+     */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
-    size_t next;  /* first sequence of the next group */
-    size_t group; /* number of the next group; it starts from the number of earlier calls */
-    bool failed;  /* true once a worker has failed; `err` is its error */
+    size_t next; /* first sequence of the group that is generated next */
+    /* Number of the next group; counting starts at the number of earlier calls. */
+    size_t group;
+    bool failed; /* a worker has failed; `err` is its error */
     kvd_err err;
 } job;
 
 /*
- * Returns the path that generates with the plan: the engine or the path by rows. Both take the
- * memory that is left on the GPU, so one is freed before the other is opened. The caller frees an
- * engine path. On failure returns NULL and fills *err.
+ * Returns the implementation that generates with the cache plan (compression setting) of the call:
+ * the CUDA engine, or the one with the cache in host memory. Both take all GPU memory that is left,
+ * so one is freed before the other is opened. The caller frees an engine. On failure returns NULL
+ * and fills *err.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -159,8 +170,8 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 }
 
 /*
- * Assigns the next group of sequences in this process's part to a worker. Returns false if there is
- * none, or if a worker has failed.
+ * Assigns the next group of sequences to a worker, skipping groups of other processes. Returns
+ * false if there is none, or if a worker has failed.
  */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
@@ -179,7 +190,7 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
 }
 
 /*
- * Returns true if sequence s can run together with others of its group: it has no results from an
+ * Returns true if sequence s can run together with its neighbours: it has no results from an
  * earlier run, and it need not run alone.
  */
 static bool follows(const job *j, size_t s)
@@ -235,7 +246,7 @@ static void run_worker(job *j, worker *w)
 typedef struct {
     job *job;
     worker *worker;
-    int threads; /* number of OpenMP threads of the worker */
+    int threads; /* number of OpenMP threads */
     pthread_t thread;
 } hand;
 
@@ -247,7 +258,10 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* Runs n workers, the first of them in the calling thread. They share the processor's threads. */
+/*
+ * Runs n workers, the first of them in the calling thread. The workers share the processor's
+ * threads.
+ */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);

@@ -1,6 +1,7 @@
 /*
- * Runs a group of sequences of a generator together (generate_path.h). Decides which rows a forward
- * pass takes and which token follows each row, and measures cache size and time.
+ * Generates a group of sequences together: decides which tokens each forward pass takes and which
+ * token follows, and measures cache size and time. The forward pass has its interface in
+ * generate_path.h.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "common/clock.h"
 #include "evaluate/generate/generate_path.h"
 
-/* ---- token and probability from a row of logits ---- */
+/* ---- next token and its probability from logits ---- */
 
 static bool is_own(const kvd_continuations *c, size_t at)
 {
@@ -17,9 +18,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
 }
 
 /*
- * Writes the results for the token at index `at`, from its logits x [vocab], of which that of
- * `best` is the largest. x may be NULL if only tokens are wanted. Returns the token that is the
- * next input.
+ * Writes the results for output index `at` from the logits x [vocab], whose largest is at token
+ * `best`. x may be NULL if only tokens are wanted. Returns the token that is the next input.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -44,32 +44,39 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
 
 /* ---- group of sequences that run together ---- */
 
-/* Group of sequences first .. first+n-1 of c, which run together in one batch. */
+/* Sequences first .. first + n - 1 of c, which are generated together in one batch. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
     const kvd_continuations *c;
     const kvd_continued *out;
-    pthread_mutex_t *lock; /* held while c->ended runs */
+    /* Lock that is held while the callback c->ended runs. */
+    pthread_mutex_t *lock;
     size_t first, n;
-    uint32_t *next; /* [n] next input token of each sequence */
+    uint32_t *next; /* next input token of each sequence: [n] */
     /*
-     * [n] index of the token to decide after `next` is fed; the end of the sequence if there is
-     * none
+     * Output index of the token to decide after `next` was fed; the end of the sequence if there is
+     * none. [n]
      */
     size_t *at;
-    size_t *rows; /* [n] rows of each sequence that the cache holds */
+    size_t *rows; /* number of tokens of each sequence in the cache: [n] */
     /*
-     * Arrays of the current batch (kvd_batch). For each of its sequences, `row` is the index in *c,
-     * and `slot` the index in the group.
+     * Arrays that describe the current batch (see kvd_batch). For each sequence of the batch, `row`
+     * is its index in *c and `slot` its index in the group.
      */
-    size_t *offset, *start, *whole, *row, *slot; /* [n + 1] */
-    uint32_t *id;                                /* [tokens of the prompts] */
-    uint32_t *best;                              /* [n] token with the largest logit */
-    float *logits; /* [path->piece][vocab_size]; NULL if no result needs logits */
+    size_t *offset, *start, *whole, *row, *slot;
+    uint32_t *id;
+    /* Token with the largest logit for each sequence of the batch: [n]. */
+    uint32_t *best;
+    /* Logits, [path->piece][vocab_size]; NULL if no result needs logits. */
+    float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    uint32_t *text; /* all input tokens of a sequence that outgrows longrope's table; else NULL */
+    /*
+     * All input tokens so far of a sequence that becomes too long for the RoPE table (longrope) it
+     * began with; else NULL.
+     */
+    uint32_t *text;
 } group;
 
 static size_t prompt_of(const kvd_continuations *c, size_t s)
@@ -83,8 +90,9 @@ static size_t length_of(const kvd_continuations *c, size_t s)
 }
 
 /*
- * Returns the length that sequence s is first run with. If longrope is used and the prompt is below
- * its original length, this is at most that length, which selects the table of short sequences.
+ * Returns the length up to which sequence s runs in its first cache. A longrope model has two RoPE
+ * tables. If the prompt is shorter than the model's original length, the first cache ends there and
+ * uses the table of short sequences.
  */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
@@ -95,16 +103,15 @@ static size_t first_length(const kvd_config *config, const kvd_continuations *c,
     return two && n < original && original < all ? original : all;
 }
 
-/* Counts all tokens but the last one, which is never an input. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
 /*
- * Decides the next token of sequence s of the group and moves on by one index or, if the token ends
- * an answer, to the index after the answer. `best` is the token with the largest logit. `logits`
- * may be NULL if no result needs them.
+ * Decides the next token of sequence s of the group. Then moves on by one index or, if the token
+ * ends an answer, to the index after the answer. `best` is the token with the largest logit.
+ * `logits` may be NULL if no result needs them.
  */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
@@ -146,7 +153,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Runs the model on the rows of the batch, and decides the token that follows each sequence. */
+/* Runs the model on the tokens of the batch, and decides the token that follows each sequence. */
 static int pass(group *u, size_t n_sequences, kvd_err *err)
 {
     const size_t vocab = (size_t)u->config->vocab_size, piece = u->path->piece;
@@ -192,8 +199,8 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * Appends the input token to the text of a sequence that runs alone. If the text outgrows the first
- * length, the step becomes a prompt of the whole text, in a new cache.
+ * Appends the input token to the text of a sequence that runs alone. If the text becomes longer
+ * than the first length, the whole text is processed again as a prompt, in a new cache.
  */
 static int add_to_text(group *u, kvd_err *err)
 {

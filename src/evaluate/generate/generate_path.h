@@ -1,7 +1,7 @@
 /*
- * Interface between a generator (generate.h) and its two paths. generate.c decides the tokens. A
- * path runs the rows of sequences that are generated together, computes the logits and keeps the
- * cache of the plan.
+ * Interface between the generator (generate.h), which decides the tokens, and its two
+ * implementations: the CUDA engine, and a cache in host memory. An implementation runs the tokens
+ * of several sequences through the model, computes the logits and keeps the compressed cache.
  */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 #define KVD_EVALUATE_GENERATE_GENERATE_PATH_H
@@ -15,69 +15,73 @@ struct kvd_gpu_weights;
 
 typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
-    /* Largest number of rows whose logits one call of `read` returns. */
+    /* Largest number of token positions whose logits one call of `read` returns. */
     size_t piece;
     /* Returns the number of sequences of *c, from `first` on, that run together; at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
-    /* Begins n sequences, in slots 0 .. n-1. The plan is open and stays open until `end`. */
+    /*
+     * Begins n sequences, numbered by slots 0 .. n - 1. The cache plan (compression setting) is
+     * open and stays open until `end`.
+     */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
     /*
-     * Runs a batch: the prompts of all sequences, or one row of each of some sequences. slot
-     * [b->n_sequences]: slots of the sequences.
+     * Runs a batch: the prompts of all sequences, or the next token of some sequences. slot
+     * [b->n_sequences]: slot number of each sequence of the batch.
      */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
-     * Writes to `token` the tokens with the largest logits after the last rows of sequences from ..
-     * from+n-1 of the latest batch; the first if several are equal. Writes the logits
+     * For sequences from .. from + n - 1 of the latest batch, writes to `token` the token with the
+     * largest logit after the last input; the first if several are equal. Also writes the logits
      * [n][vocab_size], unless `logits` is NULL.
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
-    /* Returns the bits that the sequence in a slot holds (kvd_sequence_cache_bits). */
+    /* Returns the bits in the cache of the sequence in a slot (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
     /*
-     * Ends all sequences, also after a failure. Adds their account to *account, unless it is NULL.
+     * Ends all sequences, also after a failure. Adds their cache sizes and reads to *account,
+     * unless `account` is NULL.
      */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);
 };
 
 /*
- * Returns true if sequence s outgrows the length that selects longrope's table of short sequences.
- * Its cache is then made again from all tokens so far, with the table of long sequences, as the
+ * Returns true if sequence s becomes longer than its first RoPE table of a longrope model allows.
+ * Its cache is then computed again from all tokens so far, with the table of long sequences, as the
  * Hugging Face library does.
  */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
 /*
- * Generates sequences first .. first+n-1 of *c together, which are at most as many as
- * path->together allows; a sequence that outgrows its table must be alone. Adds their account to
- * *account. `lock` is held while c->ended runs.
+ * Generates sequences first .. first + n - 1 of *c together, at most as many as path->together
+ * allows. A sequence that outgrows its RoPE table (kvd_generate_outgrows) must be alone. Adds cache
+ * sizes and reads to *account. `lock` is held while c->ended runs.
  */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
 
-/* Forward pass of a model for the path by rows, with attention computed by a hook on the CPU. */
+/* Forward pass of a model whose attention is a callback on the CPU. */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
     /*
-     * Runs the prompts alone through all layers, for plans with kvd_plan_first_pass. If `twice` is
-     * true, the batch holds every prompt two times.
+     * Runs the prompts alone through all layers, for plans with kvd_plan_first_pass. If `twice`,
+     * the batch holds every prompt two times.
      */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
-    /* Runs a batch through the hook, and keeps the last row of every sequence. */
+    /* Runs a batch with its attention in `hook`. Keeps the last output row of every sequence. */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
-    /* Writes the logits [n][vocab_size] of kept rows from .. from+n-1. */
+    /* Writes the logits [n][vocab_size] of the kept output rows from .. from + n - 1. */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
     void (*free)(kvd_generate_pass *p);
 };
 
 /*
- * Return the forward pass of a checkpoint, which is borrowed, on the CPU in float32 or on GPU
- * s->first_gpu in s->compute. `piece` is the largest number of rows of one call of `logits`. On
- * failure return NULL and fill *err.
+ * Return the forward pass of a model: on the CPU in float32, or on GPU s->first_gpu in s->compute.
+ * The checkpoint must outlive the pass. `piece` is the largest number of rows in one call of
+ * `logits`. On failure return NULL and fill *err.
  */
 kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                          kvd_err *err);
@@ -88,31 +92,31 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
 #endif
 
 /*
- * Returns the path by rows, whose cache is on the CPU. `weights` are those on the GPU, borrowed, or
- * NULL to compute on the CPU. On failure returns NULL and fills *err.
+ * Returns the generator implementation with the cache on the CPU. `weights` are in GPU memory,
+ * borrowed; NULL to compute on the CPU. On failure returns NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
 #ifdef KVD_CUDA
 /*
- * Returns true if the engine on a GPU can generate with the plan, which may be closed. Otherwise
- * returns false and writes the reason to `why`.
+ * Returns true if the CUDA engine can generate with the cache plan (compression setting), which
+ * need not be open. Otherwise returns false and writes the reason to `why`.
  */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
 /*
- * Returns the path through the engine, for this plan alone and for a call with n_sequences
- * sequences. `weights` is borrowed. `scores` is true if `read` must return logits. On failure
- * returns NULL and fills *err.
+ * Returns the generator implementation with the CUDA engine, for this cache plan (compression
+ * setting) and a call with n_sequences sequences. `weights` is borrowed. If `scores`, `read` can
+ * return logits. On failure returns NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);
 
 /*
- * Loads the weights in s->compute onto GPU s->first_gpu, for all plans and both paths. On failure
- * returns NULL and fills *err.
+ * Loads the model's weights in s->compute onto GPU s->first_gpu; both implementations use them. On
+ * failure returns NULL and fills *err.
  */
 struct kvd_gpu_weights *kvd_generate_weights_new(const kvd_checkpoint *c,
                                                  const kvd_generator_spec *s, kvd_err *err);
@@ -121,7 +125,7 @@ void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_sp
 void kvd_generate_use_gpu(const kvd_generator_spec *s);
 #endif
 
-/* Returns the index of the largest of x [n], the first if several are equal. */
+/* Returns the index of the largest element of x [n], the first if several are equal. */
 size_t kvd_generate_largest(const float *x, size_t n);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The path by rows of a generator: the cache of the plan on the CPU, as methods/sequence_cache.h
- * stores it, and the products on the CPU or on a GPU.
+ * Generator implementation with the compressed cache in host memory (methods/sequence_cache.h) and
+ * matrix products on the CPU or on a GPU.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,18 +8,22 @@
 #include "evaluate/generate/generate_path.h"
 #include "model/pass/forward.h"
 
-/* ---- products on the CPU ---- */
+/* ---- forward pass on the CPU ---- */
 
 typedef struct {
-    kvd_generate_pass pass; /* must be the first member */
+    kvd_generate_pass pass;
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    /* forward pass for methods that read prompts twice; NULL until the first such prompt */
+    /*
+     * Forward pass with double length, for methods that read prompts twice; NULL until the first
+     * such prompt.
+     */
     kvd_forward *twice;
-    float *hidden; /* [max_tokens][d_model] outputs of the forward pass */
-    float *last;   /* [max_tokens][d_model] last rows of the sequences */
-    size_t d;      /* d_model */
+    float *hidden; /* outputs of the forward pass: [max_tokens][d_model] */
+    /* Output of the last token of each sequence: [max_tokens][d_model]. */
+    float *last;
+    size_t d;
 } cpu_pass;
 
 static cpu_pass *cpu_of(kvd_generate_pass *p)
@@ -91,17 +95,18 @@ kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_gene
     return NULL;
 }
 
-/* ---- callbacks of the path by rows ---- */
+/* ---- generator callbacks with the cache in host memory ---- */
 
 typedef struct {
-    kvd_generate_path path; /* must be the first member */
+    kvd_generate_path path;
     const kvd_config *config;
     kvd_generate_pass *pass;
     size_t max_tokens;
     const kvd_plan *plan;
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    float *logits; /* [piece][vocab_size] logits, for calls of `read` that want only tokens */
+    /* Logits [piece][vocab_size] for calls of `read` that want only tokens. */
+    float *logits;
 } by_rows;
 
 static by_rows *of(kvd_generate_path *p)

@@ -19,8 +19,8 @@ typedef struct {
     kvd_benchmark *b;
     kvd_benchmark_item *item;
     const kvd_benchmark_settings *s;
-    const char *file_task; /* name of the task, from the name of the file */
-    size_t number;         /* number of the object in the file, from 1 */
+    const char *file_task; /* name of the task, derived from the file name */
+    size_t number;         /* number of the JSON object in the file, from 1 */
     const json_t *x;
 } reader;
 
@@ -47,8 +47,8 @@ static bool has(const json_t *x, const char *fields)
 }
 
 /*
- * Returns the text of a JSON string, or of a number as JSON writes it. The caller frees it. Returns
- * NULL if x is neither.
+ * Returns the text of a JSON string, or of a JSON number as it is written. The caller frees the
+ * text. Returns NULL if x is neither.
  */
 static char *scalar(const json_t *x)
 {
@@ -68,8 +68,8 @@ static int push_scalar(char ***list, size_t *n, const json_t *x, const char *fie
 }
 
 /*
- * Appends the value of a JSON field to a list of strings: a string, a number, or every element of a
- * list of them.
+ * Appends the value of a JSON field to a list of strings. The value is a string, a number, or a
+ * list of these.
  */
 static int push_field(char ***list, size_t *n, const json_t *x, const char *field, kvd_err *err)
 {
@@ -100,13 +100,13 @@ static int set(char **to, const char *text, kvd_err *err)
 /* ---- prompts from templates ---- */
 
 typedef struct {
-    const char *name; /* name of the slot: "context" for {context} */
+    const char *name; /* name of the placeholder: "context" for {context} */
     const char *text;
 } slot;
 
 /*
- * Returns a copy of template [n] in which every {slot} is replaced by its text. The caller frees
- * it.
+ * Returns a copy of the first n bytes of a prompt template, with every {placeholder} replaced by
+ * its text. The caller frees the copy.
  */
 static char *filled(const char *template, size_t n, const slot *slots, kvd_err *err)
 {
@@ -134,8 +134,8 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
 }
 
 /*
- * Makes the prompt of an item from a template: the text up to and including {context} is the
- * context, and the rest is the question.
+ * Makes the prompt of an item from a template. The part up to and including {context} becomes the
+ * context, the rest the question.
  */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
@@ -150,7 +150,6 @@ static int fill(reader *r, const char *template, const slot *slots, kvd_err *err
                : -1;
 }
 
-/* Returns a copy of `s` without white space at both ends. */
 static char *stripped(const char *s)
 {
     s += strspn(s, " \t\r\n\v\f");
@@ -177,7 +176,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /* The question is the last line. The answer prefix is part of it, or another field. */
+    /* The question is the last line. The answer prefix is a part of that line, or another field. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))
@@ -239,7 +238,10 @@ static int read_longbench_v2(reader *r, kvd_err *err)
     return status;
 }
 
-/* Sets slots {A} .. {D} to the four options of JSON object x, or to empty texts if x has none. */
+/*
+ * Sets the placeholders {A} .. {D} to the four options of JSON object x, or to empty texts if x has
+ * none.
+ */
 static int options_of(const json_t *x, slot *slots, bool required, kvd_err *err)
 {
     static const char *const names[] = {"A", "B", "C", "D"};
@@ -254,8 +256,8 @@ static int options_of(const json_t *x, slot *slots, bool required, kvd_err *err)
 }
 
 /*
- * Appends the references of a multiple-choice question: the text of the answer and its letter, as
- * far as the file has them.
+ * Appends the reference answers of a multiple-choice question: text and letter of the right option,
+ * as far as the file has them.
  */
 static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 {
@@ -274,9 +276,9 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 }
 
 /*
- * Writes the part of `input` that a prompt of InfiniteBench names: the call of a function in
- * code_run ("func_12(-3)"), or what math_find asks for ("the largest number", from "The ... of").
- * *out is allocated, or NULL if the input has no such part.
+ * Finds the part of `input` that a prompt of InfiniteBench repeats: the call of a function in task
+ * code_run ("func_12(-3)"), or the number to find in math_find ("the largest number", from "The ...
+ * of"). The caller frees *out, which is NULL if the input has no such part.
  */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
@@ -304,7 +306,7 @@ static int named_part(const char *task, const char *input, char **out, kvd_err *
     return 0;
 }
 
-/* Fills the slots that code_run and math_find have in addition to those of other tasks. */
+/* Fills the placeholders of the prompt that only tasks code_run and math_find have. */
 static int fill_infinitebench(reader *r, const kvd_benchmark_row *row, const char *context,
                               const char *input, slot *slots, kvd_err *err)
 {
@@ -375,7 +377,7 @@ static int read_gsm8k(reader *r, kvd_err *err)
            push_field(&r->item->turn->reference, &r->item->turn->n_references, r->x, "answer", err);
 }
 
-/* Adds question `turn` of SCBench. The first question also sets the context. */
+/* Adds one question of an SCBench item. The first question also sets the context. */
 static int add_turn(reader *r, const kvd_benchmark_row *row, const json_t *turn,
                     const char *context, bool first, kvd_err *err)
 {
@@ -494,7 +496,7 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/* ---- items ---- */
+/* ---- reading of benchmark items ---- */
 
 static int name_item(reader *r, kvd_err *err)
 {
@@ -549,7 +551,7 @@ static int read_item(reader *r, kvd_err *err)
     return kvd_benchmark_change(r->item, r->s, err);
 }
 
-/* ---- files ---- */
+/* ---- reading of benchmark files ---- */
 
 /*
  * Returns the name of the task from the path: the folder in RULER's TASK/validation.jsonl, else the

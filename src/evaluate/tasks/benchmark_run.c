@@ -12,10 +12,13 @@ const char *const kvd_benchmark_turns_words[3] = {"follow", "apart", NULL};
 
 /* ---- sequences of prompts and answers ---- */
 
-/* Token and answer lists that grow while sequences are built, and become the arrays of the run. */
+/*
+ * Lists of tokens and lengths that grow while sequences are built, and become the arrays of the
+ * run.
+ */
 typedef struct {
     kvd_ids prompt, forced;
-    /* offset and end of every sequence, as 32-bit numbers until their number is known */
+    /* Positions of every sequence in the arrays, as 32-bit numbers while sequences are added. */
     kvd_ids offset, end;
 } builder;
 
@@ -42,9 +45,9 @@ static int push(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
 }
 
 /*
- * Returns the text of a turn: context, question and answer prefix, with the chat form around
- * context and question. *split receives the number of bytes before the question. The caller frees
- * the text. Returns NULL with *err on failure.
+ * Returns the prompt text of a question: context, question and answer prefix, with the chat
+ * template around context and question. *split receives the number of bytes before the question.
+ * The caller frees the text. On failure returns NULL and fills *err.
  */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
@@ -68,7 +71,7 @@ static char *turn_text(const kvd_benchmark_run *r, const char *context, const kv
     return whole;
 }
 
-/* Encodes the tokens of a turn (question) that follows an answer in the same sequence. */
+/* Encodes the tokens of a later question, which follows an answer in the same sequence. */
 static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t, kvd_ids *ids,
                         kvd_err *err)
 {
@@ -85,8 +88,8 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
 }
 
 /*
- * Encodes the prompt of a question in two parts: `prompt` is compressed at once, and `question` is
- * the rest up to the first answer.
+ * Encodes the prompt of a question in two parts. `prompt` is the part that is compressed at once,
+ * `question` the rest up to the first answer.
  */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
@@ -108,8 +111,8 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
 }
 
 /*
- * Removes the middle of the prompt, so that prompt, question and the `taken` tokens of answers and
- * later questions have at most `max_len` tokens. Sets *cut if it removed something.
+ * Removes the middle of a prompt that is too long. Prompt, question and the `taken` tokens of
+ * answers and later questions then have at most max_len tokens. Sets *cut if it removed something.
  */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
@@ -152,10 +155,6 @@ static int add_answer(kvd_benchmark_run *r, builder *b, size_t item, size_t turn
     return 0;
 }
 
-/*
- * Adds questions (turns) first .. end-1 of an item as one sequence of prompt, questions and
- * answers.
- */
 static int add_sequence(kvd_benchmark_run *r, builder *b, size_t item, size_t first, size_t end,
                         kvd_err *err)
 {
@@ -197,7 +196,10 @@ static size_t *widened(const kvd_ids *x, kvd_err *err)
     return out;
 }
 
-/* Returns 1 or 2 if the answer ends with the token at `at`, as kvd_continuations.ended does. */
+/*
+ * Callback after each generated token: returns 1 or 2 if the answer ends with token[at] (see
+ * kvd_continuations.ended), else 0.
+ */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
 
 static int hand_over(kvd_benchmark_run *r, builder *b, kvd_err *err)
@@ -234,7 +236,7 @@ static int make_sequences(kvd_benchmark_run *r, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Sets *id to the token of a special text that the chat form needs. */
+/* Sets *id to the token of a special text that the chat template needs, such as its end of turn. */
 static int chat_token(const kvd_benchmark_run *r, const char *text, uint32_t *id, kvd_err *err)
 {
     kvd_ids ids = {0};
@@ -305,8 +307,8 @@ static bool is_end(const kvd_benchmark_run *r, uint32_t token)
 }
 
 /*
- * Returns the text of tokens [n] of an answer to item x, up to the text that ends it. Sets *stopped
- * if that text was found. Returns NULL with *err on failure. The caller frees the text.
+ * Returns the text of the n tokens of an answer, up to the text that ends the answer. Sets *stopped
+ * if that text was found. The caller frees the text. On failure returns NULL and fills *err.
  */
 static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x,
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
@@ -332,12 +334,12 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     bool stopped;
     (void)sequence;
     /*
-     * If there is a chat form, the end token is not fed (2), because the form writes it before the
-     * next user turn.
+     * With a chat template, the end token is not fed to the model (2), because the template writes
+     * it before the next question.
      */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
-    /* binary search for the last answer that begins at or before token index `at` */
+    /* Binary search for the last answer that begins at or before token index `at`. */
     while (high - low > 1) {
         const size_t middle = (low + high) / 2;
         if (r->answer[middle].at <= at)
@@ -354,7 +356,6 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     return !text ? -1 : stopped;
 }
 
-/* Scores the answers that the model generated under a plan, from the tokens of all sequences. */
 static int score(const kvd_benchmark_run *r, const uint32_t *token, kvd_benchmark_result *out,
                  kvd_err *err)
 {
@@ -376,7 +377,7 @@ static int score(const kvd_benchmark_run *r, const uint32_t *token, kvd_benchmar
     return 0;
 }
 
-/* ---- generation and scores under one plan ---- */
+/* ---- generation and scores with one compression setting ---- */
 
 static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
                    kvd_err *err)

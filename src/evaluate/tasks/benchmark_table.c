@@ -48,15 +48,16 @@ struct kvd_benchmark_table {
     uint64_t seed;
     kvd_column column[KVD_N_POINT_COLUMNS + N_COLUMNS];
     kvd_rows *rows;
-    const char **task; /* [n_tasks] distinct names of tasks, in the order of the items */
-    size_t *task_of;   /* [n_items] index of the task of each item */
+    /* Distinct names of the items' tasks, in the order of first occurrence: [n_tasks]. */
+    const char **task;
+    size_t *task_of; /* index of the task of each item: [n_items] */
     size_t n_tasks;
-    /* [n_points] results of every measurement point (method and setting) */
+    /* Results of every evaluated setting of a method: [n_points]. */
     kvd_benchmark_result *result;
     size_t n_points;
 };
 
-/* ---- table of result rows ---- */
+/* ---- creation of the results table ---- */
 
 static int number_tasks(kvd_benchmark_table *t, kvd_err *err)
 {
@@ -116,15 +117,15 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/* ---- adding result rows ---- */
+/* ---- addition of results lines ---- */
 
-/* Returns the bytes that an uncompressed 16-bit cache holds per token. */
+/* Returns the bytes per token of an uncompressed 16-bit cache. */
 static double dense_bytes(const kvd_config *c)
 {
     return 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
 }
 
-/* Task index that means the mean over all tasks, each with equal weight. */
+/* Value instead of a task index: the mean over all tasks, each with equal weight. */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
@@ -133,9 +134,9 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
 }
 
 /*
- * Returns the mean score over the items of a task, with an interval. If `less` is not NULL, returns
- * the mean of the differences from the scores of `less`. The mean of all tasks is that of their
- * means, and resamples draw within each task.
+ * Computes the mean score over the items of a task, with a confidence interval. If `less` is not
+ * NULL, computes the mean difference from the scores of `less`. For ALL_TASKS, computes the mean of
+ * the tasks' means; resamples then draw within each task.
  */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
@@ -208,8 +209,8 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
     /*
-     * The account is a sum over all tasks, and its `dense` counts elements of the type of the
-     * cache.
+     * Sizes in `account` are sums over all tasks. Its `dense` counts elements of the cache's number
+     * type, so the ratio is scaled to a 16-bit cache.
      */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
@@ -247,7 +248,7 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, cons
     return 0;
 }
 
-/* ---- result rows as lines of text ---- */
+/* ---- results lines as printed text ---- */
 
 const char kvd_benchmark_heading[] =
     "task                 method           metric          items   cut  score %  95 %            "
@@ -275,9 +276,8 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
     return line;
 }
 
-/* ---- answers in the result file ---- */
+/* ---- writing of generated answers to the result file ---- */
 
-/* Returns a copy in which bytes that are not UTF-8 are replaced by U+FFFD. */
 static char *valid_text(const char *s)
 {
     const size_t n = strlen(s);
@@ -318,7 +318,7 @@ static const struct {
     {"steps", "rows of the sequence after the prompt", "1"},
 };
 
-/* Returns value k (an index of `numbers`) of one answer at one measurement point. */
+/* Returns number k (an index of `numbers`) about one answer under one evaluated setting. */
 static double number_at(const kvd_benchmark_table *t, size_t point, size_t answer, size_t k)
 {
     const kvd_benchmark_answer *const a = &t->run->answer[answer];

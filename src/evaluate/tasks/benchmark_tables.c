@@ -115,13 +115,16 @@ const kvd_benchmark_row kvd_longbench_v2_row = {
     128, KVD_METRIC_CHOICE, NULL};
 
 /*
- * Prompt of GSM8K without examples: the context is the question. Published scores use examples
- * (kvd_gsm8k_cot_row).
+ * Prompt and settings of GSM8K without solved examples: the context is the question. Published
+ * scores use examples (kvd_gsm8k_cot_row).
  */
 const kvd_benchmark_row kvd_gsm8k_row = {"gsm8k", "Question: {input}\n", 256, KVD_METRIC_NUMBER,
                                          "Question:"};
 
-/* Prompt of GSM8K with examples: the context is the examples, whose number --shots gives. */
+/*
+ * Prompt and settings of GSM8K with solved examples: the context is the examples, whose number
+ * --shots gives.
+ */
 const kvd_benchmark_row kvd_gsm8k_cot_row = {"gsm8k", "{context}Q: {input}\n", 256,
                                              KVD_METRIC_NUMBER, "Q:"};
 
@@ -201,7 +204,7 @@ static const char *const scbench_next[] = {
     "\n\n{input}",
 };
 
-/* Settings of the tasks of RULER. A row is used for all tasks whose name begins with its name. */
+/* Settings of RULER's tasks. Each entry is used for all tasks whose name begins with its name. */
 static const kvd_benchmark_row ruler[] = {
     {"niah", NULL, 128, KVD_METRIC_MATCH_ALL, NULL}, {"vt", NULL, 30, KVD_METRIC_MATCH_ALL, NULL},
     {"cwe", NULL, 120, KVD_METRIC_MATCH_ALL, NULL},  {"fwe", NULL, 50, KVD_METRIC_MATCH_ALL, NULL},

@@ -1,5 +1,5 @@
 /*
- * Prompts, limits and scores of published tasks, as the benchmarks' own code has them.
+ * Prompts, answer lengths and metrics of published tasks, as the benchmarks' own code has them.
  *
  * Sources: LongBench/config/dataset2prompt.json, dataset2maxlen.json and eval.py of
  * github.com/THUDM/LongBench (Bai et al. 2023, arXiv 2308.14508); prompts/0shot.txt there for v2
@@ -18,8 +18,8 @@
 typedef struct {
     const char *task;
     /*
-     * Prompt with {context}, {input} and, for choices, {A} .. {D}. The question is the text after
-     * {context}.
+     * Prompt template with the placeholders {context}, {input} and, for multiple choice, {A} ..
+     * {D}. The question is the text after {context}.
      */
     const char *prompt;
     size_t max_new_tokens;
@@ -34,14 +34,14 @@ typedef struct {
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*
- * Returns the settings of a task of SCBench, with the prompt of the first question, or NULL.
- * kvd_scbench_next is the prompt of later questions on the same cache, which follow the previous
- * answer.
+ * kvd_scbench_row returns the settings of an SCBench task with the prompt of the first question, or
+ * NULL. kvd_scbench_next returns the prompt of later questions, which follow the previous answer on
+ * the same cache.
  */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
 /*
- * Returns the settings of a task of RULER, for unknown names those of the needle tasks; never NULL.
+ * Returns the settings of a RULER task; for unknown names those of the needle tasks, never NULL.
  * The prompt is in the benchmark file.
  */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);

@@ -29,8 +29,8 @@ int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err
 }
 
 /*
- * Returns locale C.UTF-8, whose character classes are those of Unicode, or 0 if the C library lacks
- * it.
+ * Returns the locale C.UTF-8, whose character classes are those of Unicode, or 0 if the C library
+ * lacks it.
  */
 static locale_t unicode(void)
 {

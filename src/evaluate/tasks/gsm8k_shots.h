@@ -1,6 +1,6 @@
 /*
- * Examples with chains of thought for GSM8K (Wei et al. 2022, arXiv:2201.11903, table 20), in the
- * words and the order of lm_eval/tasks/gsm8k/gsm8k-cot.yaml of
+ * Solved examples with chains of thought for GSM8K (Wei et al. 2022, arXiv:2201.11903, table 20),
+ * in the words and the order of lm_eval/tasks/gsm8k/gsm8k-cot.yaml of
  * github.com/EleutherAI/lm-evaluation-harness.
  */
 #ifndef KVD_EVALUATE_TASKS_GSM8K_SHOTS_H
@@ -13,8 +13,9 @@
 enum { KVD_GSM8K_SHOTS = 8 };
 
 /*
- * Returns the first n examples as the prompt has them, "Q: ...\nA: ...\n\n" each, n at most
- * KVD_GSM8K_SHOTS. The caller frees the text. Returns NULL with *err if memory runs out.
+ * Returns the first n solved examples as the prompt has them, "Q: ...\nA: ...\n\n"
+ * each; n is at most KVD_GSM8K_SHOTS. The caller frees the text. If memory runs out, returns NULL
+ * and fills *err.
  */
 char *kvd_gsm8k_shots(size_t n, kvd_err *err);
 

@@ -10,7 +10,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* ---- whole numbers of any length ---- */
+/* ---- comparison of whole numbers of any length ---- */
 
 bool kvd_is_whole_number(const char *s)
 {
@@ -18,7 +18,7 @@ bool kvd_is_whole_number(const char *s)
     return *s && !s[digits(s)];
 }
 
-/* Returns true if the digits s [n] are those of `number` up to zeros at the beginning. */
+/* Returns true if the n digits of s equal `number`, ignoring leading zeros of both. */
 static bool same_digits(const char *s, size_t n, const char *number)
 {
     for (; n > 1 && *s == '0'; s++)
@@ -29,8 +29,8 @@ static bool same_digits(const char *s, size_t n, const char *number)
 }
 
 /*
- * Returns true if the word is the whole number `reference` as Python's int reads it: with a sign,
- * and with single underscores between digits.
+ * Returns true if the word is the integer `reference` as Python's int() reads it: with a sign, and
+ * with single underscores between digits.
  */
 static bool is_number(const kvd_characters *word, const char *reference)
 {
@@ -99,12 +99,12 @@ double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)
     return (double)right / (double)key->n_references;
 }
 
-/* ---- options ---- */
+/* ---- answers that name an option of a multiple choice ---- */
 
 /*
  * Returns a copy of s [n] in which line feeds, quotes, hyphens, asterisks and the words "Option"
- * and "option" are blanks, and no two blanks are in a row. The caller frees it. Returns NULL if
- * memory runs out.
+ * and "option" are replaced by blanks, without two blanks in a row. The caller frees it. Returns
+ * NULL if memory runs out.
  */
 static char *cleaned(const char *s, size_t n)
 {
@@ -143,7 +143,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /* Skip the one character that follows the prefix. */
+        /* Skip the one UTF-8 character that follows the prefix. */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;
@@ -155,9 +155,9 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
     return 0;
 }
 
-/* ---- characters ---- */
+/* ---- F1 score over characters ---- */
 
-/* Punctuation that InfiniteBench removes in addition to that of ASCII. */
+/* Punctuation that InfiniteBench removes in addition to ASCII punctuation. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
@@ -170,7 +170,7 @@ static int order(const void *a, const void *b)
 
 /*
  * Allocates the characters of `s` that count for the F1 score, in lower case and sorted: all except
- * white space, ASCII punctuation and `marks`.
+ * white space, ASCII punctuation and the characters in `marks`.
  */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {

@@ -12,23 +12,24 @@
 
 struct kvd_journal {
     char *path;
-    FILE *file; /* file of the journal, positioned at its end */
+    FILE *file; /* open journal file, positioned at its end */
     /*
-     * Groups of sequences that earlier runs finished: {"run", "account", "sequences"}, and the
-     * "file" and "line" that they were read from.
+     * Groups of sequences that earlier runs finished, as JSON: {"run", "account", "sequences"}, and
+     * the "file" and "line" from which each was read.
      */
     json_t *groups;
     size_t n_saved;
-    char **part; /* [n_parts] paths of the journals of parts, which were read too */
+    /* Paths of the journals of other processes (--part) that were read too. */
+    char **part;
     size_t n_parts;
 };
 
 /* ---- lines of the journal file ---- */
 
 /*
- * Number of characters of the checksum that ends a line: a space, the XXH3 of its JSON text in 16
- * hexadecimal digits, and a line feed. Without it a changed digit of a token or a probability would
- * become part of the results.
+ * Length of the checksum at the end of a journal line: a space, the XXH3 of the JSON text in 16
+ * hexadecimal digits, and a line feed. Without a checksum, a changed digit of a token or a
+ * probability would become part of the results.
  */
 enum { CHECKSUM = 18 };
 
@@ -62,9 +63,9 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
 }
 
 /*
- * Checks line `number` of an earlier run, which has `n` bytes with its line feed, and adds it to
- * the journal. The first line must have the same key as this run, later lines must match their
- * checksum.
+ * Checks a journal line of an earlier run, which has n bytes with its line feed, and adds it to the
+ * journal. The first line must list the inputs and options of this run; later lines must match
+ * their checksum.
  */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
@@ -97,8 +98,8 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
 }
 
 /*
- * Reads the complete lines of an earlier run, and sets *whole to their number of bytes. A killed
- * run may have left a piece of a line after them.
+ * Reads the complete lines of an earlier run's journal, and sets *whole to their number of bytes. A
+ * killed run may have left an incomplete line after them.
  */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
@@ -154,9 +155,12 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* ---- journals of parts of a run ---- */
+/* ---- journals of other processes (--part) ---- */
 
-/* Reads the journal of a part, which another process may still be writing. */
+/*
+ * Reads the journal of a process that generates one --part of the sequences. That process may still
+ * be writing.
+ */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
 {
     char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
@@ -177,7 +181,7 @@ static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err
     return status;
 }
 
-/* Returns true if a file in the folder of the journal is that of a part: NAME.I-of-N. */
+/* Returns true if `name` is the journal of one --part: the name of this journal, then .I-of-N. */
 static bool is_part(const kvd_journal *j, const char *name)
 {
     const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;
@@ -188,7 +192,6 @@ static bool is_part(const kvd_journal *j, const char *name)
            end > 0 && !name[n + (size_t)end];
 }
 
-/* Reads the journals of parts in the folder of the journal. */
 static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
 {
     const char *const slash = strrchr(j->path, '/');
@@ -296,7 +299,6 @@ static int account_of(json_t *x, kvd_stepwise_account *a)
     return 0;
 }
 
-/* Returns the results of tokens from..to-1 of a sequence as a JSON object. */
 static json_t *sequence_json(const kvd_continued *out, size_t sequence, size_t from, size_t to)
 {
     json_t *const x = json_object(), *const token = json_array(), *const log_p = json_array(),
@@ -323,8 +325,8 @@ static json_t *sequence_json(const kvd_continued *out, size_t sequence, size_t f
 }
 
 /*
- * Reads the results of tokens from..to-1 of a sequence from JSON object x into *out. Returns 0 if x
- * holds them all.
+ * Reads the results of tokens from .. to - 1 of a sequence from JSON object x into *out. Returns 0
+ * if x holds all of them.
  */
 static int sequence_of(json_t *x, const kvd_continued *out, size_t sequence, size_t from, size_t to)
 {
@@ -361,17 +363,20 @@ typedef struct {
     const char *run;
     const kvd_continuations *c;
     const kvd_continued *out;
-    /* [c->n_sequences] true for sequences that were taken from the journal */
+    /* True for sequences that were taken from the journal: [c->n_sequences]. */
     bool *done;
-    /* [c->n_sequences] account of each group, at the index of its first sequence */
+    /*
+     * Cache sizes counted for each group of sequences, at the index of its first sequence:
+     * [c->n_sequences].
+     */
     kvd_stepwise_account *account;
     kvd_generate_step step;
     void *ctx;
 } saved_call;
 
 /*
- * Takes the results of a saved group of sequences, unless one of the sequences has results from
- * another group. Sets *n to the number of sequences taken.
+ * Takes the results of a saved group of sequences, unless one of the sequences already has results
+ * from another group. Sets *n to the number of sequences taken.
  */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {
@@ -421,7 +426,8 @@ static int take_saved(saved_call *r, kvd_err *err)
 }
 
 /*
- * Saves the results of a finished group of sequences in the journal, and calls the caller's `step`.
+ * Callback after a group of sequences has finished: saves its results in the journal, and calls the
+ * caller's `step`.
  */
 static int save_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
                      kvd_err *err)

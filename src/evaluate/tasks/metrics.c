@@ -74,9 +74,10 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Sets *score to 1 / number of class names in the answer if the reference is one of them, else to
- * 0. A class name that is only a part of the reference does not count. As in the loop of LongBench,
- * which removes from the list that it walks along, the class after a removed one is not looked at.
+ * Sets *score to 1 / (number of class names found in the answer) if the reference is one of them,
+ * else to 0. A class name that is only a part of the reference does not count. LongBench removes
+ * such names from the list while it iterates over it, so the name after a removed one is never
+ * checked; this function does the same.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -111,7 +112,7 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Returns the share of the numbers (runs of digits) in the answer that equal `number` [n]. */
+/* Returns the fraction of the numbers (runs of digits) in the answer that equal number [n]. */
 static double share_of_numbers(const char *answer, const char *number, size_t n)
 {
     size_t all = 0, right = 0;
@@ -124,7 +125,9 @@ static double share_of_numbers(const char *answer, const char *number, size_t n)
     return all ? (double)right / (double)all : 0;
 }
 
-/* Returns the first run of digits after `word` in the reference, or NULL if there is none. */
+/*
+ * Returns the first run of digits in the reference that follows `word`, or NULL if there is none.
+ */
 static const char *number_after(const char *reference, const char *word)
 {
     for (const char *at = reference; (at = strstr(at, word)); at++)
@@ -139,7 +142,10 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Returns the length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at s, or 0 if there is none. */
+/*
+ * Returns the length of the match of the regular expression (-?[$0-9.,]{2,})|(-?[0-9]+) at the
+ * beginning of s, or 0 if there is none.
+ */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -147,7 +153,10 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Writes a number without commas, dollar signs and a point at its end; out has room for n + 1. */
+/*
+ * Writes the number s [n] without commas, dollar signs and a point at its end; `out` has room for n
+ * + 1 bytes.
+ */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -227,7 +236,8 @@ static bool is_reference(const kvd_metric_key *key, const char *s, size_t n)
 }
 
 /*
- * Returns a copy of s with the characters of `drop` replaced by blanks and no two blanks in a row.
+ * Returns a copy of s with the characters of `drop` replaced by blanks, without two blanks in a
+ * row.
  */
 static char *blanked(const char *s, const char *drop)
 {
@@ -313,8 +323,8 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
 /* ---- checks of references, and the score of any metric ---- */
 
 /*
- * Fails if reference `r` is empty, or lacks the form that the metric looks for. The score would be
- * the same for every answer.
+ * Fails if reference answer `r` is empty, or lacks the form that the metric looks for; the score
+ * would then be the same for every answer.
  */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {

@@ -9,11 +9,14 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/* Streams of random numbers: one per task from TASK_STREAM, and one for orders that RULER fixes. */
+/*
+ * Numbers of random streams: one for the orders that RULER fixes, and one per task from TASK_STREAM
+ * on.
+ */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /*
- * Largest number of tokens of the example in vt (variable tracking), and largest number of attempts
- * to build an item of the smallest size.
+ * Largest number of tokens of the solved example in task vt (variable tracking), and largest number
+ * of attempts to build an item of the smallest size.
  */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
@@ -30,7 +33,10 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/* Needle tasks in the order of kvd_ruler_words: scripts/synthetic.yaml. */
+/*
+ * Settings of RULER's needle-in-a-haystack tasks, in the order of kvd_ruler_words:
+ * scripts/synthetic.yaml.
+ */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -132,7 +138,7 @@ static int count_tokens(const kvd_ruler *r, const kvd_ruler_text *t, size_t *n, 
     return status ? -1 : 0;
 }
 
-/* Builds an item, counts its tokens, and releases it. */
+/* Sets *tokens to the number of tokens of an item of size n; the built item is discarded. */
 static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *tokens, kvd_err *err)
 {
     kvd_ruler_text t = {0};
@@ -142,24 +148,32 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
 }
 
 /*
- * Settings of the search for the size of the items of a task. The size is a number of pieces of
- * text, such as words or lines.
+ * Settings of the search for the size of a task's items. The size is a number of words, lines or
+ * other parts of the text.
  */
 typedef struct {
     kvd_ruler_build *build;
-    size_t limit;  /* largest number of tokens of a prompt */
-    size_t sample; /* size at which the tokens of a piece are measured */
-    /* smallest size that the search tries, and step by which a too long item is shortened */
+    size_t limit; /* largest number of tokens of a prompt */
+    /* Size of a trial item, from which the tokens per word or line are estimated. */
+    size_t sample;
+    /*
+     * Smallest size that the search tries, and amount by which an item that is too long is
+     * shortened.
+     */
     size_t step;
-    size_t least; /* smallest size that can be built */
-    /* tokens of the example in vt (variable tracking), which the estimate of RULER leaves out */
+    size_t least; /* smallest size of an item that can be built */
+    /*
+     * Tokens of the solved example in task vt (variable tracking), which RULER's estimate leaves
+     * out.
+     */
     size_t beside;
-    size_t slack; /* largest size that the search tries, as a multiple of the estimate */
+    /* Largest size that the search tries, as a multiple of the estimated size. */
+    size_t slack;
 } fit;
 
 /*
  * Sets *size to the largest size whose prompt fits, by RULER's binary search between f->step and
- * `slack` times the estimated size. If no size fits, sets it to f->step.
+ * `slack` times the estimated size. If no size fits, sets *size to f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -187,7 +201,7 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 
 /*
  * Sets *size to the size of the items of RULER's task fwe (frequent words). The size grows by
- * f->step from f->sample until the prompt reaches the limit, and then goes back by one step.
+ * f->step from f->sample until the prompt reaches the token limit, and then goes back by one step.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -206,8 +220,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Builds an item of `size` pieces, or of fewer in steps if it is longer than the limit. RULER tries
- * the smallest size for ever; this function gives up after ATTEMPTS.
+ * Builds an item of `size` words or lines. If its prompt is too long, shortens it step by step.
+ * RULER tries the smallest size for ever; this function gives up after ATTEMPTS.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -237,7 +251,7 @@ static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text
                     tokens, f->limit, r->new_tokens);
 }
 
-/* ---- items of the tasks ---- */
+/* ---- sizes and items of the RULER tasks ---- */
 
 static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
 {
@@ -250,8 +264,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
     /*
-     * If even 500 words of the essay are too long, the search of RULER never ends; use steps of 25
-     * words.
+     * If even 500 words of the essay are too long, RULER's search never ends; this one then uses
+     * steps of 25 words.
      */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
@@ -262,8 +276,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
 }
 
 /*
- * Chooses size and layout of the solved example in vt (variable tracking), then sets *f for the
- * items.
+ * Chooses size and layout of the solved example in task vt (variable tracking), then sets *f for
+ * the items.
  */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
@@ -310,7 +324,6 @@ static int fit_task(kvd_ruler *r, size_t k, fit *f, size_t *size, kvd_err *err)
     return search_upwards(r, f, size, err);
 }
 
-/* Moves the texts of *t into a new item of the list. */
 static int add_item(kvd_benchmark *b, const char *task, size_t number, kvd_ruler_text *t,
                     const kvd_benchmark_settings *changes, kvd_err *err)
 {

@@ -3,18 +3,19 @@
 
 #include "evaluate/tasks/ruler_build.h"
 
-/* ---- variable tracking ---- */
+/* ---- items of RULER task vt (variable tracking) ---- */
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/* Chain of variable assignments in a variable tracking (vt) item. */
+/* Chain of variable assignments in an item of task vt (variable tracking). */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
-    size_t at[KVD_RULER_CHAIN]; /* number of the noise line that follows each assignment */
+    /* Number of the noise line that follows each assignment of the chain. */
+    size_t at[KVD_RULER_CHAIN];
 } chain;
 
-/* Fills *c with distinct random names of `letters` capital letters, and a random value. */
+/* Fills *c with distinct random variable names of `letters` capital letters, and a random value. */
 static void draw_chain(kvd_ruler *r, size_t letters, chain *c)
 {
     for (size_t i = 0; i < KVD_RULER_CHAIN;) {
@@ -49,7 +50,8 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            else /* RULER's assignments of a variable end in a blank. */
+            /* In RULER, an assignment of a variable ends in a blank. */
+            else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
         }
@@ -86,8 +88,8 @@ int kvd_ruler_vt_example(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err
 }
 
 /*
- * Builds an item of vt (variable tracking): the solved example with new names and a new value, then
- * a chain of assignments among `n` lines of noise.
+ * Builds an item of task vt (variable tracking): the solved example with new names and a new value,
+ * then a chain of assignments among n lines of noise.
  */
 int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
@@ -117,11 +119,12 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* ---- common words ---- */
+/* ---- items of RULER task cwe (common words) ---- */
 
 /*
- * Writes word number `k` of the list that has room for n distinct words: adjectives, nouns and
- * verbs, or, if they are fewer than n, pairs of two different nouns joined by a hyphen.
+ * Writes word number k of a vocabulary with room for n distinct words. The vocabulary is the
+ * adjectives, nouns and verbs or, if these are fewer than n, all combinations of two different
+ * nouns joined by a hyphen.
  */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
@@ -147,9 +150,9 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Writes a numbered list of `n` distinct words, of which the first KVD_RULER_COMMON drawn appear
- * `often` times and the others `seldom` times. Returns the drawn words in *words, which has
- * words_for(r, n) numbers and which the caller frees.
+ * Writes a numbered list of n distinct words, of which the first KVD_RULER_COMMON drawn appear
+ * `often` times and the others `seldom` times. *words receives the drawn words as an array of
+ * words_for(r, n) numbers, which the caller frees.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -181,7 +184,7 @@ static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom
     return 0;
 }
 
-/* Appends the common words of a list of n words to the answers. */
+/* Appends the frequent words of a list of n words to the answers of the item. */
 static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ruler_text *t,
                        kvd_err *err)
 {
@@ -202,7 +205,7 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* The number of repetitions of a word depends on the length, as in RULER. */
+    /* The number of repetitions of a word depends on the prompt length, as in RULER. */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -228,7 +231,7 @@ int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* ---- frequent words ---- */
+/* ---- items of RULER task fwe (frequent words) ---- */
 
 enum { CODED = 6, CODED_ANSWERS = 3 };
 
@@ -239,7 +242,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* Draws n distinct words of CODED small letters, in alphabetical order. */
+/* Draws n distinct random words of CODED small letters, in alphabetical order. */
 static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
 {
     for (size_t have = 0; have < n;) {
@@ -257,7 +260,7 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
 }
 
 /*
- * Returns the number of distinct coded words in a text of task fwe (frequent words), including the
+ * Returns the number of distinct random words in a text of task fwe (frequent words), including the
  * most frequent one, which is written as dots.
  */
 static size_t fwe_vocabulary(const kvd_ruler *r)
@@ -267,7 +270,8 @@ static size_t fwe_vocabulary(const kvd_ruler *r)
 }
 
 /*
- * Returns how often the word of rank k (from 1) appears among n words: Zipf's law with exponent 2.
+ * Returns how often the word of rank k (from 1) appears in a text of n words: Zipf's law with
+ * exponent 2.
  */
 static size_t zipf(size_t n, size_t k)
 {
@@ -276,8 +280,8 @@ static size_t zipf(size_t n, size_t k)
 }
 
 /*
- * Writes a text of about n coded words in a shuffled order; each appears as often as its rank says
- * (zipf). The word of rank 1 is written as dots.
+ * Writes a text of about n random words in a shuffled order. The frequency of each word follows
+ * from its rank (zipf). The word of rank 1 is written as dots.
  */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)

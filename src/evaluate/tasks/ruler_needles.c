@@ -11,9 +11,9 @@ static const char *const kind_words[] = {"numbers", "uuids", "words"};
 
 enum { MOST_NEEDLES = 16, NEEDLE_WORD = 80, N_DEPTHS = 40 };
 
-/* ---- essay ---- */
+/* ---- essay in which RULER hides needles ---- */
 
-/* Returns true if a full stop after the word is part of an abbreviation. */
+/* Returns true if a full stop after word [n] is part of an abbreviation. */
 static bool is_abbreviation(const char *word, size_t n)
 {
     static const char *const known[] = {"Mr.", "Mrs.", "Ms.",  "Dr.",  "Prof.", "St.",
@@ -27,9 +27,9 @@ static bool is_abbreviation(const char *word, size_t n)
 }
 
 /*
- * Returns true if a sentence ends between two words: the first ends with . ! or ?, maybe followed
- * by quotation marks or brackets, and is no abbreviation, and the second does not begin in lower
- * case.
+ * Returns true if a sentence ends between two words. The first word must end with . ! or ?, maybe
+ * followed by quotation marks or brackets, and be no abbreviation. The second must not begin in
+ * lower case.
  */
 static bool ends_sentence(const char *word, const char *next)
 {
@@ -66,14 +66,14 @@ int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err)
     return status;
 }
 
-/* ---- random texts ---- */
+/* ---- random keys and values of needles ---- */
 
 static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
 {
     if (kind == KVD_RULER_NUMBERS) {
         snprintf(word, NEEDLE_WORD, "%d", (int)(1000000 + kvd_rng_below(&r->rng, 9000000)));
     } else if (kind == KVD_RULER_UUIDS) {
-        /* Version 4, variant 1 (RFC 4122). */
+        /* Bits of a UUID of version 4, variant 1 (RFC 4122). */
         const uint64_t high = (kvd_rng_u64(&r->rng) & ~0xf000ULL) | 0x4000,
                        low = (kvd_rng_u64(&r->rng) & ~(3ULL << 62)) | 1ULL << 63;
         snprintf(word, NEEDLE_WORD, "%08llx-%04llx-%04llx-%04llx-%012llx",
@@ -87,11 +87,12 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
     }
 }
 
-/* Keys and values of one item, and the order of its needles. */
+/* Needles of one item: each states the value of a key, and the question asks for values. */
 typedef struct {
     char key[MOST_NEEDLES][NEEDLE_WORD];
-    char value[MOST_NEEDLES][NEEDLE_WORD]; /* value v of key k: [k * values + v] */
-    size_t n;                              /* number of needles */
+    /* Value number v of key k is value[k * values + v]. */
+    char value[MOST_NEEDLES][NEEDLE_WORD];
+    size_t n; /* number of needles of the item */
     size_t order[MOST_NEEDLES];
 } hidden;
 
@@ -103,7 +104,6 @@ static bool has_key(const hidden *h, size_t n, const char *key)
     return false;
 }
 
-/* Draws a key that differs from the first n keys. */
 static void draw_key(kvd_ruler *r, const hidden *h, size_t n, char key[NEEDLE_WORD])
 {
     do
@@ -122,7 +122,7 @@ static void put_hidden(FILE *f, const kvd_ruler *r, const hidden *h, size_t i)
     put_needle(f, r->needles, h->key[k / r->needles->values], h->value[k]);
 }
 
-/* ---- contexts ---- */
+/* ---- long texts with needles inserted ---- */
 
 static const char *essay_word(const kvd_ruler *r, size_t i)
 {
@@ -130,8 +130,8 @@ static const char *essay_word(const kvd_ruler *r, size_t i)
 }
 
 /*
- * Writes the first n words of the essay, repeated if it is shorter, with the needles between
- * sentences at depths drawn from 40 equally spaced percentages from 0 to 100.
+ * Writes the first n words of the essay, repeated if it is shorter, with the needles inserted
+ * between sentences. Their depths are drawn from 40 equally spaced percentages from 0 to 100.
  */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
@@ -139,7 +139,7 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     for (size_t i = 0; i < n; i++)
         sentences += i + 1 == n || r->ends[i % r->essay.n];
     kvd_ruler_positions(r, N_DEPTHS, h->n, depth);
-    /* As in RULER, an empty stretch between two needles leaves its two blanks. */
+    /* As in RULER, an empty stretch of text between two needles leaves its two blanks. */
     for (size_t i = 0; i <= h->n; i++) {
         size_t until = sentences;
         if (i < h->n) {
@@ -159,7 +159,10 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     }
 }
 
-/* Writes n lines of noise or of distracting needles, with the needles before lines drawn from n. */
+/*
+ * Writes n lines of noise or of distracting needles, with the needles inserted before randomly
+ * drawn lines.
+ */
 static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *err)
 {
     size_t *const at = malloc(n * sizeof *at), left = h->n;
@@ -170,7 +173,9 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /* RULER inserts from the end, so that the last position has the first needle. */
+        /*
+         * RULER inserts the needles from the end, so that the last position has the first needle.
+         */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);
@@ -187,7 +192,7 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
     return 0;
 }
 
-/* ---- items ---- */
+/* ---- items of the needle tasks ---- */
 
 static int put_prompt(FILE *f, kvd_ruler *r, const hidden *h, size_t n, const char *type,
                       const char *query, bool single, kvd_err *err)

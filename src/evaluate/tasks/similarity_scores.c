@@ -7,7 +7,7 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* ---- F1 over words ---- */
+/* ---- F1 score over words ---- */
 
 static bool is_punctuation(uint32_t c)
 {
@@ -27,7 +27,7 @@ static bool is_article(const kvd_characters *w)
     return false;
 }
 
-/* Converts a text to lower case without punctuation; articles become blanks. */
+/* Converts text x to lower case, removes punctuation and replaces articles by blanks. */
 static int normalise(kvd_characters *x, kvd_err *err)
 {
     size_t n = 0;
@@ -55,7 +55,8 @@ static int by_order(const void *a, const void *b)
 }
 
 /*
- * Returns the number of words common to both sorted lists, each counted as often as both have it.
+ * Returns the number of words common to both sorted lists, each counted as often as both lists have
+ * it.
  */
 static size_t common(const kvd_words *a, const kvd_words *b)
 {
@@ -93,12 +94,15 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* ---- ROUGE of the package rouge ---- */
+/* ---- ROUGE scores of the Python package rouge ---- */
 
-/* Text as sentences of words. The words are numbered; equal words of both texts have one number. */
+/*
+ * A text as sentences of numbered words. Equal words of both compared texts have the same number.
+ */
 typedef struct {
-    size_t *word; /* [n_words] numbers */
-    size_t *end;  /* [n_sentences] index after the last word of each */
+    /* Number assigned to each word of the text, the same for equal words: [n_words]. */
+    size_t *word;
+    size_t *end; /* index after the last word of each sentence: [n_sentences] */
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 
@@ -124,7 +128,7 @@ static int number_of(dictionary *d, const kvd_characters *w, size_t *number, kvd
     return 0;
 }
 
-/* Adds the words of one sentence. A sentence of only white space has one empty word. */
+/* Adds the words of one sentence to *s. A sentence of only white space has one empty word. */
 static int add_sentence(const kvd_characters *x, dictionary *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
@@ -168,7 +172,7 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
 
 /*
  * Sets in_union[w] for every word w in the longest common subsequence of x [n] and y [m] that the
- * package `rouge` finds.
+ * Python package `rouge` finds.
  */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
@@ -206,8 +210,8 @@ static double package_f1(double both, double answer, double reference)
 }
 
 /*
- * Sets *found to the number of distinct words that both texts have. If `subsequences` is true,
- * counts only those in the union of the longest common subsequences of all pairs of sentences.
+ * Sets *found to the number of distinct words that both texts have. If `subsequences`, counts only
+ * those in the union of the longest common subsequences of all combinations of sentences.
  */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
@@ -266,13 +270,16 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
     return status ? -1 : 0;
 }
 
-/* ---- similarity by Python's difflib ---- */
+/* ---- text similarity of Python's difflib ---- */
 
 typedef struct {
     const kvd_characters *a, *b;
-    /* [b->n] true for characters of b that the search ignores, because they are frequent */
+    /* True for characters of b that the search ignores because they are frequent: [b->n]. */
     bool *popular;
-    /* [b->n + 1] lengths of matches that end at each index of b, for two successive indices of a */
+    /*
+     * Lengths of the matches that end at each index of b, for two successive indices of a: [b->n +
+     * 1].
+     */
     size_t *length[2];
 } matcher;
 
@@ -281,7 +288,7 @@ typedef struct {
 } block;
 
 /*
- * Returns the longest block of characters that is in both a[alo..ahi-1] and b[blo..bhi-1]. Of
+ * Returns the longest block of characters that is in both a[alo .. ahi-1] and b[blo .. bhi-1]. Of
  * equally long blocks, returns the one that begins first in a, then in b.
  */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
@@ -310,7 +317,9 @@ static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
     return best;
 }
 
-/* Returns the number of characters in matching blocks of a[alo..ahi-1] and b[blo..bhi-1]. */
+/*
+ * Returns the number of characters in the matching blocks of a[alo .. ahi-1] and b[blo .. bhi-1].
+ */
 static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     size_t sum = 0;
@@ -349,7 +358,8 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
 }
 
 /*
- * Returns the first line of s that has no `, # or //. *len receives its bytes, 0 if there is none.
+ * Returns the first line of s that contains no `, # or //. *len receives its length in bytes, 0 if
+ * there is none.
  */
 static const char *code_line(const char *s, size_t *len)
 {
@@ -373,7 +383,7 @@ int kvd_code_similarity(const char *answer, const char *reference, double *score
     double r = 0;
     int status = kvd_characters_of(line, n, &a, err) ||
                  kvd_characters_of(reference, strlen(reference), &b, err);
-    /* Equal texts score 1, and an empty text scores 0, because fuzzywuzzy checks this first. */
+    /* Equal texts score 1 and an empty text scores 0, because fuzzywuzzy checks this first. */
     if (!status && !kvd_words_order(&a, &b))
         r = 1;
     else if (!status && a.n && b.n)

@@ -28,15 +28,15 @@ void kvd_task_items_release(kvd_task_items *items)
     *items = (kvd_task_items){0};
 }
 
-/* ---- building the list of sequences ---- */
+/* ---- lists of token sequences that make up the test items ---- */
 
-/*
- * Token lists that grow while test items are built, and become the arrays of the items at the end.
- */
+/* Lists that grow while test items are built, and become the arrays of the items at the end. */
 typedef struct {
     kvd_ids prompt, forced;
-    size_t *offset, *end; /* [n + 1] */
-    size_t *lead;         /* [n] */
+    /* Begin of each sequence's prompt and continuation in the token lists: [n + 1]. */
+    size_t *offset, *end;
+    /* Number of question tokens of each sequence, fed before the answer: [n]. */
+    size_t *lead;
     size_t n, capacity;
 } builder;
 
@@ -67,8 +67,8 @@ static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
 }
 
 /*
- * Ends a sequence whose prompt was appended: `more` tokens follow it, which are the question and
- * either the answer that is forced or the tokens that the model generates.
+ * Ends a sequence whose prompt was appended. If `question` is not NULL, the forced tokens of
+ * question and answer follow the prompt; else the model generates `more` tokens.
  */
 static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more,
                         kvd_err *err)
@@ -104,7 +104,7 @@ static void hand_over(builder *b, kvd_task_items *items, size_t per_item)
     *b = (builder){0};
 }
 
-/* Puts every item into a cluster of its own, the unit that the bootstrap draws. */
+/* Puts every item into a cluster of its own; the bootstrap draws whole clusters. */
 static int make_clusters(kvd_task_items *items, kvd_err *err)
 {
     if (!(items->cluster = malloc((items->n_items + 1) * sizeof *items->cluster)))
@@ -115,12 +115,12 @@ static int make_clusters(kvd_task_items *items, kvd_err *err)
     return 0;
 }
 
-/* ---- continuations of a corpus ---- */
+/* ---- items: continuations of texts ---- */
 
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /* n_items counts the texts to free after a failure; hand_over sets it to the same number */
+    /* n_items counts the texts that a failure must free; hand_over sets it to the same number. */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
@@ -172,9 +172,9 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
     return status ? -1 : 0;
 }
 
-/* ---- documents as prompts ---- */
+/* ---- items: documents as prompts ---- */
 
-/* List of the texts of one field of all documents. A zeroed list is empty. */
+/* Texts of one field of all documents. A zeroed list is empty. */
 typedef struct {
     char **text;
     size_t *len;
@@ -222,8 +222,8 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
 }
 
 /*
- * Reads two fields of all documents into *a and *b. Fails on plain texts, which have no fields, so
- * that both lists would have the same text.
+ * Reads two fields of all documents into *a and *b. Fails on plain text files, which have no
+ * fields, because both lists would then have the same text.
  */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
@@ -244,8 +244,8 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
 }
 
 /*
- * Encodes a document into `ids` and keeps the first `room` tokens. Fails if there are fewer than
- * `least`.
+ * Encodes a document into `ids` and keeps the first `room` tokens. Fails if the document has fewer
+ * than `least` tokens.
  */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
@@ -305,7 +305,7 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
     return status ? -1 : 0;
 }
 
-/* ---- documents to be classified ---- */
+/* ---- items: documents to be classified ---- */
 
 static int add_class(kvd_task_items *items, const char *name, kvd_err *err)
 {
@@ -360,7 +360,7 @@ static int label_documents(kvd_task_items *items, const fields *label, const cha
                : kvd_fail(err, "a choice between %zu classes is none", items->n_classes);
 }
 
-/* Encodes a class name after a space, as a word within a text is encoded. */
+/* Encodes a class name with a space before it, as a word within a text is encoded. */
 static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids, kvd_err *err)
 {
     char *text;
@@ -371,7 +371,7 @@ static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids
     return status || ids->n ? status : kvd_fail(err, "class '%s' has no tokens", name);
 }
 
-/* Appends a document as one sequence per class: the document, followed by that class. */
+/* Appends a document as one sequence per class: the document, followed by the name of the class. */
 static int push_document(builder *b, const kvd_task_documents *d, const kvd_tokenizer *tok,
                          const char *text, size_t len, size_t room, const kvd_ids *ask,
                          const kvd_ids *class_ids, size_t n_classes, kvd_err *err)
@@ -418,7 +418,7 @@ int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, c
     return status ? -1 : 0;
 }
 
-/* ---- needles hidden in text ---- */
+/* ---- items: needles (numbers) hidden in text ---- */
 
 typedef struct {
     kvd_ids sentence, question, answer;
@@ -445,8 +445,8 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
 }
 
 /*
- * Appends the text id [n], shortened to fit, as one sequence with the needle inserted at `depth` (0
- * .. 1).
+ * Appends the text id [n], shortened to fit, as one sequence with the needle (a sentence with a
+ * number) inserted at relative `depth`, 0 .. 1.
  */
 static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x, double depth,
                        size_t max_len, kvd_err *err)

@@ -8,7 +8,7 @@
 #include "methods/grid.h"
 #include "model/text/text_options.h"
 
-/* Adds the text of --stop, in which \\n means a line feed and \\\\ a backslash. */
+/* Sets the text of --stop, in which \n means a line feed and \\ a backslash. */
 static int add_stop(void *config, const char *text, kvd_err *err)
 {
     kvd_tasks_options *const cfg = config;
@@ -27,7 +27,6 @@ static int add_stop(void *config, const char *text, kvd_err *err)
     return 0;
 }
 
-/* Parses the argument I/N of --part. */
 static int set_part(void *config, const char *text, kvd_err *err)
 {
     kvd_tasks_options *const cfg = config;

@@ -47,7 +47,6 @@ const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES] = {
 
 /* ---- scoring of each task ---- */
 
-/* Returns the number of tokens before the token that ends a text. */
 static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 {
     size_t i = 0;
@@ -58,7 +57,7 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 
 /*
  * Scores the generated text of item i against that of the uncompressed model and, if there is one,
- * against the reference text. `mine` and `theirs` may be the same tokens.
+ * against the reference text. The token arrays `mine` and `theirs` may be the same.
  */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
@@ -172,7 +171,7 @@ static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account
 }
 
 /*
- * Runs one task through a plan and scores it. If `reference` is true, the plan is the uncompressed
+ * Runs one task with a cache plan and scores it. If `reference`, the plan is the uncompressed
  * model, which is compared with itself.
  */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
@@ -219,7 +218,7 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     return status ? -1 : 0;
 }
 
-/* ---- run of all tasks under one plan ---- */
+/* ---- run of all tasks with one compression setting ---- */
 
 static int reserve(const kvd_task_run *f, kvd_task_result *r, kvd_err *err)
 {
@@ -257,7 +256,10 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /* In the account, `dense` counts elements of the type of the cache. */
+    /*
+     * a->dense counts elements of the cache's number type; `unit` scales to an uncompressed 16-bit
+     * cache.
+     */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -290,7 +292,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /* The rows of a pass in bf16 are bf16 numbers, which a cache in bf16 stores unchanged. */
+    /* A bf16 forward pass produces bf16 keys and values, which a bf16 cache stores unchanged. */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -326,7 +328,7 @@ void kvd_task_run_release(kvd_task_run *f)
     *f = (kvd_task_run){0};
 }
 
-/* ---- means over several seeds ---- */
+/* ---- means over several random seeds ---- */
 
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err)
@@ -356,7 +358,7 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/* ---- means and intervals over items ---- */
+/* ---- means and confidence intervals over items ---- */
 
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err)

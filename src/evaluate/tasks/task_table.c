@@ -20,14 +20,18 @@ struct kvd_task_table {
     const kvd_config *config;
     char label[64], calibrated[64];
     bool seeds;
-    uint64_t seed; /* seed of the bootstrap intervals */
+    uint64_t seed; /* random seed of the bootstrap intervals */
     kvd_rows *rows;
     kvd_column *column;
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    double *value[KVD_N_FREE_MEASURES]; /* [n_rows][n_items of its task] */
-    /* [n_rows][n_items][n_new] generated tokens; -1 if the row is a mean over several seeds */
+    /* Values of each measure: [number of results lines][n_items of its task]. */
+    double *value[KVD_N_FREE_MEASURES];
+    /*
+     * Generated tokens, [number of results lines][n_items][n_new]; -1 if the line is a mean over
+     * several seeds.
+     */
     int32_t *token;
 };
 
@@ -36,17 +40,14 @@ static size_t items_of(const kvd_task_table *c, int measure)
     return c->run->items[kvd_task_measures[measure].task].n_items;
 }
 
-/*
- * Returns the number of tokens generated after all prompts together; every sequence has the same
- * number.
- */
+/* Returns the total number of generated tokens in task generate, over all items. */
 static size_t places_of(const kvd_task_table *c)
 {
     const kvd_task_items *const items = &c->run->items[KVD_TASK_GENERATE];
     return items->n_items ? items->run.end[items->n_items] : 0;
 }
 
-/* ---- columns of the result rows ---- */
+/* ---- columns of the results table ---- */
 
 static void add_column(kvd_task_table *c, const char *name, const char *end, const char *units,
                        const char *what)
@@ -71,7 +72,7 @@ static void add_measure(kvd_task_table *c, const kvd_task_measure_info *m)
         add_column(c, m->name, "_sd", m->units, "its sample standard deviation over seeds");
 }
 
-/* Columns of every result row other than the measures of the tasks. */
+/* Columns of every results line other than the measures of the tasks. */
 static const kvd_column common_columns[] = {
     {"path", KVD_COL_TEXT, "1", "where passes ran and the cache was (docs/tasks.md)"},
     {"prompt", KVD_COL_INT, "token", "--prompt: rows of a sequence before the first step"},
@@ -145,7 +146,7 @@ const kvd_rows *kvd_task_table_rows(const kvd_task_table *c)
     return c->rows;
 }
 
-/* ---- adding result rows ---- */
+/* ---- addition of results lines ---- */
 
 static int grow(kvd_task_table *c, kvd_err *err)
 {
@@ -221,9 +222,9 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
     return 0;
 }
 
-/* ---- result rows as lines of text ---- */
+/* ---- results lines as printed text ---- */
 
-/* Appends "name value [lo, hi]" if the rows have such a column. */
+/* Appends "name value [lo, hi]" to `line` if the table has such a column. */
 static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
 {
     char lo[48], hi[48], interval[40];
@@ -251,7 +252,7 @@ const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line)
     return line;
 }
 
-/* ---- result file ---- */
+/* ---- writing of the result file ---- */
 
 static int write_measure(kvd_h5 *f, const kvd_task_table *c, int m, kvd_err *err)
 {

@@ -1,11 +1,11 @@
 /*
- * Results of kvdim-tasks: one row of kvdim/tasks per point of a method. /generated, /needle and
- * /classified hold the raw values of every item, from which means and intervals can be computed
- * again.
+ * Results of kvdim-tasks (file kvdim/tasks): one results line per evaluated setting of a method.
+ * The groups /generated, /needle and /classified hold the values of every item, from which means
+ * and intervals can be computed again.
  *
  * A measure has the columns NAME, NAME_lo and NAME_hi. A measure against the data also has
  * NAME_change, its paired difference from the uncompressed model, with an interval. With several
- * seeds a measure has NAME_sd.
+ * random seeds a measure has NAME_sd.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H
@@ -14,15 +14,15 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* Size in bytes of the text line that describes a result row. */
+/* Size in bytes of a printed results line. */
 enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
 /*
- * Returns a table without rows; on failure returns NULL with *err. f and config are borrowed.
- * `label`: name of the texts. `calibrated`: name of the text of the calibration activations.
- * `seed`: seed of the bootstrap.
+ * Returns a results table without lines. On failure returns NULL and fills *err. `f` and `config`
+ * are borrowed. `label`: name of the texts. `calibrated`: name of the calibration text. `seed`:
+ * random seed of the bootstrap.
  */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
@@ -30,19 +30,22 @@ kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *conf
 void kvd_task_table_free(kvd_task_table *c);
 
 /*
- * Adds a row. `plan` is the open plan that gave the result, or the first of n_seeds plans whose
- * mean the result is. spread [KVD_N_FREE_MEASURES]: standard deviations over seeds, read if n_seeds
- * is above 1.
+ * Adds a results line. `plan` is the open cache plan that gave the result, or the first of n_seeds
+ * plans over which the result is the mean. spread [KVD_N_FREE_MEASURES]: standard deviations over
+ * seeds, read if n_seeds is above 1.
  */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);
 
 const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
-/* Writes the measures of row i with their intervals into line [KVD_TASK_LINE]; returns line. */
+/*
+ * Writes the measures of results line i with their intervals into line [KVD_TASK_LINE]. Returns
+ * `line`.
+ */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
 
-/* Writes the result rows and the raw values of all items to the file. */
+/* Writes the results lines and the values of all items to the file. */
 int kvd_task_table_write(kvd_h5 *f, const kvd_task_table *c, kvd_err *err);
 
 #endif

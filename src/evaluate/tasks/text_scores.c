@@ -5,12 +5,12 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* ---- words ---- */
+/* ---- ROUGE-1 score over words ---- */
 
 /*
- * Returns the character of [a-z0-9] that s [n] begins with after lower-casing, or a space. Sets
- * *width to its number of bytes. Beyond ASCII, two capitals have a lower case that begins with such
- * a letter: U+0130 (i) and U+212A, the kelvin sign (k).
+ * Returns the character of [a-z0-9] with which s [n] begins after lower-casing, or a space if there
+ * is none. Sets *width to its number of bytes. Outside ASCII, two capitals have a lower case that
+ * begins with such a letter: U+0130 (i) and U+212A, the kelvin sign (k).
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -47,7 +47,6 @@ static void words_release(words *w)
     free(w->word);
 }
 
-/* Fills *w with the words of s [n], sorted. */
 static int words_of(const char *s, size_t n, words *w, kvd_err *err)
 {
     size_t used = 0, width;
@@ -61,8 +60,7 @@ static int words_of(const char *s, size_t n, words *w, kvd_err *err)
                 w->word[w->n++] = w->text + used;
             w->text[used++] = c;
             /*
-             * The combining dot that lower-casing leaves after the i of U+0130 is no part of a
-             * word.
+             * Lower-casing U+0130 leaves a combining dot after the i, which is no part of a word.
              */
             if (width == 2)
                 w->text[used++] = '\0';
@@ -75,7 +73,7 @@ static int words_of(const char *s, size_t n, words *w, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of words that both lists have, each counted as often as both have it. */
+/* Returns the number of words that both lists have, each counted as often as both lists have it. */
 static size_t common_words(const words *a, const words *b)
 {
     size_t i = 0, j = 0, n = 0;
@@ -107,11 +105,11 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status;
 }
 
-/* ---- characters ---- */
+/* ---- edit similarity over characters ---- */
 
 /*
- * Returns the Levenshtein distance of a [n] and b [m], from two rows of Wagner and Fischer's table.
- * `row` is scratch memory for m + 1 numbers.
+ * Returns the Levenshtein distance of a [n] and b [m] with Wagner and Fischer's algorithm, of whose
+ * table one row is kept. `row` is scratch memory for m + 1 numbers.
  */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {

@@ -13,8 +13,8 @@ bool kvd_calibration_reduced(const kvd_spectrum *s)
 }
 
 /*
- * Returns true if the two spectra have the same model, texts, window, pairing, centroids and
- * weights, so that only the share of pruned sequences may differ.
+ * Returns true if two files of rotations have the same model, texts, sequence length, number of
+ * centroids and weighting, so that only the fraction of pruned sequences may differ.
  */
 static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
 {
@@ -49,8 +49,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
 }
 
 /*
- * Returns the kind of calibration rows of a spectrum: 0 all rows, 1 K-means centroids, 2 centroids
- * weighted by cluster size.
+ * Returns from which vectors rotations were computed: 0 all token vectors, 1 K-means centroids, 2
+ * centroids weighted by cluster size.
  */
 static int kind_of(const kvd_calibration *c)
 {
@@ -63,8 +63,8 @@ static int kind_at(const kvd_calibration_point *x)
 }
 
 /*
- * Returns the kind of calibration rows that the end of a measure's name selects ("-rows",
- * "-weighted"). Without such an ending, selects centroids, as in the paper.
+ * Returns the kind of calibration vectors that the end of a measure's name selects: 0 for "-rows"
+ * (all token vectors), 2 for "-weighted" (weighted centroids), else 1 (centroids, as in the paper).
  */
 static int kind_wanted(const char *name)
 {
@@ -164,11 +164,11 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* ---- measures for the ledger ---------------------------------------------------------------- */
+/* ---- measures for the ledger of claims ------------------------------------------------------ */
 
 /*
- * Computes the measure prune-spectrum: the largest change in percent, over the head dimensions,
- * that pruning sequences makes to the mean singular-value curve.
+ * Computes the measure prune-spectrum: by how many percent the mean singular values change when
+ * half of the calibration sequences are pruned, the largest change over all head dimensions.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
@@ -194,8 +194,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
 }
 
 /*
- * Finds the first and the last point of the curve of point `i`, along the share of pruned sequences
- * or along the number of centroids.
+ * Finds the first and the last point of the curve on which point number i is: along the fraction of
+ * pruned sequences if `pruning`, else along the number of centroids. Returns false if there is no
+ * curve, or if an earlier point is on it too.
  */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
@@ -211,7 +212,8 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
         if (!same)
             continue;
         if (j < i)
-            return false; /* an earlier point measured this curve */
+            /* An earlier point of the same curve has measured it already. */
+            return false;
         const kvd_calibration *l = &point[*least].spectrum->spectrum.calibration,
                               *m = &point[*most].spectrum->spectrum.calibration;
         *least = (pruning ? c->prune < l->prune : c->centroids < l->centroids) ? j : *least;
@@ -221,8 +223,10 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
 }
 
 /*
- * Computes the measures prune-rise, prune-time, centroids-fall and centroids-time. The endings
- * "-rows" and "-weighted" select other kinds of calibration rows.
+ * Computes ratios over curves of calibrations: perplexity (name ending -rise or -fall) or seconds
+ * (-time) with the most pruned sequences / with the fewest, or with the most K-means centroids /
+ * with the fewest (kvd_measure). A further ending "-rows" or "-weighted" selects another kind of
+ * calibration vectors.
  */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {

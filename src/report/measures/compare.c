@@ -107,7 +107,8 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
         for (size_t k = 0;
              kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             const double p = kvd_row_real(rows, i, "overall_p");
-            if (isnan(p)) /* the method removes no dimensions */
+            /* NaN if the method removes no dimensions. */
+            if (isnan(p))
                 snprintf(setting, sizeof setting, "%s", kvd_row_text(rows, i, "settings"));
             else
                 snprintf(setting, sizeof setting, "p = %.4f", p);
@@ -124,7 +125,7 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
     return 0;
 }
 
-/* Fills `*out` with every number that a set of result files measured, in the order of the files. */
+/* Fills *out with every number that a set of result files measured, in the order of the files. */
 static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
 {
     *out = (kvd_observations){0};

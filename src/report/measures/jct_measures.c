@@ -8,8 +8,8 @@
 #include "report/rows.h"
 
 /*
- * SHARED_CHANGE precedes SHARED, because its prefix begins with the prefix of SHARED and the first
- * match wins.
+ * Kinds of measures of job completion times, by the beginning of their names. SHARED_CHANGE comes
+ * before SHARED, because its prefix begins with that of SHARED and the first match wins.
  */
 typedef enum {
     SHARE,
@@ -31,15 +31,16 @@ static const char *const whole[KINDS] = {"jct_s",    "jct_s", "jct_s", "prefill_
 typedef struct {
     question_kind kind;
     char method[48];
-    char rest[96]; /* names of the parts of a job, or the name of the other method */
-    /* PARTS_CHANGE and SHARED_CHANGE: name of the other method; `rest` names its parts */
+    /* Names of phases, joined by '+'; for kind CHANGE the name of the method compared with. */
+    char rest[96];
+    /* Name of the method compared with, for kinds PARTS_CHANGE and SHARED_CHANGE. */
     char other[48];
     const char *sizes; /* lengths of the jobs: "6300x243+204x139" or "all" */
 } question;
 
 static const char over[] = "-over-";
 
-/* Splits the name of the other method off the end of the list of parts in `q->rest`. */
+/* Splits q->rest, "PHASES-over-METHOD": moves the name of the method compared with to q->other. */
 static bool split(question *q)
 {
     char *const end = strstr(q->rest, over);
@@ -75,8 +76,8 @@ bool kvd_jct_measure_known(const char *name)
 }
 
 /*
- * Returns true if `sizes` is "all" or contains this pair of input and output lengths. `sizes` must
- * be well formed.
+ * Returns true if `sizes` is "all" or its list contains INPUTxOUTPUT with these token counts.
+ * `sizes` must be well formed.
  */
 static bool among(const char *sizes, double input, double output)
 {
@@ -90,7 +91,9 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* Returns true if the text is "all" or a list of sizes "INPUTxOUTPUT" separated by plus signs. */
+/*
+ * Returns true if `sizes` is "all" or a list of INPUTxOUTPUT (token counts) joined by plus signs.
+ */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -105,8 +108,9 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if the row is of the method. A method name with keys matches that setting alone, a
- * name without keys matches every setting.
+ * Returns true if a results line is one of the method and job sizes that the measure is about. A
+ * method name with parameters matches that setting alone; a name without parameters matches every
+ * setting.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
@@ -118,7 +122,8 @@ static bool asked_for(const kvd_report_row *e, const char *method, const questio
 }
 
 /*
- * Stores in `*sum` the seconds of a job in the named parts. Fails if a name is not that of a part.
+ * Stores in *sum the seconds that a job spent in the named phases. Fails if a name is not that of a
+ * phase.
  */
 static int seconds(const kvd_report_row *e, const char *parts, double *sum, kvd_err *err)
 {
@@ -154,7 +159,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
-        return 0; /* another part may do the work */
+        /* The method may do this work in another phase, so the job does not count. */
+        return 0;
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;
         none.row = kvd_jct_uncompressed(e->file->jct, e->row);
@@ -167,8 +173,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 }
 
 /*
- * Appends the job completion time of row `e` divided by that of every comparable row of the other
- * method.
+ * Appends the change in percent of the job completion time in results line `e`, relative to every
+ * comparable results line of the method compared with.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -185,8 +191,8 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Appends the time of row `e` in the named parts divided by that of every comparable row of the
- * other method.
+ * Appends the change in percent of the seconds that results line `e` spent in the named phases,
+ * relative to every comparable results line of the method compared with.
  */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)

@@ -56,7 +56,8 @@ static const char *const column_name[N_COLUMNS] = {"id",
 /* ---- ranges of the published tables --------------------------------------------------------- */
 
 typedef struct {
-    const char *want; /* name of a wanted column, or "*SUFFIX" for all columns with that ending */
+    /* Name of the wanted column, or "*SUFFIX" for all columns whose name ends in SUFFIX. */
+    const char *want;
     bool *use;
     size_t n_columns, n_values;
     double low, high;
@@ -100,7 +101,9 @@ static int published_row(void *ctx, size_t line, char *const *field, const size_
     return 0;
 }
 
-/* Stores the smallest and largest number of a published table in the wanted columns. */
+/*
+ * Stores the smallest and the largest number in the wanted columns of a published table (CSV file).
+ */
 static int published_range(const char *paper, const char *csv, const char *column, double *low,
                            double *high, kvd_err *err)
 {
@@ -129,7 +132,7 @@ done:
     return status;
 }
 
-/* ---- an entry of the ledger in words -------------------------------------------------------- */
+/* ---- measured values of a claim in words ---------------------------------------------------- */
 
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size)
 {
@@ -155,7 +158,7 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Appends the name of each device on which values that are times were measured, each name once. */
+/* Appends the name of each device on which times in *v were measured, each name once. */
 static void say_devices(kvd_text *t, const kvd_measured *v)
 {
     const char *before = " on ";
@@ -202,7 +205,7 @@ static void say(kvd_text *t, const char *name, const kvd_measured *v, const char
     say_queues(t, v);
 }
 
-/* Writes a readable name for a further measure, which is shown next to the main number. */
+/* Writes a readable name for an additional measure that is shown next to a claim's main number. */
 static void plain_name(const char *measure, char *buf, size_t size)
 {
     static const struct {
@@ -256,8 +259,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
 }
 
 /*
- * Reads "LO:HI words", the range expected if the claim is false, and returns the words. Without
- * numbers, returns the whole text.
+ * Reads the text "LO:HI words", the range of a measure that is expected if the claim is false, and
+ * returns the words. Without numbers, sets both ends to NaN and returns the whole text.
  */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
@@ -290,8 +293,8 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
 }
 
 /*
- * Appends the range of loads at which the claim holds: "; holds at 35 to 100 % of the loads (2
- * services)".
+ * Appends the range of request rates at which the claim holds: "; holds at 35 to 100 % of the loads
+ * (2 services)".
  */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
@@ -305,7 +308,7 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 }
 
 /*
- * Appends the further measures of an entry in words. `measures` holds items "NAME" or "NAME=UNIT"
+ * Appends the additional measures of a claim in words. `measures` holds items "NAME" or "NAME=UNIT"
  * separated by blanks.
  */
 static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
@@ -438,8 +441,8 @@ static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *
 /* ---- figures and tables of the papers -------------------------------------------------------- */
 
 /*
- * Returns true if the ledger entry is about the figure: the entry's id is the figure's id, alone or
- * with a suffix.
+ * Returns true if a claim of the ledger is about the figure: its id is the figure's name, alone or
+ * followed by more text.
  */
 static bool is_about(const kvd_ledger_entry *e, const char *figure)
 {

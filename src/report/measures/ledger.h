@@ -1,31 +1,33 @@
 /*
- * The ledger: for every figure and table of the papers that these programs reproduce, the claim of
- * the paper, the printed number, the measured number, and a verdict that follows from a rule. The
- * claims and rules are rows of ledger.csv, next to the published tables; no verdict is in the code.
+ * The ledger of claims: for every figure and table of the papers that these programs reproduce, the
+ * claim of the paper, the printed number, the measured number, and a verdict that follows from a
+ * rule. The claims and rules are lines of ledger.csv, next to the published tables; no verdict is
+ * in the code.
  *
  * Columns of ledger.csv:
  *
- *   id, source, claim       "ZACK Table 4", the place of the claim, the claim in our words
- *   published_csv           published table that gives the range, or empty
+ *   id, source, claim       name of the claim ("ZACK Table 4"), place in the paper, the claim in
+ *                           our words
+ *   published_csv           CSV file of the published table that gives the range, or empty
  *   published_column        column of that table; "*_cv_percent" names all columns with that ending
  *   published_low, _high    the published range if no table gives it
- *   unit                    unit of all numbers of the row
+ *   unit                    unit of all numbers of the claim
  *   measure, test, limit    a measure of measures.h, and the test of the verdict (below)
- *   trend_measure, trend_test, trend_limit
- *                           measure, test and limit of the verdict "trend holds"
- *   beside                  further measures to show, separated by blanks; NAME=UNIT if the unit is
- *                           not that of the row
+ *   trend_measure           measure of the verdict "trend holds"; trend_test and trend_limit
+ *                           likewise
+ *   beside                  additional measures to show, separated by blanks; NAME=UNIT if the unit
+ *                           is another one
  *   null                    if the paper prints no number: the range of the measure if the claim
- *                           were false, in words; "LO:HI words" gives the range for values
- *                           whose measure does not compute one
+ *                           were false, in words; "LO:HI words" gives the range for values whose
+ *                           measure does not compute one
  *   setting                 models, texts and machines of the paper
  *   rule                    the tests in words
  *   needs                   programs to run if nothing was measured
  *   cannot                  reason why the claim cannot be measured; the measure may then be empty
  *
  * figures.csv lists every figure and table of the papers in the columns figure, title and because.
- * `because` says why a figure has no row in ledger.csv: it is a drawing, or a list of settings.
- * Every other figure must have a row, whose id begins with the figure's name.
+ * `because` says why a figure has no claim in ledger.csv: it is a drawing, or a list of settings.
+ * Every other figure must have a claim, whose id begins with the figure's name.
  */
 #ifndef KVD_REPORT_MEASURES_LEDGER_H
 #define KVD_REPORT_MEASURES_LEDGER_H
@@ -39,17 +41,19 @@
 #include "report/results.h"
 
 /*
- * Verdicts on measured values: whether a claim of a paper holds, does not hold, or cannot be told
- * apart from its opposite.
+ * Verdicts on measured values: a claim of a paper holds, does not hold, or cannot be told apart
+ * from its opposite.
  *
- * A test takes a limit: a number, or "low" or "high" for that end of the published range.
- *   at-most L, at-least L      v <= L, v >= L
- *   within L                   low - L <= v <= high + L, the published range widened by L
- *   between A:B                A <= v <= B
+ * A test takes a limit L: a number, or "low" or "high" for that end of the published range. A
+ * measured value v passes:
+ *   at-most L, at-least L      if v <= L, if v >= L
+ *   within L                   if low - L <= v <= high + L, the published range widened by L
+ *   between A:B                if A <= v <= B
  *   loads-at-most L, loads-at-least L
- *                              the same of curves over the load: at 99 % of the loads at least;
- *                              undecided if it passes wherever loads were simulated, but at fewer
- *   above-null, below-null     v is above (below) the range that it would have if the claim were
+ *                              likewise for curves over the load (request rate / baseline's highest
+ *                              rate), at 99 % of the loads at least; undecided if it passes at all
+ *                              simulated loads, but fewer were simulated
+ *   above-null, below-null     if v is above (below) the range that it would have if the claim were
  *                              false
  *
  * A value with a 95 % interval passes if the whole interval does, fails if none of it does, and is
@@ -73,8 +77,8 @@ typedef enum {
  */
 extern const char *const kvd_verdict_name[KVD_N_VERDICTS];
 /*
- * Returns the number of the colour in which the page shows a verdict: 0 good, 1 in part, 2 bad, 3
- * none.
+ * Returns the number of the colour in which the page shows a verdict: 0 good, 1 partly good, 2 bad,
+ * 3 not measured.
  */
 int kvd_verdict_colour(kvd_verdict v);
 
@@ -84,13 +88,15 @@ typedef struct {
 } kvd_verdict_rule;
 
 /*
- * Judges the values of a claim and those of its trend.
+ * Derives the verdict on a claim from its measured values and those of its trend.
  *
- * If the paper prints a number: "reproduced" if the test passes, else "trend holds" if the test of
- * the trend passes, else "cannot tell" if the test is undecided, else "not reproduced". Values of a
- * queue that grows pass no test. If the paper prints none, the test must be above-null or
- * below-null: "holds", "does not hold" if a value is on the other side of its null, else "cannot
- * tell".
+ * If the paper prints a number, the verdict is "reproduced" if the test passes, else "trend holds"
+ * if the test of the trend passes, else "cannot tell" if the test is undecided, else "not
+ * reproduced". A value at which the queue of requests grows passes no test.
+ *
+ * If the paper prints none, the test must be above-null or below-null. The verdict is "holds" if
+ * the test passes, "does not hold" if a value is on the other side of the range expected if the
+ * claim is false, else "cannot tell".
  *
  * Fails for an unknown test, and for a test that does not fit the published range.
  */
@@ -98,17 +104,17 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
 /*
- * Returns the share of the loads at which a curve is between lo and hi. Loads are from a tenth of
- * the baseline's highest request rate to all of it. `v` are the values of one curve by rising load,
- * interpolated linearly. Loads that were not measured, or at which the queue grows, do not count as
- * within.
+ * Returns the fraction of the loads at which a curve is between lo and hi. A load is a request rate
+ * / the highest rate that the baseline sustains; loads from 0.1 to 1 count. `v` are the n values of
+ * one curve by rising load, interpolated linearly. Loads that were not measured, or at which the
+ * queue of requests grows, count as outside.
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /*
- * Writes to `*least` and `*most` the smallest and the largest share of loads, over the curves in
- * `v`, at which the rule's test "loads-at-most" or "loads-at-least" passes. Returns the number of
- * curves, or 0 if the rule has another test.
+ * If the rule's test is "loads-at-most" or "loads-at-least", writes to *least and *most the
+ * smallest and the largest fraction of loads at which a curve in `v` passes it, and returns the
+ * number of curves. For other tests returns 0.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
@@ -117,25 +123,29 @@ typedef struct {
     char *id, *source, *claim, *setting, *rule, *needs, *unit, *cannot;
     double low, high; /* published range; NaN if the paper prints no number */
     size_t n_values;
-    double least, most; /* extremes of the measured values */
+    double least, most; /* smallest and largest measured value of the claim */
     /*
-     * Number of curves (serving setups) that were judged over a range of loads, and the smallest
-     * and largest share of loads at which the claim holds on a curve.
+     * Number of serving setups whose values were judged as curves over the load, and the smallest
+     * and largest fraction of loads at which the claim holds on a curve.
      */
     size_t n_services;
     double least_loads, most_loads;
-    kvd_measured values; /* values of these curves, for a figure; else empty */
-    kvd_text ours;       /* measured values in words, with the further measures */
+    /* Values of the curves over the load, for a figure; empty if there are none. */
+    kvd_measured values;
+    /* Measured values in words, with the additional measures. */
+    kvd_text ours;
     kvd_verdict verdict;
 } kvd_ledger_entry;
 
-/* Numbers of figures and tables of the papers, by how far the ledger measures them. */
+/* Counts of the papers' figures and tables, by how far the ledger measures them. */
 typedef struct {
-    size_t n;          /* number of figures and tables in figures.csv */
-    size_t measured;   /* figures with a claim that these result files measure */
-    size_t unmeasured; /* figures with claims, none of which these result files measure */
-    size_t cannot;     /* figures whose claims cannot be measured, with a reason */
-    size_t nothing;    /* figures that make no measurable claim */
+    size_t n; /* number of figures and tables listed in figures.csv */
+    /* Figures with a claim that these result files measure. */
+    size_t measured;
+    /* Figures with claims, none of which these result files measure. */
+    size_t unmeasured;
+    size_t cannot;  /* figures whose claims cannot be measured, with a reason */
+    size_t nothing; /* figures that make no measurable claim */
 } kvd_figure_counts;
 
 typedef struct {
@@ -145,16 +155,16 @@ typedef struct {
 } kvd_ledger;
 
 /*
- * Reads PAPER/ledger.csv, the published tables that it names and PAPER/figures.csv, then measures
- * every claim and derives its verdict. Fails if a figure has neither a row in the ledger nor a
- * reason.
+ * Reads the claims in PAPER/ledger.csv, the published tables that they name and PAPER/figures.csv,
+ * measures every claim and derives its verdict. Fails if a figure has neither a claim nor a reason
+ * for having none.
  */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
 /*
- * Adds the section of the report with the table of claims, the counts of verdicts, and the ways in
- * which all measurements differ from the papers'.
+ * Adds the report section with the table of claims, the counts of verdicts, and the ways in which
+ * all measurements differ from the papers'.
  */
 int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err);
 
@@ -171,20 +181,20 @@ void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
 /*
- * Checks of the published tables of epsilon and delta for consistency, from the files of data/paper
+ * Checks if the published tables of epsilon and delta are consistent, from the files of data/paper
  * alone (ZACK Tables 4 and 5, FDC Table 2). Epsilon is the mean absolute entry of a rotation, delta
- * its mean absolute difference from that of the reference text. Also finds columns that several
- * tables share.
+ * the mean absolute difference from the rotation of a reference text. Also finds columns that
+ * several tables share.
  */
 
 enum { KVD_MOST_DATASETS = 6 };
 
-/* A number as a paper prints it: its value, and half a unit of its last digit. */
+/* A number as a paper prints it: its value, and half a unit of its last digit (rounding error). */
 typedef struct {
     double value, half;
 } kvd_printed;
 
-/* Numbers of one model in a table of epsilon and delta, by dataset. */
+/* Epsilon and delta of one model in a published table, for n datasets. */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -193,23 +203,23 @@ typedef struct {
 } kvd_published_model;
 
 typedef struct {
-    char name[64]; /* name of the file, such as "zack_table04_qk_eps_delta.csv" */
+    char name[64]; /* name of the CSV file, such as "zack_table04_qk_eps_delta.csv" */
     kvd_published_model *model;
     size_t n;
 } kvd_published_table;
 
 /*
  * Reads a published table of epsilon and delta. Entries printed as N/A are left out. The caller
- * releases `*out`, also on failure.
+ * releases *out, also on failure.
  */
 int kvd_published_load(const char *paper, const char *file, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
 /*
- * Counts of dataset pairs (a, b) of a model: all pairs, and those that violate the triangle
- * inequality |epsilon_a - epsilon_b| <= delta_a + delta_b by more than rounding explains. If delta
- * is the mean of |R_ref - R|, as the papers define it, and R_ref is one matrix, no pair can violate
- * it.
+ * Number of combinations (a, b) of two datasets of a model, and number of those that violate the
+ * triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b by more than rounding explains.
+ * If delta is the mean of |R_ref - R|, as the papers define it, and R_ref is one matrix, there can
+ * be no violation.
  */
 typedef struct {
     size_t pairs, violated;
@@ -217,15 +227,17 @@ typedef struct {
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
 /*
- * Returns true if a single epsilon_ref explains all deltas of the model within rounding as delta =
- * |epsilon_ref - epsilon|. Each delta is then a difference of two averages.
+ * Returns true if one number epsilon_ref explains all published deltas of the model within rounding
+ * as delta = |epsilon_ref - epsilon|. Each delta is then a difference of two averages, not an
+ * average of differences.
  */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
 /*
- * Number of models of a table whose deltas one epsilon_ref explains (kvd_published_one_epsilon). To
- * judge it, the deltas of each model are permuted in every order: the number of models expected to
- * fit by chance, and the probability that at least as many fit.
+ * Number of models of a table whose deltas one epsilon_ref explains (kvd_published_one_epsilon),
+ * and how likely that is by chance. For the latter, the deltas of each model are permuted in every
+ * order: `expected` is the number of models that then fit on average, `probability` that of at
+ * least as many fits.
  */
 typedef struct {
     size_t fits;
@@ -234,22 +246,25 @@ typedef struct {
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
 /*
- * Two columns of different tables that are equal, digit for digit, in most rows of the same model.
+ * Two columns of different published tables that are equal, digit for digit, in most lines of the
+ * same model.
  */
 typedef struct {
     char table[2][64], column[2][64];
-    /* number of rows that both tables have; number of those rows with equal digits */
+    /* Number of lines that both tables have, and number of those with equal digits. */
     size_t shared, equal;
 } kvd_published_twin;
 
 /*
- * Finds columns of different tables of PAPER with at least four shared rows, of which at least
- * three in four are equal digit for digit. Rows are matched by their leading texts (model, and
- * dataset if there is one). *out is allocated. Tables of traces are left out.
+ * Finds columns of different published tables in folder PAPER with at least four shared lines, of
+ * which at least three in four are equal digit for digit. Lines are matched by their leading texts
+ * (model, and dataset if there is one). Tables of traces are left out. The caller frees *out.
  */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* Two models with equal numbers in two tables, although the tables name them differently. */
+/*
+ * Two models with equal numbers in two published tables, although the tables name them differently.
+ */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

@@ -1,6 +1,6 @@
 /*
- * Writes the section of the report that lists the papers' claims: a line per claim, counts of
- * verdicts, and figures of ratios against the request rate.
+ * Writes the report section that lists the papers' claims: a line per claim, counts of verdicts,
+ * and figures of ratios against the request rate.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@
 enum { MOST_OPEN = 12 };
 
 /*
- * Appends one claim: a line with the published and the measured number, which unfolds on a click to
- * the whole claim and its rule.
+ * Appends one claim in HTML: a line with the published and the measured number, which unfolds on a
+ * click to the whole claim and its rule.
  */
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 {
@@ -49,8 +49,8 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 }
 
 /*
- * Appends a foldable list of claims for each verdict. The claims that no result file measures are
- * folded.
+ * Appends a foldable HTML list of claims for each verdict. The list of claims that no result file
+ * measures is folded.
  */
 static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS], kvd_text *t)
 {
@@ -68,7 +68,6 @@ static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS]
     }
 }
 
-/* Appends the models of the result files, and the texts and token counts of their calibrations. */
 static void measured_on(const kvd_results *r, kvd_text *t)
 {
     size_t n = 0, at = 0, least = 0, most = 0;
@@ -135,8 +134,8 @@ static size_t figure_name(const char *id)
 }
 
 /*
- * Adds a chart that reproduces one figure of a paper: the ratio against the load, with a curve per
- * claim and serving setup.
+ * Adds a chart that reproduces one figure of a paper: time or rate relative to the baseline against
+ * the load, with a curve per claim and serving setup.
  */
 static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s,
                            kvd_err *err)
@@ -242,7 +241,7 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     }
     if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
         goto done;
-    /* the page lists the claims in another form, so this table is written to files only */
+    /* The page lists the claims in another form, so this table is written to files only. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

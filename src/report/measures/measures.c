@@ -69,8 +69,8 @@ typedef struct {
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Returns true if the spectrum has one rotation per query head (if `per_query`) or one per KV head
- * (if not). Both are true for models with as many query heads as KV heads.
+ * Returns true if the rotations are one per query head (if `per_query`) or one per KV head (if
+ * not). Both are true for models with as many query heads as KV heads.
  */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
@@ -78,10 +78,10 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the range that trailing-share (the share of the trailing half of the singular values in
- * their sum) would have for n independent random rows. Their singular values are between 1 - sqrt(d
- * / n) and 1 + sqrt(d / n) times the mean (Marchenko and Pastur 1967). The trailing half then has
- * at most half of the sum, and at least half of 1 - sqrt(d / n).
+ * Sets the range that trailing-share (sum of the trailing half of the singular values / sum of all)
+ * would have if the n decomposed rows were independent and random. Their singular values are
+ * between 1 - sqrt(d / n) and 1 + sqrt(d / n) times the mean (Marchenko and Pastur 1967). The
+ * trailing half then has at most half of the sum, and at least half of 1 - sqrt(d / n).
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -90,8 +90,9 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
 }
 
 /*
- * Sets the null range of the value appended last: the range of trailing-share over spectra of the
- * same model with random weights, with equal pairing and RoPE. Returns false if there are none.
+ * Sets the range expected if the claim is false, for the value appended last: the range of
+ * trailing-share in spectrum files of the same model with random weights, with equal pairing and
+ * RoPE. Returns false if there are no such files.
  */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
@@ -123,7 +124,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
             kvd_calibration_reduced(s) || !paired_as(s, per_query) ||
             kvd_model_info_untrained(&s->model))
             continue;
-        /* the papers take Q and K after RoPE */
+        /* The papers decompose Q and K after RoPE. */
         if (strcmp(s->rope, "before") == 0 && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
             q->pair != KVD_PAIR_WV)
             continue;
@@ -146,8 +147,8 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
 }
 
 /*
- * Sets the null range of energy-ratio: over the texts, the energy that a random basis keeps, in
- * percent of the energy that the text's own basis keeps.
+ * Sets the range of energy-ratio expected if the claim is false. Over the texts, it is the energy
+ * that a random basis keeps, in percent of the energy that the text's own basis keeps.
  */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
@@ -162,8 +163,8 @@ static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *
 }
 
 /*
- * Appends a similarity measure of every pair of a basis and the data of another text. Measures
- * whose name begins with "random-" instead pair random token ids with texts.
+ * Appends a similarity measure for every combination of the rotation of one text and the data of
+ * another. A name that begins with "random-" combines random token ids with texts instead.
  */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -190,7 +191,10 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* of energy ratios, only the basis of random ids on the data of a text counts */
+                /*
+                 * For random-energy-ratio only the rotation of random ids applied to the data of a
+                 * text counts.
+                 */
                 else if (want_random && rb)
                     continue;
                 else
@@ -206,9 +210,10 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends how far the rotation of a calibration is from that of a reference text (delta / epsilon):
- * by number of calibration tokens (tokens-delta), or its value at most tokens over that at fewest
- * (tokens-fall). With several references, counts each of them and their mean.
+ * Appends how far the rotation of a calibration text is from that of a reference text (delta /
+ * epsilon). tokens-delta gives the values at more than q->number calibration tokens; tokens-fall
+ * the value at most tokens / the value at fewest. If there are several reference texts, appends one
+ * value for each and one for their mean.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -229,7 +234,7 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* the points of a series are adjacent and ordered by number of tokens */
+        /* Entries of one curve are adjacent and ordered by number of tokens. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

@@ -13,11 +13,13 @@
 
 enum { MOST_FIELDS = 16 };
 
-/* The cells of a published table. */
+/* Cells of a published table (CSV file). */
 typedef struct {
     char name[64];
-    char (*cell)[MOST_FIELDS][40];   /* row 0 is the heading */
-    size_t n_rows, n_fields, n_keys; /* n_keys: leading text columns, 1 or 2 */
+    /* Texts of the cells; the first line of the table is the heading. */
+    char (*cell)[MOST_FIELDS][40];
+    /* n_keys: number of leading columns with texts (model, dataset), 1 or 2. */
+    size_t n_rows, n_fields, n_keys;
 } sheet;
 
 static int take_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
@@ -57,7 +59,10 @@ static int read_sheet(const char *paper, const char *file, sheet *s, kvd_err *er
 
 /* ---- test of whether one epsilon explains the printed deltas -------------------------------- */
 
-/* Reads a printed number: "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
+/*
+ * Reads a printed number with its rounding error: "6.43e-2" is 0.0643 with an error of at most
+ * 0.00005.
+ */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))
@@ -133,8 +138,8 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 }
 
 /*
- * Returns true if epsilon_ref = x explains delta order[i] within rounding, taken as the delta of
- * dataset i.
+ * Returns true if epsilon_ref = x explains the printed delta number order[i], taken as that of
+ * dataset i, within rounding as |x - epsilon_i|.
  */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
@@ -143,8 +148,8 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if one value of epsilon_ref explains all printed deltas in this order. The extreme
- * values that each dataset allows suffice as candidates.
+ * Returns true if one value of epsilon_ref explains all printed deltas, assigned to datasets in
+ * this order. Only the extreme values that each dataset allows need to be tried.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -169,8 +174,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
 }
 
 /*
- * Tries every order of the deltas that keeps the first k as they are. Adds to *n the number of
- * orders, and to *fit the number of orders that one epsilon explains.
+ * Tries every order of the deltas that keeps the first k in place. Adds to *n the number of orders,
+ * and to *fit the number of orders that one epsilon_ref explains.
  */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
@@ -192,7 +197,8 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    double p[MOST_MODELS + 1] = {1}; /* probability that k of the models fit by chance */
+    /* Probability that exactly k models fit by chance, at index k. */
+    double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
     for (size_t i = 0; i < n_models; i++) {
@@ -219,10 +225,6 @@ static bool is_number(const char *text)
     return *text && !*end;
 }
 
-/*
- * Returns true if the folder entry is a published table. The ledger, the list of figures and the
- * traces are none.
- */
 static int is_table(const struct dirent *e)
 {
     const size_t n = strlen(e->d_name);
@@ -263,7 +265,8 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
 }
 
 /*
- * Returns the row of table `b` with the same keys as row `i` of table `a`, or 0 if there is none.
+ * Returns the index of the line of table `b` with the same model (and dataset) as line i of table
+ * `a`, or 0 if there is none.
  */
 static size_t same_row(const sheet *a, size_t i, const sheet *b)
 {
@@ -297,7 +300,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
 }
 
 /*
- * Returns true if all rows of the column hold one number. An equal column in another table is then
+ * Returns true if all lines of the column hold one number. An equal column in another table is then
  * no evidence of copying.
  */
 static bool constant(const sheet *s, size_t column)
@@ -336,8 +339,8 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
 }
 
 /*
- * Returns the number of columns that the row has in common in both tables if all their numbers are
- * equal digit for digit, else 0.
+ * Compares line i of table `a` with line j of table `b` in the columns that both tables have.
+ * Returns the number of these columns if all numbers are equal digit for digit, else 0.
  */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
@@ -372,7 +375,7 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* All rows of one pair of models count as one match. */
+                    /* All lines with the same two models count as one match. */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -3,10 +3,14 @@
 #include <math.h>
 #include <string.h>
 
-/* Column of a result file that describes the conditions of a measurement. */
+/* A column of a result file that describes the conditions of a measurement. */
 typedef struct {
     const char *column;
-    const char *group; /* group name that also excludes this column from the comparison, or NULL */
+    /*
+     * Name of a group of columns that a caller may exclude from the comparison; NULL if there is
+     * none.
+     */
+    const char *group;
     bool text;
 } condition;
 
@@ -58,7 +62,6 @@ static const condition jct_conditions[] = {
     {"phases", NULL, false},   {"chunk", NULL, false},   {"batch", NULL, false},
     {"input", NULL, false},    {"output", NULL, false},  {NULL, NULL, false}};
 
-/* Returns true if the comma-separated list contains the word. */
 static bool listed(const char *list, const char *word)
 {
     const size_t n = word ? strlen(word) : 0;
@@ -79,9 +82,9 @@ static bool equal(double a, double b)
 }
 
 /*
- * Returns true if two texts are equal. The text of an engine begins with the device and the type of
- * numbers; what follows names kernels, which a method brings with it and which do not count. Files
- * without an admission are of requests that reserve all their pages.
+ * Returns true if two texts describe equal conditions. Of the text of an engine, only device and
+ * number type count; the names of kernels that follow depend on the method. A missing admission
+ * rule means "whole": requests reserve memory for all their tokens.
  */
 static bool same_text(const char *column, const char *a, const char *b)
 {
@@ -135,7 +138,8 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
 /* A text named by a result file, with its label and its content hash. */
 typedef struct {
     const char *model, *label, *hash, *path;
-    size_t n_tokens, seq_len; /* seq_len is 0 if not recorded */
+    /* Number of tokens and sequence length of the text; seq_len is 0 if not recorded. */
+    size_t n_tokens, seq_len;
 } text;
 
 static size_t n_texts(const kvd_result *x)

@@ -9,9 +9,10 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* Parts of the name of a serving measure. */
+/* Parts of the name of a serving measure, "serving-WHAT-A-over-B", with methods A and B. */
 typedef struct {
-    char what[12], a[48], b[48], trace[32]; /* trace: suffix of labels, " of arxiv" */
+    /* Measure, methods A and B, and the trace, as the end of its label, " of arxiv". */
+    char what[12], a[48], b[48], trace[32];
 } question;
 
 static bool parse(const char *name, question *q)
@@ -39,7 +40,10 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if a method's text has an item after its name that begins with the n characters. */
+/*
+ * Returns true if a method's text has a parameter after its name, e.g. "p=0.3" in "zack,p=0.3",
+ * that begins with `item` [n].
+ */
 static bool has_item(const char *text, const char *item, size_t n)
 {
     for (const char *at = strchr(text, ','); at; at = strchr(at + 1, ','))
@@ -48,7 +52,10 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/* Returns true if the method of a row is of the name and has the items that the question asks. */
+/*
+ * Returns true if the method `text` of a results line has the name and the parameters that `asked`
+ * lists.
+ */
 static bool is_method(const char *text, const char *asked)
 {
     size_t n = strcspn(asked, ",");
@@ -67,8 +74,8 @@ static bool is_method(const char *text, const char *asked)
 }
 
 /*
- * Returns true if the row has the method and the trace, and its costs were measured
- * on a GPU. Times of a CPU do not compare with the GPUs of the papers.
+ * Returns true if a results line is of this kind, method and trace, and its costs were measured on
+ * a GPU. Times of a CPU do not compare with the GPUs of the papers.
  */
 static bool is_of(const kvd_report_row *e, const char *kind, const char *method, const char *trace)
 {
@@ -79,8 +86,8 @@ static bool is_of(const kvd_report_row *e, const char *kind, const char *method,
 }
 
 /*
- * Returns true if two rows with the same label were served under equal conditions, apart from the
- * conditions named.
+ * Returns true if two results lines were served under equal conditions, except for those that `but`
+ * names.
  */
 static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *but)
 {
@@ -88,8 +95,9 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
 }
 
 /*
- * Returns true if the queue grows during the simulation: the rate of served requests is below 0.9
- * times the arrival rate. kvdim-serve warns by the same limit at the highest rate.
+ * Returns true if the queue of requests grows during the simulation: requests are served at less
+ * than 0.9 times the rate at which they arrive. kvdim-serve warns by the same limit at the highest
+ * rate.
  */
 static bool grows(const kvd_report_row *e)
 {
@@ -124,7 +132,7 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares methods A and B at the rates at which requests wait for cache memory. */
+/* Compares methods A and B at the request rates at which B's requests wait for cache memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -137,14 +145,15 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
             continue;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        out->value[out->n - 1].grows = false; /* a growing queue is expected here */
+        /* A growing queue is expected here, because memory is short. */
+        out->value[out->n - 1].grows = false;
     }
     return 0;
 }
 
 /* ---- curves over the request rate ------------------------------------------------------------ */
 
-/* Points of one method in one place, by rising rate. */
+/* Results lines of one method under equal conditions, by rising request rate. */
 typedef struct {
     const kvd_report_row **at;
     size_t n;
@@ -157,7 +166,10 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The points that differ from the row in kind and rate alone; c->at is allocated. */
+/*
+ * Collects the results lines that differ from `row` only in kind and request rate, by rising rate.
+ * The caller frees c->at.
+ */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -173,8 +185,8 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
 }
 
 /*
- * Returns the largest request rate at which the method's latency is at most `latency`, or 0 if it
- * exceeds it at every rate.
+ * Returns the largest request rate at which the method's mean latency is at most `latency`,
+ * interpolated between results lines, or 0 if the latency is exceeded at every rate.
  */
 static double rate_at_latency(const curve *c, double latency)
 {
@@ -198,7 +210,6 @@ static double rate_at_latency(const curve *c, double latency)
     return rate;
 }
 
-/* Returns the point of the curve that has the request rate of another point, or NULL. */
 static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 {
     for (size_t i = 0; i < c->n; i++)
@@ -208,15 +219,16 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 }
 
 /*
- * Largest accepted load. Two searches for the highest rate differ by up to 0.4 %, and sweeps print
- * rates to four digits, so the last load of a sweep may slightly exceed 1.
+ * Largest accepted load (request rate / baseline's highest rate). Two searches for the highest rate
+ * differ by up to 0.4 %, and sweeps print rates to four digits, so the last load of a sweep may
+ * slightly exceed 1.
  */
 static const double last_load = 1.005;
 
 /*
  * If the last value is at a load above 1, moves it to load 1 by linear interpolation between the
- * last two values from index `first` on. Without a value below, it is removed. The queue grows if
- * it grows at either value.
+ * last two values from index `first` on. If there is no value at a lower load, removes it. The
+ * queue of requests counts as growing if it grows at either value.
  */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
@@ -262,7 +274,10 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/* Appends a curve for every highest rate of method A that is comparable with one of method B. */
+/*
+ * Appends a curve over the load for every highest rate of method A that is comparable with one of
+ * method B.
+ */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

@@ -7,7 +7,7 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns true if the row's comma-separated settings contain "key=value". */
+/* Returns true if the comma-separated settings of a results line contain `setting`, "key=value". */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -25,8 +25,8 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
 }
 
 /*
- * Returns the index of the row of method hetero with these numbers of bits for K and V, or
- * SIZE_MAX.
+ * Returns the index of the results line of method hetero (quantisation) with these numbers of bits
+ * for K and V, or SIZE_MAX if there is none.
  */
 static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
 {
@@ -37,8 +37,9 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
 }
 
 /*
- * Returns the KL divergence of hetero with k bits for keys and v bits for values, divided by that
- * with the bits exchanged. Returns NaN if a row is absent or the rows differ in anything else.
+ * Returns the KL divergence of method hetero with bits[0] for K and bits[1] for V, divided by that
+ * with bits[2] and bits[3]. Returns NaN if a results line is absent or the two differ in other
+ * conditions.
  */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
@@ -65,8 +66,9 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns the smallest cache, in percent of a 16-bit cache, of the leankv rows whose top-1 share
- * and the upper end of its interval reach the given bounds; NaN if there is none.
+ * Returns the smallest cache of method leankv, in percent of a 16-bit cache, that keeps at least
+ * the fraction `least` of top-1 accuracy, with an interval up to at least `least_hi`. Returns NaN
+ * if no results line does.
  */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
@@ -74,7 +76,8 @@ static double smallest(const kvd_rows *rows, const char *label, double least, do
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
         if (is(rows, i, label, "leankv") && kvd_row_real(rows, i, "top1_share") >= least &&
             kvd_row_real(rows, i, "top1_share_hi") >= least_hi)
-            best = fmin(best, 100 * kvd_row_real(rows, i, "cache_share")); /* fmin(NaN, x) is x */
+            /* fmin ignores the NaN of a minimum that is not set yet. */
+            best = fmin(best, 100 * kvd_row_real(rows, i, "cache_share"));
     return best;
 }
 
@@ -89,15 +92,15 @@ static double five_percent_cache(const kvd_result *x, const char *label)
 }
 
 /*
- * Largest accepted difference between the shares of elements removed from two pairs: one of 128
+ * Largest accepted difference between the removed fractions of Q and K and of V: one of 128
  * dimensions of a head.
  */
 static const double equal_p = 0.008;
 
 /*
- * Perplexity of zack with V cut alone over that with Q and K cut alone, at the largest p that both
- * have: the share removed of V's elements, or of K's, which keys p.v= and p.qk= set. One r for both
- * pairs (cut=) removes different shares of them and is no such row.
+ * Returns the perplexity of method zack that cuts only V, divided by that of zack that cuts only Q
+ * and K, at the largest removed fraction that both have. Results lines with both cut do not count,
+ * because one removal rate r removes different fractions of them.
  */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
@@ -119,9 +122,9 @@ static double v_over_qk(const kvd_result *x, const char *label)
 }
 
 /*
- * Perplexity with keys and values of 4 bits over that with 4-bit weights, less 1, percent; with or
- * without a prompt that attends uncompressed. NaN if not both of them were run under equal
- * conditions.
+ * Returns the perplexity with 4-bit keys and values / perplexity with 4-bit weights, less 1, in
+ * percent. If `prompt`, takes results in which prompts attend uncompressed. Returns NaN if the two
+ * were not measured under equal conditions.
  */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
@@ -148,7 +151,6 @@ static double kv_over_weights_prompt(const kvd_result *x, const char *label)
     return kv_over_weights_of(x, label, true);
 }
 
-/* Returns the number in a row's setting "key=number", or NaN if the row has no such key. */
 static double number_of(const kvd_rows *rows, size_t row, const char *key)
 {
     const char *const settings = kvd_row_text(rows, row, "settings"), *const at =
@@ -169,9 +171,10 @@ static double between(double a, double b, double part)
 }
 
 /*
- * Returns the KL divergence of h2o at a share of the cache, from the nearest row on either side,
- * linear in its logarithm. The value is NaN if the share is outside the rows, which must differ
- * from row i in nothing but method, settings and widths.
+ * Returns the KL divergence of method h2o at the cache size of results line i, interpolated
+ * linearly in its logarithm between the nearest smaller and larger cache. The value is NaN if there
+ * is no cache on one side. Only results lines that differ from line i in nothing but method,
+ * settings and kept dimensions count.
  */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
@@ -200,8 +203,9 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 }
 
 /*
- * Appends, for every row of method sparsity that only drops tokens (th = tl), the KL divergence of
- * h2o at an equal cache size divided by that of the row. The null is 1: equal loss.
+ * Appends, for every results line of method sparsity that only drops tokens (th = tl), the KL
+ * divergence of h2o at an equal cache size / that of sparsity. The value expected if the claim is
+ * false is 1: equal loss.
  */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
@@ -227,8 +231,9 @@ static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd
 static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
-    const char *const (*bits)[4]; /* rows of a ratio of two KL divergences; else NULL */
-    /* function for a measure with several values per text, used in place of `compute` */
+    /* Bits of K and V of the two settings in a ratio of KL divergences; NULL for other measures. */
+    const char *const (*bits)[4];
+    /* Function for a measure with several values per text; NULL if `compute` is used. */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -254,8 +259,8 @@ bool kvd_setting_measure_known(const char *name)
 }
 
 /*
- * Computes the interval of a ratio of KL divergences from the intervals of both. The null is 1:
- * equal loss.
+ * Computes the interval of a ratio of two KL divergences from the intervals of both. The value
+ * expected if the claim is false is 1: equal loss.
  */
 static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
                         kvd_measured *out)
@@ -269,8 +274,8 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
 }
 
 /*
- * Appends the values of measure number `which` in accuracy file x, for every label that has a row
- * of the uncompressed model.
+ * Appends the values of measure number `which` in accuracy file x, for every text with results of
+ * the uncompressed model.
  */
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
 {
@@ -312,7 +317,8 @@ bool kvd_rate_measure_known(const char *name)
 }
 
 /*
- * Returns the search for the compression at which the method keeps 99 % of the accuracy, or NULL.
+ * Returns the answer of the search for the strongest compression at which the method keeps 99 % of
+ * the accuracy, or NULL if it was not searched.
  */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
@@ -326,8 +332,8 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
 }
 
 /*
- * Returns the share of the cache removed, with its interval. An end that the search did not find is
- * set to 0 (lower end) or 1 (upper end).
+ * Returns the fraction of the cache that is removed at the target, with its interval. An end that
+ * the search did not find is set to 0 (lower end) or 1 (upper end).
  */
 static kvd_interval removed(const kvd_target_result *t)
 {
@@ -367,7 +373,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
 
 /*
  * Returns true if the settings contain NAME.KEY=VALUE for some method NAME. Values are compared at
- * four digits, the precision of proposals.
+ * four digits, the precision of proposed settings.
  */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
@@ -405,8 +411,8 @@ static double loss_of(const kvd_result *x, size_t row)
 }
 
 /*
- * Returns true if the rows differ at most in settings and widths, and row j of b has tokens of two
- * levels.
+ * Returns true if two accuracy results lines differ at most in settings and kept dimensions, and
+ * line j of b has tokens at two precision levels.
  */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
@@ -426,7 +432,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
             const double share = kvd_row_real(x->accuracy.rows, i, "cache_share"),
                          loss = loss_of(x, i);
             if (loss <= p->asked)
-                p->oracle_asked = fmin(share, p->oracle_asked); /* fmin(NaN, x) is x */
+                /* fmin ignores NaN, so the first value replaces the NaN of an unset minimum. */
+                p->oracle_asked = fmin(share, p->oracle_asked);
             if (loss <= p->measured.value)
                 p->oracle_measured = fmin(share, p->oracle_measured);
             if (loss <= p->measured.lo)
@@ -438,8 +445,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
 }
 
 /*
- * Returns the number of accuracy rows that measured a proposal of the regression. If `all` is not
- * NULL, it must have room for them and receives them.
+ * Returns the number of accuracy results lines that measured a setting proposed by the regression.
+ * If `all` is not NULL, it must have memory for them and receives them.
  */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {

@@ -1,6 +1,6 @@
 /*
- * Averages over heads for the tables and figures of spectra, and similarities ordered by the number
- * of calibration tokens.
+ * Averages over heads for the tables and figures of singular values, and similarities of rotations
+ * ordered by the number of calibration tokens.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "common/stats.h"
 #include "report/measures/measures.h"
 
-/* ---- averages of spectra -------------------------------------------------------------------- */
+/* ---- averages of singular values ------------------------------------------------------------ */
 
 static size_t heads_of(const kvd_spectrum *s, kvd_pair pair)
 {
@@ -77,7 +77,7 @@ int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd
     return 0;
 }
 
-/* ---- similarity against the number of calibration tokens ------------------------------------ */
+/* ---- similarity of rotations against the number of calibration tokens ----------------------- */
 
 bool kvd_most_tokens(const kvd_similarity *s, size_t i)
 {
@@ -88,7 +88,7 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i)
     return true;
 }
 
-/* Index among the compared files, without the reference. */
+/* Returns true if another compared text has the label of text i with another number of tokens. */
 static bool tokens_vary(const kvd_similarity *s, size_t i)
 {
     for (size_t j = 1; j < s->n_files; j++)
@@ -97,7 +97,10 @@ static bool tokens_vary(const kvd_similarity *s, size_t i)
     return false;
 }
 
-/* A similarity point and its calibration label, by which means over reference texts are taken. */
+/*
+ * A similarity of rotations and its calibration label, by which means over reference texts are
+ * taken.
+ */
 typedef struct {
     kvd_token_point p;
     char label[KVD_LABEL];
@@ -119,8 +122,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Computes the mean of point `i` over the reference texts of its label and pair. Returns false if a
- * series lacks this token count.
+ * Computes the mean of entry i over the reference texts of its label and kind of rotation. Returns
+ * false if a reference text lacks this token count.
  */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
@@ -191,7 +194,10 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* Each label, pair and token count is averaged once, at its first series. */
+        /*
+         * Each combination of label, kind of rotation and token count is averaged once, at its
+         * first entry.
+         */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- results of searches -------------------------------------------------------------------- */
+/* ---- results of searches for a target accuracy ---------------------------------------------- */
 
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target)
 {
@@ -22,8 +22,8 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
 }
 
 /*
- * Returns the key that the row's method varies. Files without this column come from methods that
- * only cut dimensions.
+ * Returns the name of the parameter that the method of a results line varies. Older files lack this
+ * column; their methods vary p, the removed fraction of dimensions.
  */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
@@ -37,11 +37,14 @@ static double value_of(const kvd_accuracy_entry *e)
                                   : kvd_entry_real(e, "overall_p");
 }
 
-/* ---- a series of settings is a line or a grid ----------------------------------------------- */
+/* ---- test if settings differ in one parameter or in several --------------------- */
 
 enum { KEYS = 32, KEY = 64 };
 
-/* Keys and values of "NAME.key=value,...". Values are numbers, except those of the key cut. */
+/*
+ * Parameters in the text "NAME.key=value,...". Values are numbers, except that of the parameter
+ * `cut`.
+ */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];
@@ -60,8 +63,8 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
 }
 
 /*
- * Returns true if key `k` is determined by the rate: it has one value per rate and rises or falls
- * with it throughout.
+ * Returns true if parameter `k` is determined by the searched parameter: it has one value for each
+ * of its values, and rises or falls with it throughout.
  */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
@@ -105,7 +108,7 @@ static bool is_line(const kvd_accuracy_entries *all, size_t first, size_t last)
     return n == 0 || (n == 1 && follows(all, first, last, with));
 }
 
-/* ---- reading the saved bytes from evaluated points ------------------------------------------ */
+/* ---- bytes saved, read from evaluated settings ---------------------------------------------- */
 
 static double larger(double a, double b)
 {
@@ -153,7 +156,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
                              .monotone = true};
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     if (strcmp(x->key, "p"))
-        /* p = 0 is the uncompressed model; for other keys no setting is known to be uncompressed */
+        /*
+         * p = 0 is the uncompressed model; for other parameters no value is known to be
+         * uncompressed.
+         */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { P95 = 1 }; /* index in kvd_critical_level */
+/* Index in kvd_critical_level of 0.95, the fraction of attention that critical tokens receive. */
+enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)
 {
@@ -13,8 +14,8 @@ static double score_range(const kvd_tokens *t)
 }
 
 /*
- * Returns the percentage of a set of tokens that two neighbouring layers have in common, averaged
- * over all neighbouring layers.
+ * Returns the percentage of important (or unimportant) tokens that two neighbouring layers have in
+ * common, averaged over all neighbours.
  */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
@@ -22,7 +23,7 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 }
 
 /*
- * Returns how many percentage points more of a set of tokens two neighbouring layers have in common
+ * Returns how many percentage points more of these tokens two neighbouring layers have in common
  * than the first and the last layer.
  */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
@@ -56,7 +57,6 @@ static double more_decades(const kvd_tokens *t)
     return least;
 }
 
-/* Returns the largest divided by the smallest of the n numbers in `x`, which must be positive. */
 static double ratio(const double *x, int n)
 {
     double least = x[0], most = x[0];
@@ -137,7 +137,7 @@ static double critical_requests(const kvd_tokens *t)
     return t->n_requests > 1 ? 100 * sum / n : (double)NAN;
 }
 
-/* Measures that give one number per tokens file. */
+/* Measures that give one number per kvdim/tokens file. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
@@ -158,8 +158,8 @@ static const struct {
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
 /*
- * Measures of the tokens that layers have in common: a set of tokens, its ranking, and the function
- * `near` or `rise`.
+ * Measures of the tokens that layers have in common: kind of tokens, ranking of their importance,
+ * and the function `near` or `rise`.
  */
 static const struct {
     const char *name;
@@ -179,8 +179,8 @@ static const struct {
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
 /*
- * Returns the index of a measure, or -1 for an unknown name. The indices of shared-token measures
- * follow those of the other measures.
+ * Returns the index of a measure, or -1 for an unknown name. Measures of common tokens have the
+ * indices after all other measures.
  */
 static int find(const char *name)
 {
@@ -205,7 +205,7 @@ static double value_of(const kvd_tokens *t, int which)
 }
 
 /*
- * Stores the range of a measure over the tokens files of the same model name with random weights.
+ * Stores the range of a measure over kvdim/tokens files of the same model with random weights.
  * Returns false if there is no such file.
  */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
@@ -236,12 +236,14 @@ static double student_quantile(double p, double degrees)
 
 /*
  * Sets the 95 % interval, over requests, of the tokens that neighbouring layers have in common. Its
- * standard error is the mean of those of the pairs of layers, an upper bound for correlated pairs.
+ * standard error is the mean of those of all neighbours, an upper bound because they are
+ * correlated.
  */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    enum { FEWEST = 8 }; /* fewest requests for an interval, as for bootstrap intervals */
+    /* Fewest requests for an interval, as for bootstrap intervals. */
+    enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;
     double sum = 0;

@@ -44,7 +44,7 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Stores the range in which a measured value passes the test. */
+/* Stores the range lo .. hi in which a measured value passes the test. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r, double *lo,
                     double *hi, kvd_err *err)
 {
@@ -103,7 +103,7 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
     return (above ? over : under) ? YES : (above ? under : over) ? NO : UNSURE;
 }
 
-/* ---- tests over the load of a service ------------------------------------------------------- */
+/* ---- tests of curves over the request rate -------------------------------------------------- */
 
 static const double least_load = 0.1;
 
@@ -118,8 +118,9 @@ static double part_between(double a, double b, double lo, double hi)
 }
 
 /*
- * Adds up the part of the load axis where a curve is between lo and hi, and the part where loads
- * were simulated.
+ * Returns the fraction of the load axis on which a curve is between lo and hi. Sets *simulated to
+ * the fraction on which loads were simulated. A load is a request rate / the baseline's highest
+ * rate.
  */
 static double held_at(const kvd_measured_value *v, size_t n, double lo, double hi,
                       double *simulated)
@@ -148,7 +149,7 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi, &simulated));
 }
 
-/* Returns the index after the last value of the curve that begins at value `i`. */
+/* Returns the index after the last value of the curve that begins at value i. */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;
@@ -158,13 +159,13 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
 }
 
 /*
- * Share of the loads that counts as all of them. Rates of a sweep have few digits, so gaps of 1 %
- * of the loads are accepted.
+ * Fraction of the loads that counts as all of them. Request rates of a sweep have few digits, so
+ * gaps of 1 % of the loads are accepted.
  */
 static const double all_loads = 0.99;
 
 /*
- * Tests a curve over the load. If it passes at every simulated load but some loads were not
+ * Tests curves over the load. If a curve passes at every simulated load but some loads were not
  * simulated, the result is UNSURE.
  */
 static answer at_loads(const kvd_measured *v, double lo, double hi)
@@ -182,7 +183,8 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
 }
 
 /*
- * Returns the number of curves, and stores the smallest and largest share of loads over the curves.
+ * Returns the number of curves. Stores the smallest and the largest fraction of loads at which a
+ * curve is between lo and hi.
  */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {

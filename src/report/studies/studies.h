@@ -1,6 +1,6 @@
 /*
- * The sections of a report, one function per kind of result file. If the report has no file of its
- * kind, a function adds nothing. Returns 0, or -1 with *err if memory runs out.
+ * The sections of a report, one function per kind of result file. A function adds nothing if there
+ * is no file of its kind. Returns 0, or -1 with *err if memory runs out.
  */
 #ifndef KVD_REPORT_STUDIES_STUDIES_H
 #define KVD_REPORT_STUDIES_STUDIES_H
@@ -11,43 +11,44 @@
 #include "report/rows.h"
 
 /*
- * Adds the first screen of the page and sets the page's title. Must be called before the other
- * sections.
+ * Adds the first screen of the page and sets the page's title. Must be called before the functions
+ * that add other sections.
  */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on singular-value spectra: ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3,
- * Tables 3 and 4; ZDC Fig. 13.
+ * Adds the section on singular values: ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3, Tables 3 and
+ * 4; ZDC Fig. 13.
  */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Counts the points of a table of mean singular values, for pairs a and b, that plots/spectra.gp
- * cannot draw.
+ * Counts the entries of a table of mean singular values that plots/spectra.gp cannot draw, for two
+ * kinds of rotation a and b.
  */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /*
  * Adds the section on the similarity of rotations from two texts: ZACK Tables 4 and 5, Fig. 18; FDC
- * Table 2, Fig. 14; transfer between texts.
+ * Table 2, Fig. 14; use of rotations on other texts.
  */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on rates: overall p (share of dimensions removed) against the removal rate, kept
- * dimensions per head, and the loss from cutting a head.
+ * Adds the section on kept dimensions: removed fraction p against the removal rate r, kept
+ * dimensions per head, and the loss from cutting a single head.
  */
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on quality: loss against overall p, the p that keeps a share of the accuracy,
- * ZDC Fig. 14, and bytes.
+ * Adds the section on quality: loss against the removed fraction p, the p that keeps a given
+ * fraction of the accuracy, ZDC Fig. 14, and bytes.
  */
 int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds to the section on accuracy the points of quality against real bytes that no other point
- * beats, and the bytes saved at 99 % of the accuracy, with one column per text.
+ * Adds two parts to the section on accuracy: the settings that no other setting beats in both
+ * quality and stored bytes, and the bytes saved at 99 % of the accuracy, with one column per text.
  */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
- * Adds to the section on accuracy the loss from calibrating on one text and serving another, and
- * quality against the number of calibration tokens, which is read from the spectrum files.
+ * Adds two parts to the section on accuracy: the loss from calibrating on one text and evaluating
+ * on another, and quality against the number of calibration tokens, which is read from the spectrum
+ * files.
  */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
                        kvd_err *err);
@@ -59,19 +60,19 @@ int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
 /* Adds the section on tasks. Adds nothing if there is no kvdim/tasks file. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the leaderboard to the section on tasks: one row per method, one column per task, the best
- * methods at three cache sizes, and the mean score against bytes. Adds nothing unless two points
- * have benchmark scores.
+ * Adds the leaderboard to the section on tasks: one row per method and one column per task, the
+ * best methods at three cache sizes, and the mean score against bytes. Adds nothing unless two
+ * settings have benchmark scores.
  */
 int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
- * Adds tables of generated text, needles and classes to a section. Adds nothing if the entries have
- * none.
+ * Adds tables of generated text, needles and classes to a section. Adds nothing if there are no
+ * such results.
  */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
- * Adds to the section on accuracy a comparison of low-bit weights with low-bit caches, for files
- * that have both (ZDC Fig. 3).
+ * Adds to the section on accuracy a comparison of quantised weights with quantised caches, for
+ * files that have both (ZDC Fig. 3).
  */
 int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
 /*
@@ -80,13 +81,13 @@ int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
  */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
 /*
- * Adds the section on calibration with fewer rows, ZDC Fig. 15 and 26: pruning and K-means compared
- * with using all rows.
+ * Adds the section on calibration with pruned sequences or K-means centroids, compared with all
+ * token vectors (ZDC Fig. 15 and 26).
  */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on attention kernels: times, speed-up over cuDNN against p, rooflines,
- * scheduling.
+ * Adds the section on attention kernels: times, speed-up over cuDNN against the removed fraction p,
+ * rooflines, scheduling.
  */
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
@@ -95,8 +96,8 @@ int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
  */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds a figure of the first iterations of a trace that kvdim-jct --timeline wrote, with their
- * parts and requests. If path is NULL, adds nothing.
+ * Adds a figure of the engine's first iterations in a timeline that kvdim-jct --timeline wrote,
+ * with their phases and requests. If `path` is NULL, adds nothing.
  */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
 /*
@@ -105,8 +106,8 @@ int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
  */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on token statistics: ranges of attention scores, tokens shared by layers, and
- * critical tokens (ZDC Fig. 6-8, LeanKV Fig. 1-3).
+ * Adds the section on token statistics: ranges of attention scores, important tokens that layers
+ * have in common, and critical tokens (ZDC Fig. 6-8, LeanKV Fig. 1-3).
  */
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
@@ -115,35 +116,39 @@ int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
  */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds one paragraph for each file of the kind whose sweep was interrupted or skipped measurement
- * points, because a missing point says nothing about speed.
+ * Adds one paragraph for each file of the kind whose sweep was interrupted or skipped measurements,
+ * because a missing measurement says nothing about speed.
  */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
 /*
  * Adds a list of the results of models with random weights, and explains the limits of such
- * results. Must be called before the other sections.
+ * results. Must be called before the functions that add other sections.
  */
 int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds the section on provenance: programs, machines, commands and inputs of the files. */
+/* Adds the section on provenance: programs, machines, commands and inputs of the result files. */
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
 
-/* Figures of the section on job completion time, and the table of shares that its bars show. */
+/*
+ * Figures of the section on job completion time, and the table of the percentages that the bars
+ * show.
+ */
 
 /*
- * kvd_jct_size_columns adds the first columns of a table of jobs (place, method, input and output
- * length), and kvd_jct_sizes adds their cells.
+ * kvd_jct_size_columns adds the first columns of a table of jobs (conditions, method, input and
+ * output length); kvd_jct_sizes adds their cells in one row.
  */
 void kvd_jct_size_columns(kvd_table *t);
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
 
 /*
- * Adds, for every place, bars of the parts of a job in percent of the JCT of the uncompressed cache
- * and of the job's own JCT, and curves of JCT over the input and output length.
+ * Adds figures for every set of conditions (model, machine, batch): bars of the parts of a job in
+ * percent of the time of the uncompressed cache and of the job's own time, and curves of job
+ * completion time over the input and output length.
  */
 int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 /*
- * Adds the table of the parts of a job that the papers distinguish, in percent of the job's own
- * JCT.
+ * Adds the table of the parts of a job that the papers distinguish, in percent of its job
+ * completion time.
  */
 int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 

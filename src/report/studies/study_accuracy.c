@@ -7,9 +7,12 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* ---- quality against p ---------------------------------------------------------------------- */
+/* ---- quality against the removed fraction of dimensions p ----------------------------------- */
 
-/* Returns true if two rows from two files are the same measurement of the uncompressed model. */
+/*
+ * Returns true if two results lines from two files are the same measurement of the uncompressed
+ * model.
+ */
 static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
@@ -98,8 +101,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
 /*
- * Returns true if a series on the text has at least two values of p, as a curve requires. A NULL
- * text means any text.
+ * Returns true if a method was evaluated on this text at two or more values of p, as a curve
+ * requires. A NULL label means any text.
  */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
@@ -113,8 +116,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 }
 
 /*
- * Returns true if the series of item `i` has at least two measured points that are not steps of a
- * search.
+ * Returns true if the curve of results line i has at least two settings that were asked for, and
+ * not only steps of a search.
  */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
@@ -126,7 +129,6 @@ static bool is_swept(const kvd_accuracy_entries *all, size_t i)
     return swept > 1;
 }
 
-/* Adds the figure with the quality curves of one evaluated text. */
 static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s,
                           kvd_err *err)
 {
@@ -206,7 +208,7 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
     return 0;
 }
 
-/* ---- largest p that keeps a share of the accuracy ------------------------------------------- */
+/* ---- largest p that keeps a fraction of the accuracy ---------------------------------------- */
 
 static void target_row(kvd_table *t, const char *label, const char *method, const char *calibration,
                        const char *how, const kvd_target_result *x)
@@ -297,7 +299,10 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
 
 /* ---- attention errors ----------------------------------------------------------------------- */
 
-/* Adds ZDC Fig. 14, the attention error D against p, on the calibration text and on other texts. */
+/*
+ * Adds ZDC Fig. 14: the attention error D against the removed fraction p, on the calibration text
+ * and on other texts.
+ */
 static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel panels[] = {
@@ -354,7 +359,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* Adds the attention error D per layer of every series, at its point nearest to p = 0.5. */
+/* Adds the attention error D of each layer for every method, at the setting nearest to p = 0.5. */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
@@ -447,7 +452,8 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        if (again) /* bytes do not depend on the text */
+        /* The bytes of a setting do not depend on the text, so they are shown once. */
+        if (again)
             continue;
         char setting[100];
         kvd_entry_setting(e, setting, sizeof setting);

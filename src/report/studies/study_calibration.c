@@ -1,4 +1,7 @@
-/* Report: ZDC's pruning and K-means of calibration rows, compared with calibration on all rows. */
+/*
+ * Report section on ZDC's pruning and K-means of the calibration vectors, compared with calibration
+ * on all token vectors.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +25,7 @@ static const kvd_calibration *how(const kvd_calibration_point *x)
     return &x->spectrum->spectrum.calibration;
 }
 
-/* ---- table of the calibration points -------------------------------------------------------- */
+/* ---- table of calibrations and their results ------------------------------------------------ */
 
 static int point_table(const kvd_calibration_point *point, size_t n, kvd_section *s, kvd_err *err)
 {
@@ -86,11 +89,11 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     return 0;
 }
 
-/* ---- Fig. 26: curves over pruning and centroids --------------------------------------------- */
+/* ---- ZDC Fig. 26: perplexity over pruning and centroids ------------------------------------- */
 
 /*
- * Appends a row of a curve. Times belong to the spectrum, so only the first method that uses a
- * spectrum shows them.
+ * Appends one row of a figure's data. Times belong to the calibration, so only the first method
+ * that uses its rotations shows them.
  */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
@@ -115,7 +118,10 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
     return true;
 }
 
-/* Returns the number of calibration points that differ from this point only in one condition. */
+/*
+ * Returns the number of calibrations that differ from `x` only in the fraction of pruned sequences
+ * (if `pruning`) or only in the number of centroids.
+ */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
 {
@@ -129,7 +135,7 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
 }
 
 /*
- * Appends the points without pruning and K-means as a horizontal line over the numbers of
+ * Appends the results without pruning and K-means, as a horizontal line over the numbers of
  * centroids.
  */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
@@ -204,7 +210,7 @@ static int curves(const kvd_calibration_point *point, size_t n, kvd_section *s, 
     return 0;
 }
 
-/* ---- Fig. 15: spectra of fewer rows --------------------------------------------------------- */
+/* ---- ZDC Fig. 15: singular values after pruning and K-means --------------------------------- */
 
 static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum *s)
 {
@@ -221,8 +227,8 @@ static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum 
 }
 
 /*
- * Adds spectra from all calibration rows and from half of them (or the nearest share): as rows,
- * centroids and weighted centroids.
+ * Adds the singular values from all calibration sequences and from half of them (or the nearest
+ * fraction). There is one curve for token vectors, centroids and weighted centroids each.
  */
 static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -277,11 +283,11 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- comparison in words -------------------------------------------------------------------- */
+/* ---- comparison of calibrations in words ---------------------------------------------------- */
 
 /*
- * Appends a sentence that compares calibration on all rows with the best result of unweighted
- * centroids, the paper's form.
+ * Appends a sentence that compares calibration on all token vectors with the best result of
+ * unweighted centroids, the paper's form.
  */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
@@ -342,9 +348,9 @@ static bool has_p(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if two rows differ only in their texts: equal method and settings, and equal p if
- * the method has one. Widths follow from each calibration, so the overall p may differ in the last
- * digits.
+ * Returns true if two results lines differ only in their texts: equal method, settings and
+ * requested p. The overall p may differ in the last digits, because kept dimensions follow from
+ * each calibration.
  */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
@@ -385,7 +391,10 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
     return NULL;
 }
 
-/* Returns true if a method calibrated on some text was evaluated on this text. */
+/*
+ * Returns true if the method of `like`, calibrated on one of the n texts `from`, was evaluated on
+ * text `label`.
+ */
 static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, const char *label)
 {
@@ -465,11 +474,11 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
     return status;
 }
 
-/* ---- number of calibration tokens ----------------------------------------------------------- */
+/* ---- quality against the number of calibration tokens --------------------------------------- */
 
 /*
- * Returns the number of calibration tokens of an entry, read from the spectrum file of its label
- * and model, or 0 if there is no such file.
+ * Returns the number of calibration tokens of a results line, read from the kvdim/spectrum file of
+ * its calibration and model, or 0 if there is no such file.
  */
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {

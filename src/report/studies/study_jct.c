@@ -1,5 +1,6 @@
 /*
- * Report: jobs and the parts of their time, the lengths from which a method is faster, and replays.
+ * Report section on job completion time (JCT): jobs and the parts of their time, the lengths from
+ * which a method is faster, and replays.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 #include "report/studies/studies.h"
 
 /*
- * Figures of the report on job completion time: bars of parts and of shares, curves over lengths.
+ * Figures of the section on job completion time: bars of the parts of jobs, and curves over
+ * lengths.
  */
 
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e)
@@ -54,8 +56,8 @@ static int by_sizes(const void *a, const void *b)
 }
 
 /*
- * Number of parts in the papers' figures. A part that a method adds or that grows with a length is
- * separate; the remaining time is one part.
+ * Number of parts of a job's time in the papers' figures. A part that a method adds or that grows
+ * with a length is separate; the remaining time is one part.
  */
 enum { PAPER_PARTS = 12 };
 static const struct {
@@ -128,8 +130,8 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Returns the rows of one place that have the times of their parts, ordered by sizes, and their
- * number in *n. The caller frees the array.
+ * Returns the results lines first .. end - 1, which have equal conditions, as far as they have the
+ * times of phases, ordered by job sizes. *n is their number. The caller frees the array.
  */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
@@ -148,8 +150,8 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
 }
 
 /*
- * Appends the two texts below a job's bar, method and lengths, and returns their number of
- * characters.
+ * Appends the two texts below a job's bar in a figure, method and lengths. Returns the number of
+ * characters of both, joined by two characters.
  */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
@@ -167,8 +169,8 @@ static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 }
 
 /*
- * Writes the title of a figure of bars: the place and, if it needs several figures, the first and
- * last sizes.
+ * Writes the title of a figure of bars: the conditions and, if they need several figures, the first
+ * and last job sizes.
  */
 static void bars_title(const kvd_report_row *const *e, size_t n, bool several, size_t size,
                        char *title)
@@ -182,8 +184,9 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 }
 
 /*
- * Adds the bars of one place: parts in percent of the JCT of the uncompressed cache at equal sizes.
- * If that was not measured, or if `shares` is set, 100 % is the job itself.
+ * Adds the figure with the bars of jobs under equal conditions: parts in percent of the time of the
+ * uncompressed cache at equal sizes. If that was not measured, or if `shares` is set, 100 % is the
+ * job itself.
  */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
@@ -229,8 +232,8 @@ static int bars_figure(const kvd_report_row *const *e, size_t n, int number, boo
 }
 
 /*
- * Adds the figures with the bars of a place. *number counts figures; *left_out counts bars beyond
- * the largest number of figures.
+ * Adds the figures with the bars of jobs under equal conditions. *number counts figures; *left_out
+ * counts bars beyond the largest number of figures.
  */
 static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, int *number,
                         size_t *left_out, kvd_section *s, kvd_err *err)
@@ -256,8 +259,8 @@ static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, in
 }
 
 /*
- * Orders rows by method (the uncompressed cache first) and length, so that a curve connects the
- * points of all files in order of length.
+ * Orders results lines by method (the uncompressed cache first) and length, so that a curve
+ * connects the jobs of all files in order of length.
  */
 static int by_series(const void *a, const void *b)
 {
@@ -269,8 +272,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Appends to `found` the jobs of one place with the given value of the length that is not the x
- * axis. `found` must have room for them.
+ * Adds one panel of a figure over input lengths (or output lengths, if `output`): the jobs of lines
+ * first .. end - 1 whose other length is `other`. `found` is scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -298,15 +301,16 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
 }
 
 /*
- * Adds a panel for every place and every value of the length that is not the x axis, if at least
- * two lengths of the x axis were measured. Returns the number of panels.
+ * Adds a panel for all conditions and every value of the length that is not on the x axis, if at
+ * least two lengths of the x axis were measured. Returns the number of panels.
  */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        double done = -1; /* the length that is not the x axis rises from one panel to the next */
+        /* Value of the length that is not on the x axis; it rises from panel to panel. */
+        double done = -1;
         end = end_of_place(all, first);
         for (;;) {
             double other = INFINITY;
@@ -510,7 +514,6 @@ static int break_even_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* Adds a table with one row for each method of a replay. */
 static int replays_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     static const char *const column[] = {"ttft_s", "tbt_mean_s", "jct_s"};
@@ -558,7 +561,7 @@ static int replays_table(const kvd_report_rows *all, kvd_section *s, kvd_err *er
     return 0;
 }
 
-/* ---- whole section -------------------------------------------------------------------------- */
+/* ---- report section on job completion time -------------------------------------------------- */
 
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
 {

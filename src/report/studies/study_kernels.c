@@ -89,7 +89,7 @@ static int rows_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- scheduling of the kernel's work -------------------------------------------------------- */
+/* ---- tables of kernel scheduling ------------------------------------------------------------ */
 
 static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
@@ -134,11 +134,11 @@ static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *e
     return 0;
 }
 
-/* ---- speed-up against p --------------------------------------------------------------------- */
+/* ---- speed-up against the removed fraction of dimensions p ---------------------------------- */
 
 /*
- * Returns true if the row is a point of a curve over p: its heads were cut, and cuDNN was timed in
- * the same run.
+ * Returns true if a results line belongs on a curve over the removed fraction p: its heads were
+ * cut, and cuDNN was timed in the same run.
  */
 static bool on_curve(const kvd_report_row *e)
 {
@@ -160,7 +160,10 @@ static int by_curve(const void *a, const void *b)
     return order ? order : (p > q) - (p < q);
 }
 
-/* Adds one panel per place that has a curve of at least three points, in the order of the files. */
+/*
+ * Adds the figure of speed-ups with one panel for all conditions that have a curve of at least
+ * three values, in the order of the files.
+ */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     enum { MOST_PANELS = 9, FEWEST_POINTS = 3 };
@@ -229,7 +232,7 @@ done:
     return status;
 }
 
-/* ---- rooflines ------------------------------------------------------------------------------ */
+/* ---- roofline figures ----------------------------------------------------------------------- */
 
 static const kvd_machine_rates *machine_of(const kvd_report_row *e)
 {
@@ -239,7 +242,7 @@ static const kvd_machine_rates *machine_of(const kvd_report_row *e)
     return &k->machine[cpu ? 0 : 1];
 }
 
-/* Adds one roofline figure per device, with the rates of the median run on this device. */
+/* Adds one roofline figure per device, with the peak rates of the median run on this device. */
 static int roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *m, size_t number,
                            kvd_section *s, kvd_err *err)
 {
@@ -310,7 +313,7 @@ static int rooflines(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- whole section -------------------------------------------------------------------------- */
+/* ---- report section on attention kernels ---------------------------------------------------- */
 
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * Report: the leaderboard of kvdim-tasks. One row per method and setting, one column per task; the
- * methods with the best mean score at a half, a quarter and an eighth of the bytes; and the mean
- * score against the bytes that are stored and that a step reads.
+ * Report section with the leaderboard of kvdim-tasks: one row per method and setting, one column
+ * per task; the methods with the best mean score at a half, a quarter and an eighth of the bytes;
+ * and the mean score against the bytes that are stored and that a decode step reads.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,18 +12,18 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* A point of the leaderboard: a method with one setting, from one file. */
+/* An entry of the leaderboard: a method with one setting, from one file. */
 typedef struct {
-    /* row with the mean over all tasks, or the row of the only task */
+    /* Results line with the mean over all tasks, or that of the only task. */
     const kvd_accuracy_entry *all;
-    /* [n_tasks] rows of each task; NULL if the task was not run */
+    /* Results line of each task, [n_tasks]; NULL if the task was not run. */
     const kvd_accuracy_entry *task[];
 } standing;
 
 typedef struct {
-    const char **task; /* [n_tasks] names of the tasks */
+    const char **task; /* names of the tasks: [n_tasks] */
     size_t n_tasks;
-    standing **point; /* [n] points */
+    standing **point; /* entries of the leaderboard: [n] */
     size_t n;
 } leaderboard;
 
@@ -42,7 +42,6 @@ static double score(const standing *x)
     return kvd_entry_real(x->all, "score");
 }
 
-/* Returns true if the two entries have equal numbers in the column, or NaN in both. */
 static bool same_number(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b,
                         const char *column)
 {
@@ -60,9 +59,7 @@ static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return same;
 }
 
-/*
- * Returns the index of the task that the label names, or n_tasks if the label is a mean over tasks.
- */
+/* Returns the index of the task with this name, or n_tasks if the label is a mean over tasks. */
 static size_t task_of(const leaderboard *b, const char *label)
 {
     size_t k = 0;
@@ -71,7 +68,7 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/* Returns true if both points are the uncompressed model with equal scores in the same tasks. */
+/* Returns true if both entries are the uncompressed model with equal scores in the same tasks. */
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
     bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
@@ -91,15 +88,17 @@ static void leaderboard_release(leaderboard *b)
 }
 
 /*
- * Returns the bytes by which settings of a method are ordered: those read per step or, if not
- * known, those stored.
+ * Returns the bytes by which settings of a method are ordered: those read per decode step or, if
+ * not known, those stored.
  */
 static double size_of(const standing *x)
 {
     return isnan(was_read(x)) ? stored(x) : was_read(x);
 }
 
-/* Orders points: the uncompressed model first, then by method, within a method by falling bytes. */
+/*
+ * Orders entries: the uncompressed model first, then by method, within a method by falling bytes.
+ */
 static int by_method(const void *a, const void *b)
 {
     const standing *const x = *(const standing *const *)a, *const y = *(const standing *const *)b;
@@ -110,7 +109,7 @@ static int by_method(const void *a, const void *b)
 }
 
 /*
- * Collects the points among the entries that have a score. The caller must release *b, also after a
+ * Collects all methods and settings that have a score. The caller must release *b, also after a
  * failure.
  */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
@@ -229,15 +228,15 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Adds the methods with the highest mean score at no more than each share of the bytes, each method
- * in its best setting there. `size` returns the bytes stored or the bytes read.
+ * Adds the table of methods with the highest mean score within each size limit, each method in its
+ * best setting there. `size` returns the bytes stored or the bytes read.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
     /*
-     * Shares of the bytes: a half, a quarter and an eighth, plus a tenth of each for scores,
-     * positions and scales.
+     * Size limits as fractions of a 16-bit cache: a half, a quarter and an eighth, plus a tenth of
+     * each for scores, positions and scales.
      */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
@@ -277,8 +276,8 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
 /* ---- figure of scores against bytes ---- */
 
 /*
- * Returns true if no other point of the model has at least this score with at most these bytes and
- * is better in one of the two. Returns false for a point with more bytes than the uncompressed
+ * Returns true if no other entry of the same model has at least this score with at most these bytes
+ * and is better in one of the two. Returns false for an entry with more bytes than the uncompressed
  * cache.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
@@ -348,11 +347,11 @@ int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_e
 }
 
 /*
- * Report: text that methods generate, needles that they retrieve, and classes that they choose from
- * their own caches.
+ * Report section on texts that methods generate, needles that they retrieve, and classes that they
+ * choose, with K and V read from the compressed cache.
  */
 
-/* Column of a measure and the columns of its interval. */
+/* A column with a measure and the columns of its interval. */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -384,8 +383,8 @@ static void put_intervals(kvd_table *t, const kvd_accuracy_entry *e, const shown
 }
 
 /*
- * Adds the columns that identify an entry: text, method with its settings, p, share of the cache,
- * seeds.
+ * Adds the columns that identify a results line: text, method with its settings, removed fraction
+ * p, bytes relative to a 16-bit cache, seeds.
  */
 static void add_names(kvd_table *t)
 {
@@ -409,8 +408,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 }
 
 /*
- * Adds a table with one row per entry that has the first measure. `sd` is the column of the spread
- * over seeds, or another column to be shown last.
+ * Adds a table with one row per results line that has the first measure. `sd` is the column of the
+ * standard deviation over seeds, or another column to be shown last.
  */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,
@@ -435,7 +434,7 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
     return 0;
 }
 
-/* Returns true if an earlier needle of the row's file is at the same depth in its text. */
+/* Returns true if an earlier needle of the same file is at the same depth in its text. */
 static bool seen(const kvd_accuracy_result *a, size_t needle)
 {
     for (size_t j = 0; j < needle; j++)

@@ -1,7 +1,7 @@
 /*
- * Report: quality against real bytes over all methods. For each text: the points that no other
- * point beats, and the fewest bytes with which each method keeps 99 % of the top-1 accuracy, with
- * one column per text.
+ * Report section on quality against stored bytes over all methods. For each text: the settings that
+ * no other setting beats, and the fewest bytes with which each method keeps 99 % of the top-1
+ * accuracy, with one column per text.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
 /*
- * Returns the k-th measure of quality, for which smaller is better: KL divergence, lost share of
- * top-1, or perplexity divided by that of the uncompressed model.
+ * Returns measure of quality number k, for which smaller is better: KL divergence, lost fraction of
+ * top-1 accuracy, or perplexity / that of the uncompressed model.
  */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
@@ -33,7 +33,7 @@ static bool usable(const kvd_accuracy_entry *e)
 
 /*
  * Returns true if the counted bytes are those that a real cache stores, with 16 bits for every
- * uncoded number.
+ * number that is not quantised.
  */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
@@ -41,8 +41,8 @@ static bool stored_small(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if two points may be compared: they have the same model, text, prompt and number of
- * predictions.
+ * Returns true if two results lines may be compared: they have the same model, text, prompt and
+ * number of predictions.
  */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
@@ -62,9 +62,9 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
 }
 
 /*
- * Returns a mask whose bit k is set if no comparable point beats this point: is at least as good in
- * bytes and in measure k, and better in one of them. The mask is 0 for a point with more bytes than
- * the uncompressed cache.
+ * Returns a mask whose bit k is set if no comparable results line beats line i. Beating means to be
+ * at least as good in bytes and in quality measure k, and better in one of them. The mask is 0 for
+ * a line with more bytes than the uncompressed cache.
  */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
@@ -81,8 +81,8 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 }
 
 /*
- * Returns true if the text was evaluated with several methods of several points each. If `any` is
- * false, only real caches count.
+ * Returns true if several methods were evaluated on the text with several settings each. If `any`
+ * is false, only results with the bytes of a real cache count.
  */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
@@ -96,7 +96,7 @@ static bool has_series(const kvd_accuracy_entries *all, const char *label, bool 
     return methods >= FEWEST_METHODS && points >= FEWEST_POINTS * methods;
 }
 
-/* ---- tables and figures of the best points -------------------------------------------------- */
+/* ---- tables and figures of the settings that no other beats --------------------------------- */
 
 static void interval_columns(kvd_table *t, int digits)
 {
@@ -256,11 +256,11 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
     return status;
 }
 
-/* ---- saved bytes of all texts in one table -------------------------------------------------- */
+/* ---- table of the bytes saved on every text ------------------------------------------------- */
 
 /*
- * Writes the saved bytes of a method on a text, from a search or else read from its points. Returns
- * false if neither gives a value.
+ * Writes the bytes that a method saves at 99 % of the accuracy on a text, from a search or else
+ * from its evaluated settings. Returns false if neither gives a value.
  */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)

@@ -120,7 +120,7 @@ int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err)
             kvd_table_text(t, kvd_fact_get(f, "schema"));
             kvd_table_text(t, kvd_fact_get(f, "git_revision"));
         }
-    if (t->n_rows == 0) /* without inputs, no table is shown */
+    if (t->n_rows == 0) /* without input files, no table is shown */
         t->only_files = true;
     return 0;
 }

@@ -1,6 +1,6 @@
 /*
- * Report: consistency checks of the published tables, and the same quantities from measured
- * similarities (kvdim-report --published).
+ * Report section with consistency checks of the published tables, and the same quantities from
+ * measured similarities (kvdim-report --published).
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,9 @@ static const char *const eps_delta[] = {"zack_table04_qk_eps_delta.csv",
                                         "fdc_table02_qk_eps_delta.csv"};
 enum { N_TABLES = sizeof eps_delta / sizeof *eps_delta };
 
-/* Appends the names of the datasets whose pairs violate the triangle inequality, each name once. */
+/*
+ * Appends the names of the datasets whose numbers violate the triangle inequality, each name once.
+ */
 static void name_violators(const kvd_published_model *m, char *buf, size_t size)
 {
     size_t times[KVD_MOST_DATASETS] = {0};
@@ -151,7 +153,7 @@ done:
     return status;
 }
 
-/* ---- the same quantities from similarity files ----------------------------------------------- */
+/* ---- quantities of the published tables, computed from similarity files ---------------------- */
 
 enum { READINGS = 4 };
 static const char *const reading_title[READINGS] = {"as printed", "signs of columns matched",
@@ -187,8 +189,8 @@ static void extend(range *r, double x)
 }
 
 /*
- * Returns the range of a quantity over all pairs of different texts of one model, in similarity
- * files with this pair of matrices.
+ * Returns the range of a quantity over all combinations of two different texts of one model, in
+ * similarity files with this kind of rotation.
  */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
@@ -222,7 +224,6 @@ static void put_reading(kvd_table *t, const char *series, const char *pair, cons
     kvd_table_real(t, 100 * x.most);
 }
 
-/* Stores the range of delta / epsilon in a published table, as a fraction. */
 static int published_range(const char *paper, int k, range *out, kvd_err *err)
 {
     kvd_published_table x;

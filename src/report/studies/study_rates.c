@@ -7,8 +7,8 @@
 #include "report/studies/studies.h"
 
 /*
- * Stores the smallest, mean and largest number of kept dimensions over the heads of one side (Q-K
- * or V).
+ * Stores the smallest, mean and largest number of kept dimensions over all heads, for Q and K (side
+ * 0) or V (side 1).
  */
 static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
 {
@@ -66,8 +66,8 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Adds the table of p (share of dimensions removed) against the removal rate r: the steps of F_p if
- * the file has them, else its points.
+ * Adds the table of the removed fraction p against the removal rate r: the steps of the function if
+ * the file has them, else its stored settings.
  */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)
@@ -112,7 +112,6 @@ static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *
     return 0;
 }
 
-/* Returns the index of the point whose overall p is nearest to the given p. */
 static size_t nearest(const kvd_rates *x, double p)
 {
     size_t best = 0;
@@ -123,7 +122,8 @@ static size_t nearest(const kvd_rates *x, double p)
 }
 
 /*
- * Adds the table of kept dimensions of every head, at the points nearest to p = 0.25, 0.5 and 0.75.
+ * Adds the table of kept dimensions of every head, at the settings nearest to p = 0.25, 0.5 and
+ * 0.75.
  */
 static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {
@@ -185,7 +185,7 @@ static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
     return status;
 }
 
-/* ---- error from cutting a head -------------------------------------------------------------- */
+/* ---- loss from cutting a single head -------------------------------------------------------- */
 
 static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Report: simulated serving at several request rates, compared with replays. */
+/* Report section on simulated serving at several request rates, compared with replays. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* ---- tables of rates and latencies ---------------------------------------------------------- */
+/* ---- tables of request rates and latencies -------------------------------------------------- */
 
 static void add_interval_column(kvd_table *t, const char *name, const char *heading)
 {
@@ -31,7 +31,8 @@ static void put_interval(kvd_table *t, const kvd_report_row *e, const char *meas
 }
 
 /*
- * Returns the change of a column in percent, relative to the uncompressed cache at the same place.
+ * Returns the change of a column in percent, relative to the uncompressed cache under the same
+ * conditions.
  */
 static double change(const kvd_report_rows *all, const kvd_report_row *e, const char *column)
 {
@@ -164,9 +165,9 @@ static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* ---- latency against rate ------------------------------------------------------------------- */
+/* ---- figures of latency against request rate ------------------------------------------------ */
 
-/* Returns the number of rows in the curve of the first method of a place. */
+/* Returns the number of request rates on the curve of the first method under these conditions. */
 static size_t curve_length(const kvd_report_rows *all, size_t first)
 {
     size_t n = 0;
@@ -243,7 +244,7 @@ static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- whole section -------------------------------------------------------------------------- */
+/* ---- report section on simulated serving ---------------------------------------------------- */
 
 /* Appends the reasons, as the files give them, why a search for the highest rate has no result. */
 static void list_failures(const kvd_results *r, kvd_text *words)

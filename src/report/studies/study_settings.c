@@ -1,6 +1,6 @@
 /*
- * Report: the smallest cache that keeps a given quality, among the measured settings of a method on
- * a text: LeanKV's Table 1 and ZDC's Oracle, which searches all settings.
+ * Report section on the smallest cache that keeps a given quality, among the measured settings of a
+ * method on a text: LeanKV's Table 1 and ZDC's Oracle, which searches all settings.
  */
 #include <math.h>
 #include <stdio.h>
@@ -42,8 +42,8 @@ static bool searched(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns the number of measured settings of the series from row `first` to `last`, without the
- * steps of a search.
+ * Returns the number of measured settings in results lines first .. last, without the steps of a
+ * search.
  */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
@@ -140,8 +140,8 @@ int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
 }
 
 /*
- * Report: settings that the regression proposed, their measured loss, and how much more they store
- * than the Oracle, the best setting in hindsight.
+ * Report section on settings that the regression proposed, their measured loss, and how much more
+ * they store than the Oracle, the best setting in hindsight.
  */
 
 static kvd_table *begin_proposals(kvd_section *s, kvd_err *err)
@@ -209,8 +209,8 @@ int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Report: low-bit weights compared with low-bit caches (ZDC Fig. 3). Weights have their own table,
- * because they do not compress the cache.
+ * Report section that compares quantised weights with quantised caches (ZDC Fig. 3). Weights have
+ * their own table, because they do not compress the cache.
  */
 
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row)

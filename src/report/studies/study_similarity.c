@@ -75,7 +75,10 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 
 /* ---- matrix of similarities between texts --------------------------------------------------- */
 
-/* Returns true if all labels differ, so that they can name the rows of a matrix. */
+/*
+ * Returns true if all labels of the compared texts differ, so that they can name the rows of a
+ * matrix.
+ */
 static bool distinct(const kvd_similarity *x)
 {
     for (size_t i = 0; i < x->n_files; i++)
@@ -175,8 +178,8 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
 }
 
 /*
- * Adds a matrix for each file of three or more texts. For two texts, the similarity table has the
- * same values.
+ * Adds a matrix for each similarity file of three or more texts. For two texts, the similarity
+ * table has the same values.
  */
 static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -190,7 +193,7 @@ static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- similarity against the number of calibration tokens ------------------------------------ */
+/* ---- similarity of rotations against the number of calibration tokens ----------------------- */
 
 static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -263,7 +266,7 @@ static void smallest_and_largest(const kvd_measured *v, double *least, double *m
     }
 }
 
-/* Appends one sentence per kind of calibration that states what the similarity files show. */
+/* Appends one sentence per kind of calibration text that states what the similarity files show. */
 static int sentences(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     static const struct {

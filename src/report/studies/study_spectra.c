@@ -7,14 +7,14 @@
 #include "report/studies/studies.h"
 
 /*
- * Largest number of heads in one figure: more curves merge into a dark area and need many
+ * Largest number of heads in one figure. More curves merge into a dark area and need many
  * megabytes.
  */
 enum { MOST_CURVES = 512 };
 
 /*
- * Returns true if the file has the pair and was calibrated on all rows. Spectra of fewer rows have
- * another section.
+ * Returns true if the file has this kind of rotation, calibrated on all token vectors. Pruned or
+ * clustered calibrations have another section.
  */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
@@ -30,7 +30,10 @@ static bool any_pair(const kvd_results *r, kvd_pair pair)
     return false;
 }
 
-/* Returns the table of the mean curves of every pair and file, or NULL if memory ran out. */
+/*
+ * Returns the table of the mean singular values of every file and kind of rotation, or NULL if
+ * memory ran out.
+ */
 static const kvd_table *mean_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_table *t =
@@ -215,7 +218,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     return 0;
 }
 
-/* Adds ZDC Fig. 13, the curves of all heads, for the calibration set with the most tokens. */
+/* Adds ZDC Fig. 13, the singular values of all heads, for the calibration with the most tokens. */
 static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     const kvd_result *best = NULL;

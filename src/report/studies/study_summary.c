@@ -16,11 +16,14 @@ enum { MOST_METHODS = 6 };
 
 /* A method that may be shown on the first screen. */
 typedef struct {
-    size_t first, last;  /* indices of the first and last entry of the method */
+    /* Indices of the first and last results line of the method. */
+    size_t first, last;
     kvd_target_result x; /* bytes saved at 99 % of top-1 accuracy */
-    bool known; /* true if `x` comes from a search or from at least KVD_FEWEST_POINTS points */
+    /* True if `x` comes from a search or from at least KVD_FEWEST_POINTS settings. */
+    bool known;
     bool searched;
-    bool elements; /* true if the file counts removed dimensions (p) instead of bytes */
+    /* True if `x` holds the removed fraction of dimensions p, because the file has no bytes. */
+    bool elements;
 } candidate;
 
 typedef struct {
@@ -35,8 +38,8 @@ static double saved(const candidate *c)
 }
 
 /*
- * Returns the share of the bytes that a row's method removes, or the share of dimensions if the
- * file counts no bytes.
+ * Returns the fraction of the bytes that the method of a results line removes, or the fraction of
+ * dimensions if the file counts no bytes.
  */
 static double removed(const kvd_accuracy_entry *e)
 {
@@ -44,7 +47,6 @@ static double removed(const kvd_accuracy_entry *e)
     return isnan(bytes) ? kvd_entry_real(e, "overall_p") : bytes;
 }
 
-/* Returns the candidate for the series that begins with item `first`. */
 static candidate judge(const kvd_accuracy_entries *all, size_t first)
 {
     candidate c = {.first = first, .last = kvd_entry_last(all, first)};
@@ -68,7 +70,10 @@ static const char *name_of(const kvd_accuracy_entries *all, const candidate *c)
     return all->item[c->first].name;
 }
 
-/* Returns true if two rows score the same predictions of one model with the same type of cache. */
+/*
+ * Returns true if two results lines score the same predictions of one model with the same number
+ * type of the cache.
+ */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     static const char *const numbers[] = {"n_predictions", "prompt"};
@@ -84,7 +89,7 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 
 /*
  * Returns true if candidate `a` is based on better evidence than `b`: a search is better than
- * points, more points are better than fewer.
+ * single settings, more settings are better than fewer.
  */
 static bool says_more(const candidate *a, const candidate *b)
 {
@@ -94,8 +99,8 @@ static bool says_more(const candidate *a, const candidate *b)
 }
 
 /*
- * Collects the methods that are comparable with item `like`, one series per method, ordered by
- * falling saving. *known is the number of methods with a known saving.
+ * Collects the methods that are comparable with results line `like`, ordered by falling number of
+ * bytes saved. *known is the number of methods whose saving is known.
  */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, size_t *known,
                    kvd_err *err)
@@ -117,7 +122,7 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
         else if (says_more(&c, &to->item[k]))
             to->item[k] = c;
     }
-    /* insertion sort, because it is stable and there are few methods */
+    /* Insertion sort, because it is stable and there are few methods. */
     for (size_t i = 0; i < to->n; i++) {
         const candidate c = to->item[i];
         size_t k = i;
@@ -130,8 +135,8 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
 }
 
 /*
- * Chooses the text and model whose rows have the most methods with a known saving; the first of
- * equals.
+ * Chooses the text and model for which the saving of the most methods is known; the first if
+ * several are equal.
  */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
@@ -200,7 +205,7 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 
 /* ---- the saved bytes in numbers ------------------------------------------------------------- */
 
-/* Returns the candidate's last entry that has a share of top-1, or NULL. */
+/* Returns the candidate's last results line that has a top-1 accuracy, or NULL. */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
     for (size_t i = c->last + 1; i-- > c->first;)
@@ -253,7 +258,7 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/* ---- figure and table ----------------------------------------------------------------------- */
+/* ---- figure and table of the first screen --------------------------------------------------- */
 
 static int figure(const kvd_accuracy_entries *all, const candidates *some, kvd_section *s,
                   kvd_err *err)
@@ -367,9 +372,8 @@ static int table(const kvd_accuracy_entries *all, const candidates *some, kvd_se
     return 0;
 }
 
-/* ---- lines above the figure ----------------------------------------------------------------- */
+/* ---- text above the figure ------------------------------------------------------------------ */
 
-/* Appends at most `most` distinct texts in the order of the results. */
 static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t)
 {
     size_t all = 0, at = 0;

@@ -1,4 +1,4 @@
-/* Report: a timeline of the engine, from the trace of kvdim-jct --timeline. */
+/* Report section with a timeline of the inference engine, from a file of kvdim-jct --timeline. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,10 +8,11 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-enum { ITERATIONS = 48 /* largest number of iterations drawn */ };
+/* Largest number of iterations of the engine that the figure draws. */
+enum { ITERATIONS = 48 };
 
 /*
- * Drawn part of the trace: its first process (a job, or a replay of one method), from the start of
+ * Drawn part of a timeline: its first process (a job, or a replay of one method), from the start of
  * the first iteration to the end of the last iteration drawn.
  */
 typedef struct {
@@ -19,7 +20,7 @@ typedef struct {
     json_t *events;
     json_int_t pid;
     const char *job;
-    double begin, end; /* start and end of the drawn part in microseconds */
+    double begin, end; /* start and end of the drawn part, in microseconds */
     kvd_table *iterations, *parts, *requests;
 } timeline;
 
@@ -92,7 +93,7 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns the time of a request's event of type `ph`, or NaN if the trace does not have it. */
+/* Returns the time of a request's event of type `ph`, or NaN if the timeline does not have it. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

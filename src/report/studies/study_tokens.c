@@ -1,11 +1,15 @@
-/* Report: ranges of attention scores, tokens that layers have in common, and critical tokens. */
+/*
+ * Report section on ranges of attention scores, tokens that layers have in common, and critical
+ * tokens.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-enum { P95 = 1 }; /* index in kvd_critical_level */
+/* Index in kvd_critical_level of 0.95, the fraction of attention that critical tokens receive. */
+enum { P95 = 1 };
 
 static int layers_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -104,7 +108,7 @@ static int overlap_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- data of the figures of one file -------------------------------------------------------- */
+/* ---- data of the figures of one token statistics file --------------------------------------- */
 
 static kvd_table *data_table(kvd_section *s, const char *name, const char *title, kvd_err *err)
 {
@@ -114,7 +118,7 @@ static kvd_table *data_table(kvd_section *s, const char *name, const char *title
     return t;
 }
 
-/* Returns the table of the curves over layers, or NULL with *err. */
+/* Returns the table of the distributions of each layer. On failure returns NULL and fills *err. */
 static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -181,10 +185,11 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "max", "most");
     for (int level = 0; level < KVD_N_CRITICAL_LEVELS; level++)
         for (int l = 0; l < x->n_layers; l++)
-            for (int h = -1; h < kv; h++) { /* h = -1 is the whole layer */
+            /* KV heads of the layer; h = -1 means the whole layer. */
+            for (int h = -1; h < kv; h++) {
                 /*
-                 * quantity whose standard deviation, minimum and maximum are the next three
-                 * quantities
+                 * Index of the mean; standard deviation, minimum and maximum are the next three
+                 * quantities.
                  */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
@@ -263,8 +268,8 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
 }
 
 /*
- * Returns true if figures should show file x rather than y: first a trained model, then the text
- * with the most tokens.
+ * Returns true if figures should show file x rather than y: a trained model is preferred, then the
+ * text with the most tokens.
  */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
@@ -275,7 +280,7 @@ static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    const kvd_result *best = NULL; /* file whose text the figures show */
+    const kvd_result *best = NULL; /* the figures show the text of this file */
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].kind == KVD_RESULT_TOKENS &&
             (!best || preferred(&r->item[i].tokens, &best->tokens)))

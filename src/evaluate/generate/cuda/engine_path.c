@@ -1,8 +1,8 @@
 /*
- * The engine path of a generator (generate_path.h): prompts and steps in bf16 in the CUDA engine,
- * whose paged cache stores what the plan stores. Several prompts run in an iteration, then one step
- * of all sequences together. The account is that of methods/sequence_cache.h, from the entries and
- * bits that the engine counts.
+ * Generates text with the CUDA inference engine: prompts and decode steps in bf16, with a paged
+ * cache that stores what the compression method stores (interface in generate_path.h). Several
+ * prompts run in one iteration, then one step of all sequences together. Cache sizes are counted as
+ * in methods/sequence_cache.h, from the entries and bits that the engine reports.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,8 @@
 #include "model/checkpoint/cuda/weights.h"
 #include "model/pass/cuda/paged.h"
 
-enum { PAGE = 64 /* tokens of a page */ };
+/* Tokens per page of the cache. */
+enum { PAGE = 64 };
 
 /*
  * Limits of the number of sequences that run together. Between the limits it is an eighth of all
@@ -26,26 +27,34 @@ enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows;
-    double entries; /* entries in the cache of a KV head, the mean if heads differ */
-    double bits;    /* bits in the cache, without those of kvd_plan_entry_bits */
+    /* Tokens in the cache of a KV head; the mean if heads hold different numbers. */
+    double entries;
+    /* Bits in the cache, without the bookkeeping per token that kvd_plan_entry_bits counts. */
+    double bits;
 } slot_state;
 
 typedef struct {
-    kvd_generate_path path; /* must be the first member */
+    kvd_generate_path path;
     const kvd_config *config;
     const kvd_plan *plan;
     kvd_engine *engine;
     size_t slots, max_tokens;
-    bool scores;       /* true if logits are wanted */
-    kvd_slice *slice;  /* [slots] part of each sequence in the current iteration */
-    uint32_t *token;   /* [slots] tokens with the largest logits in the latest batch */
-    float *logits;     /* [slots][vocab_size] of the latest batch; NULL if never wanted */
-    slot_state *slot;  /* [slots] state of each sequence */
-    size_t n;          /* number of sequences that run */
-    double heads;      /* number of KV heads in all layers */
-    double row_bits;   /* bits of a cache row that is not quantised, in all heads */
-    double dense_bits; /* bits of an uncompressed cache row, in all heads */
-    double entry_bits; /* bits by kvd_plan_entry_bits of a cache entry, in all heads */
+    bool scores; /* true if the caller needs logits, not only tokens */
+    /* Tokens of each sequence that the current iteration processes: [slots]. */
+    kvd_slice *slice;
+    /* Token with the largest logit of each sequence in the latest batch: [slots]. */
+    uint32_t *token;
+    /* Logits of the latest batch, [slots][vocab_size]; NULL if never wanted. */
+    float *logits;
+    slot_state *slot; /* cache contents of each sequence: [slots] */
+    size_t n;         /* number of sequences that are generated together */
+    double heads;     /* number of KV heads in all layers */
+    /* Bits of K and V of one token in all heads, before quantisation. */
+    double row_bits;
+    /* Bits of K and V of one token in the uncompressed cache, all heads. */
+    double dense_bits;
+    /* Bookkeeping bits of one cached token in all heads, by kvd_plan_entry_bits. */
+    double entry_bits;
     kvd_stepwise_account account;
 } by_engine;
 
@@ -54,9 +63,12 @@ static by_engine *of(kvd_generate_path *p)
     return (by_engine *)(void *)p;
 }
 
-/* ---- plans ---- */
+/* ---- check if the engine can generate with a model and a method ---- */
 
-/* Returns 0 if the engine can generate with the model. Otherwise fails with the reason. */
+/*
+ * Returns 0 if the engine can generate with the model. Otherwise returns -1 and writes the reason
+ * to *err.
+ */
 static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 {
     kvd_gpu_share share;
@@ -72,7 +84,8 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        if (advice) /* the advice is for programs that have no other path */
+        /* The advice is for programs that can only use the engine. */
+        if (advice)
             *advice = '\0';
         return -1;
     }
@@ -108,7 +121,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     return !reason;
 }
 
-/* ---- counting ---- */
+/* ---- counts of cache sizes ---- */
 
 static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 {
@@ -118,7 +131,10 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
         to->bits = to->entries * e->row_bits;
 }
 
-/* Returns how many of the n K and n V cache entries of a head are stored as codes (quantised). */
+/*
+ * Returns how many of n key vectors and n value vectors of a head are quantised. The newest ones, a
+ * window that depends on the method, are not.
+ */
 static size_t coded(const by_engine *e, size_t n)
 {
     size_t sum = 0;
@@ -131,7 +147,10 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Adds the cache reads and bits of one sequence's tokens in a batch to the account. */
+/*
+ * Adds the cache size of one sequence after n more tokens to the totals in e->account. If the
+ * tokens are a decode step, also adds the bits that the step read.
+ */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -147,7 +166,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += s->bits;
     a->entries += s->entries * e->entry_bits;
     a->dense += (double)s->rows * e->dense_bits;
-    /* A decode step also reads its new row, before the method changes what is stored. */
+    /* A decode step also reads the K and V of its own token, before the method compresses them. */
     a->peak += was.bits + e->row_bits;
     a->read += was.bits + e->row_bits + (was.entries + 1) * e->entry_bits;
 }
@@ -165,7 +184,7 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/* ---- callbacks of the engine path ---- */
+/* ---- generator callbacks implemented with the engine ---- */
 
 static size_t together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
 {
@@ -193,7 +212,7 @@ static int begin(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *
     return 0;
 }
 
-/* Runs sequences from .. from+n-1 of the batch in one iteration of the engine. */
+/* Runs sequences from .. from + n - 1 of a batch in one iteration of the engine. */
 static int iterate(by_engine *e, const kvd_batch *b, const size_t *slot, size_t from, size_t n,
                    kvd_err *err)
 {
@@ -277,7 +296,7 @@ static void release(kvd_generate_path *p)
     free(e);
 }
 
-/* Returns the number of batch slots: how many of n sequences run together at most. */
+/* Returns how many of n sequences run together at most. */
 static size_t slots_of(size_t n)
 {
     const size_t share = (n + GROUPS - 1) / GROUPS, slots = share < LEAST_SLOTS  ? LEAST_SLOTS

@@ -1,6 +1,6 @@
 /*
- * The products of the path by rows on a GPU (generate_path.h): the forward pass in float32 or bf16,
- * whose attention runs on the CPU (model/pass/cuda/host_hook.h).
+ * Forward pass in float32 or bf16 on a GPU whose attention runs on the CPU
+ * (model/pass/cuda/host_hook.h), for generation with a cache in host memory (generate_path.h).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,17 +12,20 @@
 static const char what[] = "generation";
 
 typedef struct {
-    kvd_generate_pass pass; /* must be the first member */
+    kvd_generate_pass pass;
     const kvd_checkpoint *checkpoint;
     const kvd_config *config;
     kvd_generator_spec spec;
-    const kvd_gpu_weights *weights; /* weights on the GPU, borrowed */
+    const kvd_gpu_weights *weights; /* weights in GPU memory, borrowed */
     kvd_gpu_forward *forward;
-    size_t room; /* number of tokens that `forward` has room for */
+    /* Number of tokens for which the open forward pass has memory. */
+    size_t room;
     kvd_device_memory memory;
-    float *hidden; /* device [max_tokens][d_model] outputs of the forward pass */
-    float *last;   /* device [max_tokens][d_model] last rows of the sequences */
-    float *logits; /* device [piece][vocab_size] */
+    /* Outputs of the forward pass in GPU memory, [max_tokens][d_model]. */
+    float *hidden;
+    /* Output of the last token of each sequence, in GPU memory, [max_tokens][d_model]. */
+    float *last;
+    float *logits;
 } gpu_pass;
 
 static gpu_pass *of(kvd_generate_pass *p)
@@ -40,8 +43,8 @@ static void release(kvd_generate_pass *p)
 }
 
 /*
- * Opens the forward pass on the GPU with room for `times` times the usual tokens. Does nothing if
- * it is open with that room; opens it again if it is open with less.
+ * Opens the forward pass on the GPU with memory for `times` times the usual number of tokens. Does
+ * nothing if it is open with that much memory; opens it again if it is open with less.
  */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
@@ -61,8 +64,8 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 }
 
 /*
- * Runs a batch with its attention on the host. If `hidden` is NULL, runs only up to the attention
- * of the last layer.
+ * Runs the model over a batch with its attention computed on the CPU. If `hidden` is NULL, runs
+ * only up to the attention of the last layer.
  */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
@@ -117,11 +120,11 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/* ---- weights ---- */
+/* ---- model weights in GPU memory ---- */
 
 /*
- * Sets *streamed if the routed experts of the model leave less than an eighth of the free memory
- * of the GPU for activations and caches.
+ * Sets *streamed if the weights of the experts (mixture-of-experts model) leave less than an eighth
+ * of the free GPU memory for activations and caches.
  */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
@@ -136,7 +139,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* A failure shows in the next call for the device. */
+    /* An error of cudaSetDevice shows in the next CUDA call. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
@@ -170,7 +173,7 @@ void kvd_generate_weights_free(kvd_gpu_weights *w, const kvd_generator_spec *s)
     free(w);
 }
 
-/* ---- life ---- */
+/* ---- creation of the forward pass ---- */
 
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const kvd_gpu_weights *weights, size_t piece,
