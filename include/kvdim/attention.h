@@ -56,8 +56,8 @@ const char *kvdim_attention_version(void); /* Returns the version of kvdim, "1.0
 
 typedef enum {
     KVDIM_OK = 0,
-    KVDIM_ERROR_ARGUMENT = 1, /* a number or a pointer is out of range */
-    KVDIM_ERROR_MEMORY = 2,   /* host memory ran out, or the workspace is too small */
+    KVDIM_ERROR_ARGUMENT = 1, /* a number or a pointer argument is not valid */
+    KVDIM_ERROR_MEMORY = 2,   /* host memory ran out, or the workspace of a plan is too small */
     KVDIM_ERROR_DEVICE = 3,   /* no CUDA in this library, no GPU, or a GPU older than sm_80 */
     KVDIM_ERROR_CUDA = 4      /* the CUDA runtime reported an error */
 } kvdim_status;
@@ -68,21 +68,24 @@ typedef enum {
  */
 const char *kvdim_last_error(void);
 
-enum { KVDIM_CPU = 0, KVDIM_CUDA = 1 }; /* values of kvdim_heads.device */
-enum { KVDIM_F16 = 0, KVDIM_BF16 = 1 }; /* values of kvdim_heads.dtype */
+/* Values of kvdim_heads.device: where attention is computed. */
+enum { KVDIM_CPU = 0, KVDIM_CUDA = 1 };
+/* Values of kvdim_heads.dtype: element type of Q, K, V and O. */
+enum { KVDIM_F16 = 0, KVDIM_BF16 = 1 };
 enum { KVDIM_PAGE_TOKENS = 64, KVDIM_STRIDE_ELEMENTS = 8 };
 
 /* Shape, device and element type of one attention layer. */
 typedef struct kvdim_heads {
-    size_t struct_size; /* sizeof(kvdim_heads) */
-    int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
-    int32_t dtype;      /* KVDIM_F16 or KVDIM_BF16 */
-    int32_t n_heads;    /* 1 .. 128 */
-    int32_t n_kv_heads; /* divides n_heads; CUDA: at most 16 query heads per KV head */
-    int32_t d_head;     /* 16 .. 128, a multiple of 16 */
+    size_t struct_size; /* size of this structure: the caller must set it to sizeof(kvdim_heads) */
+    int32_t device;     /* device that computes: KVDIM_CPU or KVDIM_CUDA */
+    int32_t dtype;      /* element type of Q, K, V and O: KVDIM_F16 or KVDIM_BF16 */
+    int32_t n_heads;    /* number of query heads, 1 .. 128 */
+    /* Number of KV heads; divides n_heads; CUDA: at most 16 query heads per KV head. */
+    int32_t n_kv_heads;
+    int32_t d_head; /* dimensions per head, 16 .. 128, a multiple of 16 */
     /*
-     * kept dimensions of Q and K, and of V, of each KV head, host [n_kv_heads]: a multiple of 16
-     * from 16 to d_head
+     * Number of kept dimensions of Q and K (d_qk) and of V (d_v) in each KV head: host arrays
+     * [n_kv_heads] of multiples of 16 from 16 to d_head.
      */
     const int32_t *d_qk, *d_v;
 } kvdim_heads;
@@ -98,37 +101,50 @@ kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* Releases a layer object; NULL is ignored. */
 
 typedef struct kvdim_layer_sizes {
-    size_t struct_size; /* sizeof(kvdim_layer_sizes), set by the caller */
-    size_t page_bytes;  /* bytes of one page of the pool */
-    int32_t x_columns;  /* (n_heads + 2 n_kv_heads) d_head: elements of a row of x */
-    int32_t q_columns;  /* sum of d_qk over the query heads */
-    int32_t o_columns;  /* sum of d_v over the query heads: elements of a row of O */
+    /* Size of this structure: the caller must set it to sizeof(kvdim_layer_sizes). */
+    size_t struct_size;
+    size_t page_bytes; /* bytes of one page of the cache: KVDIM_PAGE_TOKENS tokens of one layer */
+    /* Elements of a row of kvdim_append_args.x, (n_heads + 2 n_kv_heads) d_head. */
+    int32_t x_columns;
+    /* Elements of a row of Q as kvdim_append writes it: sum of d_qk over query heads. */
+    int32_t q_columns;
+    /* Elements of a row of the attention output O: sum of d_v over the query heads. */
+    int32_t o_columns;
 } kvdim_layer_sizes;
 
 /* Fills *sizes for `layer`. The caller must set sizes->struct_size before the call. */
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
 /*
- * Returns the first column of query head `head` in a row of O, or -1 if there is no such head. The
- * head's d_v columns are consecutive.
+ * Returns the first column of query head `head` in a row of the attention output O, or -1 if there
+ * is no such head. The head's d_v columns are consecutive.
  */
 int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 
 /* Requests that one step of the model processes together: their lengths and cache pages. */
 typedef struct kvdim_batch {
-    size_t struct_size; /* sizeof(kvdim_batch) */
-    int32_t n_requests; /* at least 1 */
+    size_t struct_size; /* size of this structure: the caller must set it to sizeof(kvdim_batch) */
+    int32_t n_requests; /* number of requests in the batch, at least 1 */
     /*
-     * Number of columns of page_table. A plan can be advanced until a request has 64 max_pages
-     * tokens.
+     * Number of columns of page_table: the most cache pages that one request can have. A plan can
+     * be advanced until a request has 64 max_pages tokens.
      */
     int32_t max_pages;
-    int32_t pool_pages;    /* pages of the pool; a CPU layer refuses page numbers above it */
-    const int32_t *q_len;  /* host [n_requests], at least 1; NULL means 1 each, that is decode */
-    const int32_t *kv_len; /* host [n_requests], at least q_len, at most 64 max_pages */
+    /* Number of pages in kvdim_append_args.pool; a CPU layer refuses page numbers above it. */
+    int32_t pool_pages;
     /*
-     * [n_requests][max_pages] page numbers; kvdim_append and kvdim_attend read this array, it is
-     * not copied
+     * Number of new tokens of each request in this call: host [n_requests], each at least 1. NULL
+     * means 1 for each request, that is decode.
+     */
+    const int32_t *q_len;
+    /*
+     * Number of tokens of each request in the cache, new ones included: host [n_requests], at
+     * least q_len, at most 64 max_pages.
+     */
+    const int32_t *kv_len;
+    /*
+     * Page numbers [n_requests][max_pages]: element [b][j] is the page of tokens 64 j .. 64 j + 63
+     * of request b. The array is not copied; kvdim_append and kvdim_attend read it.
      */
     const int32_t *page_table;
 } kvdim_batch;
@@ -152,22 +168,28 @@ kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batc
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
 /*
  * Turns a plan into the decode plan of the next token: every request becomes one token longer, and
- * that token is the new one. The page table must have a page for it (kvdim_batch.max_pages). Fails
- * on a prefill plan.
+ * that token is its only new one. The page table must have a page for it (kvdim_batch.max_pages).
+ * Fails on a prefill plan.
  */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
-void kvdim_plan_destroy(kvdim_plan *plan); /* Releases a plan; NULL is ignored. */
+/* Releases a plan that kvdim_plan_create made; NULL is ignored. */
+void kvdim_plan_destroy(kvdim_plan *plan);
 
 /*
- * Returns the number of rows of Q and O: n_requests in decode. In prefill each request begins at a
- * multiple of 8 rows, so the number is the sum of q_len, each rounded up to a multiple of 8.
+ * Returns the number of rows of Q and of the attention output O. In decode it is n_requests. In
+ * prefill each request begins at a multiple of 8 rows, so the number is the sum of q_len, each
+ * rounded up to a multiple of 8.
  */
 int32_t kvdim_plan_rows(const kvdim_plan *plan);
-/* Returns the row of the first new token of a request, or -1 if there is no such request. */
+/*
+ * Returns the row of Q and O that holds the first new token of a request, or -1 if there is no
+ * such request.
+ */
 int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request);
 
 typedef struct kvdim_append_args {
-    size_t struct_size; /* sizeof(kvdim_append_args) */
+    /* Size of this structure: the caller must set it to sizeof(kvdim_append_args). */
+    size_t struct_size;
     /*
      * Input [sum of q_len][x_columns], requests one after another without gaps: Q of all query
      * heads, K of all KV heads, V of all KV heads, before RoPE, as the product with W_Q, W_K and
@@ -179,8 +201,10 @@ typedef struct kvdim_append_args {
      * apply RoPE.
      */
     const float *rope_cos, *rope_sin;
-    int32_t rope_dim;         /* number of leading dims that RoPE rotates; even, at most d_head */
-    int32_t rope_interleaved; /* 0: pairs (i, i + rope_dim/2), as Llama; 1: pairs (2i, 2i + 1) */
+    /* Number of leading dimensions of a head that RoPE rotates; even, at most d_head. */
+    int32_t rope_dim;
+    /* 0: RoPE rotates dims (i, i + rope_dim/2), as in Llama; 1: dims (2i, 2i + 1). */
+    int32_t rope_interleaved;
     /*
      * Rotations of Q and K (after RoPE) and of V: one row-major matrix [d_head][d_qk] or
      * [d_head][d_v] per KV head, head after head, in the layer's type. NULL means no rotation: the
@@ -188,8 +212,12 @@ typedef struct kvdim_append_args {
      * transpose of r_v, or O by it.
      */
     const void *r_qk, *r_v;
-    void *q;    /* output [kvdim_plan_rows][q_columns], in an order that only kvdim_attend reads */
-    void *pool; /* output: the pages of this layer */
+    /*
+     * Output: Q of the new tokens, rotated and cut, [kvdim_plan_rows][q_columns]. Only
+     * kvdim_attend can read the order of its elements.
+     */
+    void *q;
+    void *pool; /* output: pages of this layer's cache, into which the new K and V are written */
 } kvdim_append_args;
 
 /*
@@ -199,20 +227,20 @@ typedef struct kvdim_append_args {
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream);
 
 typedef struct kvdim_attend_args {
-    size_t struct_size; /* sizeof(kvdim_attend_args) */
-    const void *q;      /* written by kvdim_append with the same plan */
-    const void *pool;   /* pages of this layer */
+    /* Size of this structure: the caller must set it to sizeof(kvdim_attend_args). */
+    size_t struct_size;
+    const void *q;    /* Q of the new tokens, as kvdim_append wrote it with the same plan */
+    const void *pool; /* pages of this layer's cache, filled by kvdim_append */
     /*
-     * Output [kvdim_plan_rows][o_stride]: row kvdim_plan_first_row(b) + t is new token t of request
-     * b. Rows between two requests are not written.
+     * Attention output [kvdim_plan_rows][o_stride]: row kvdim_plan_first_row(b) + t is new token t
+     * of request b. Rows between two requests are not written.
      */
     void *o;
-    int64_t
-        /*
-         * distance of consecutive rows in elements: at least o_columns, a multiple of 8; 0 means
-         * o_columns
-         */
-        o_stride;
+    /*
+     * Distance between consecutive rows of `o` in elements: at least o_columns, a multiple of 8; 0
+     * means o_columns.
+     */
+    int64_t o_stride;
     /*
      * Output, float32: natural logarithm of the sum of the exponentials of the scaled scores of
      * each row, [n_requests][n_heads] in decode, [n_heads][kvdim_plan_rows] in prefill. NULL: not
@@ -221,7 +249,10 @@ typedef struct kvdim_attend_args {
     float *lse;
 } kvdim_attend_args;
 
-/* Computes the attention of the new tokens of every request over its tokens in the cache. */
+/*
+ * Computes the attention of the new tokens of every request over all tokens that the request has
+ * in the cache.
+ */
 kvdim_status kvdim_attend(const kvdim_plan *plan, const kvdim_attend_args *args, void *stream);
 
 #ifdef __cplusplus

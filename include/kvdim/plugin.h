@@ -49,23 +49,26 @@ enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AX
 
 /* Data that a method asks kvdim for: bits of kvdim_method.needs. */
 enum {
-    KVDIM_NEEDS_PROBABILITIES = 1, /* sums of attention probabilities of the prompt */
-    KVDIM_NEEDS_CALIBRATION = 2    /* rows of calibration text, --calibration; dims only */
+    /* Sums of the attention probabilities that each token of the prompt received. */
+    KVDIM_NEEDS_PROBABILITIES = 1,
+    /* Q, K and V of a calibration text (--calibration); only for methods of the dims axis. */
+    KVDIM_NEEDS_CALIBRATION = 2
 };
 
-/* Values of the field `side`, which tells keys from values. */
+/* Values of a field named `side`, which tells whether a block holds keys or values. */
 enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
 /*
- * Key (parameter) of a method, such as `budget` of `--method mine,budget=0.5`. Its value is always
+ * Parameter of a method, called a key: `budget` in `--method mine,budget=0.5`. Its value is always
  * a number.
  */
 typedef struct kvdim_key {
-    const char *name; /* 1 .. 16 letters a-z, digits and '_', a letter first */
-    double value;     /* default; NaN: the user must give the key */
+    /* Name of the parameter: 1 .. 16 letters a-z, digits and '_', a letter first. */
+    const char *name;
+    double value;     /* default value; NaN: the user must give the key */
     double low, high; /* range of allowed values, ends included */
-    int32_t whole;    /* 1: only whole numbers are allowed */
-    const char *help; /* one line for --list-methods */
+    int32_t whole;    /* 1: the value must be a whole number */
+    const char *help; /* one line of explanation, printed by --list-methods */
 } kvdim_key;
 
 /*
@@ -74,10 +77,13 @@ typedef struct kvdim_key {
  */
 typedef struct kvdim_model {
     uint32_t struct_size;
-    int32_t n_layers, n_heads,
-        n_kv_heads; /* query head h reads KV head h / (n_heads / n_kv_heads) */
+    /*
+     * Numbers of layers, query heads and KV heads. Query head h reads KV head
+     * h / (n_heads / n_kv_heads).
+     */
+    int32_t n_layers, n_heads, n_kv_heads;
     int32_t d_head, d_model;
-    uint64_t seed; /* --seed; methods that draw random numbers must draw from it */
+    uint64_t seed; /* seed given by --seed; methods that draw random numbers must draw from it */
 } kvdim_model;
 
 /*
@@ -85,18 +91,24 @@ typedef struct kvdim_model {
  * fields must be 0 or NULL.
  */
 typedef struct kvdim_method {
-    uint32_t struct_size; /* bytes of the axis's structure, such as sizeof(kvdim_tokens_method) */
-    uint32_t axis;        /* KVDIM_AXIS_... */
-    const char *name;     /* 1 .. 24 letters a-z, digits and '_', a letter first */
-    const char *summary;  /* one line for --list-methods */
-    const kvdim_key *key; /* [n_keys]; functions find the values of the keys in this order */
-    uint32_t n_keys;      /* at most 8 */
-    uint32_t needs;       /* KVDIM_NEEDS_... */
     /*
-     * Name of the key that --sweep and --target vary, from the value sweep_most, which stores the
-     * most bytes, to sweep_least, which stores the fewest. NULL: no key trades bytes for quality.
-     * If sweep_ratio is 1, the steps between the values are equal ratios, otherwise equal
-     * differences.
+     * Size in bytes of the whole structure of the method's axis, such as
+     * sizeof(kvdim_tokens_method).
+     */
+    uint32_t struct_size;
+    uint32_t axis;       /* axis of the cache that the method shortens: one of KVDIM_AXIS_... */
+    const char *name;    /* name in --method: 1 .. 24 letters a-z, digits and '_', a letter first */
+    const char *summary; /* one line of explanation, printed by --list-methods */
+    /* Parameters of the method, [n_keys]. Functions receive the values in this order. */
+    const kvdim_key *key;
+    uint32_t n_keys; /* number of parameters, at most 8 */
+    /* Data that kvdim must pass to the functions: a sum of KVDIM_NEEDS_... bits, or 0. */
+    uint32_t needs;
+    /*
+     * Name of the parameter that --sweep and --target vary, from the value sweep_most, which
+     * stores the most bytes, to sweep_least, which stores the fewest. NULL: no parameter trades
+     * bytes for quality. If sweep_ratio is 1, the steps between the values are equal ratios,
+     * otherwise equal differences.
      */
     const char *sweep_key;
     double sweep_most, sweep_least;
@@ -104,11 +116,13 @@ typedef struct kvdim_method {
 } kvdim_method;
 
 typedef struct kvdim_plugin {
-    uint32_t abi_version; /* KVDIM_PLUGIN_ABI */
-    uint32_t struct_size; /* sizeof(kvdim_plugin) */
-    const char *version;  /* version of the plugin, which results record; at most 40 characters */
-    uint32_t n_methods;   /* 1 .. 32 */
-    const kvdim_method *const *method; /* [n_methods] */
+    /* Version of the interface that the plugin was compiled for: KVDIM_PLUGIN_ABI. */
+    uint32_t abi_version;
+    uint32_t struct_size; /* size of this structure, sizeof(kvdim_plugin) */
+    /* Version of the plugin itself, which results record; at most 40 characters. */
+    const char *version;
+    uint32_t n_methods;                /* number of methods in the plugin, 1 .. 32 */
+    const kvdim_method *const *method; /* pointers to the methods of the plugin, [n_methods] */
 } kvdim_plugin;
 
 /* Returns the plugin's table of methods. Every plugin must define this function. */

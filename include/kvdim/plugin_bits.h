@@ -16,43 +16,48 @@ extern "C" {
 #endif
 
 /*
- * Block of rows (tokens) of K or V that are coded together. All belong to one KV head of one layer
- * of one sequence.
+ * Rows (tokens) of K or V that are coded together. They all belong to one KV head of one layer of
+ * one sequence.
  */
 typedef struct kvdim_block {
     uint32_t struct_size;
-    int32_t side; /* KVDIM_SIDE_KEYS (after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES */
+    /* KVDIM_SIDE_KEYS (keys after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES. */
+    int32_t side;
     int32_t layer, kv_head;
-    int32_t prompt;           /* 1: the block holds all tokens of a prompt that are coded */
-    size_t n, d;              /* number of tokens; of dimensions after the dims axis */
-    const float *x;           /* [n][d], finite */
-    const uint32_t *position; /* [n] positions of the tokens in their sequence */
+    int32_t prompt; /* 1: the block holds all tokens of a prompt that are coded */
+    /* Number of tokens n, and of dimensions d that a method of the dims axis has left. */
+    size_t n, d;
+    const float *x;           /* rows of K or V to be coded: n tokens of d finite numbers */
+    const uint32_t *position; /* position of each token in its sequence, [n] */
     /*
-     * Per token [n]: sum of the attention probabilities that all query heads have given to the
-     * token so far, and the number of these probabilities. NULL without KVDIM_NEEDS_PROBABILITIES.
+     * Attention statistics, one element per token [n]: `mass` is the sum of the attention
+     * probabilities that all query heads have given to the token so far, `seen` the number of
+     * these probabilities. NULL unless the method sets KVDIM_NEEDS_PROBABILITIES.
      */
     const double *mass, *seen;
 } kvdim_block;
 
 /*
  * Method of the bits axis. The argument `self` of its functions is the pointer that `open` stored.
- * If `open` is NULL, `self` is the array of the values of the method's keys, const double [n_keys].
+ * If `open` is NULL, `self` is the array of the values of the method's parameters, const double
+ * [n_keys].
  */
 typedef struct kvdim_bits_method {
     kvdim_method method;
-    int32_t keys_before_rope; /* 1: keys are coded before RoPE, which kvdim applies on every read */
+    /* 1: keys are coded before RoPE, which kvdim applies whenever it reads a decoded key. */
+    int32_t keys_before_rope;
     /*
-     * Checks the values of the method's keys against the model and stores *self. `open` and `close`
-     * may be NULL.
+     * Checks `value`, the values of the method's parameters, against the model and stores *self.
+     * `open` and `close` may be NULL.
      */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
      * Sets the number of newest tokens that stay uncoded, *window (0 .. 2^24), and the number of
-     * tokens that are coded together, *block (1 .. 2^20). Of the m tokens of a side, K or V, the
-     * first (m - window) / block * block are coded, block by block as blocks fill up; the others
-     * stay exact in the type of the cache. A prompt is coded in one call up to the same end. NULL:
-     * window 0 and block 1.
+     * tokens that are coded together, *block (1 .. 2^20), for K or for V (`side`). If m tokens are
+     * stored, the first (m - window) / block * block are coded, block by block as blocks fill up.
+     * The later ones stay exact in the type of the cache. A prompt is coded in one call up to the
+     * same end. If this pointer is NULL, window is 0 and block is 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*

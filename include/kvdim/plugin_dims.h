@@ -16,16 +16,16 @@ extern "C" {
 #endif
 
 /*
- * Q, K and V of calibration text at one KV head, after RoPE. Without KVDIM_NEEDS_CALIBRATION n is
- * 0.
+ * Q, K and V of a calibration text at one KV head, after RoPE. If the method does not set
+ * KVDIM_NEEDS_CALIBRATION, n is 0.
  */
 typedef struct kvdim_rows {
     uint32_t struct_size;
     int32_t layer, kv_head;
-    int32_t group;      /* number of query heads of the KV head */
-    size_t n, d;        /* number of tokens, at most 4096; d_head */
-    const float *q;     /* [group][n][d] */
-    const float *k, *v; /* [n][d] */
+    int32_t group;      /* number of query heads that read this KV head */
+    size_t n, d;        /* number of tokens, at most 4096, and dimensions of a head */
+    const float *q;     /* queries, [group][n][d]: n tokens of d numbers per query head */
+    const float *k, *v; /* keys and values, [n][d]: n tokens of d numbers */
 } kvdim_rows;
 
 /*
@@ -35,9 +35,11 @@ typedef struct kvdim_rows {
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
-    int32_t d_qk, d_v; /* stored widths of keys and values, 1 .. d; d on entry */
-    float *a_q, *a_k;  /* [d][d_qk] */
-    float *a_v, *b_v;  /* [d][d_v], [d_v][d] */
+    /* Stored dimensions of a key and of a value, 1 .. d. On entry they are d. */
+    int32_t d_qk, d_v;
+    float *a_q, *a_k; /* matrices for queries and keys, [d][d_qk] each */
+    /* Matrices before and after storage of values: a_v is [d][d_v], b_v is [d_v][d]. */
+    float *a_v, *b_v;
 } kvdim_matrices;
 
 /*
@@ -47,27 +49,28 @@ typedef struct kvdim_matrices {
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
-    size_t d;       /* d_head: number of channels */
-    size_t n_q;     /* rows of the prompt */
-    const float *q; /* [n_q][group][d] after RoPE; rows are `q_stride` numbers apart */
+    size_t d;       /* d_head: number of channels (dimensions) of a key */
+    size_t n_q;     /* number of tokens of the prompt */
+    const float *q; /* queries after RoPE, [n_q][group][d]: rows are `q_stride` numbers apart */
     size_t q_stride;
-    size_t n_k;     /* number of entries */
-    const float *k; /* [n_k][d] after RoPE */
+    size_t n_k;     /* number of cache entries (tokens) that are left */
+    const float *k; /* keys of these entries after RoPE, n_k tokens of d numbers */
 } kvdim_channels;
 
 typedef struct kvdim_dims_method {
     kvdim_method method;
     /*
-     * Writes the projections of one KV head to *m. kvdim calls it once per layer and KV head, on
-     * one thread. `value` holds the values of the method's keys, [n_keys].
+     * Writes the projection matrices of one KV head to *m. kvdim calls this function once per
+     * layer and KV head, on one thread. `value` holds the values of the method's parameters,
+     * [n_keys].
      */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
     /*
-     * Chooses the key channels that are stored: writes 1 to keep [d] for a channel that stays and 0
-     * for a pruned one, with at least one 1. Pruned channels are read as 0. *newest, 0 on entry and
-     * at most n_q, is the number of newest tokens of the prompt that keep all channels. Tokens
-     * after the prompt keep all channels.
+     * Chooses the key channels that are stored. Writes 1 to keep[i] for a channel i that stays and
+     * 0 for one that is removed; at least one must stay. Removed channels are read as 0. *newest,
+     * 0 on entry and at most n_q, is the number of newest tokens of the prompt that keep all
+     * channels. Tokens after the prompt keep all channels.
      */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);

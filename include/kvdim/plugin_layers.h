@@ -15,25 +15,27 @@ extern "C" {
 /* K or V of one sequence's prompt in a group of consecutive layers. */
 typedef struct kvdim_layers {
     uint32_t struct_size;
-    int32_t side; /* KVDIM_SIDE_KEYS (after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES */
+    /* KVDIM_SIDE_KEYS (keys after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES. */
+    int32_t side;
     int32_t first_layer, n_layers;
-    size_t n, heads, d; /* number of tokens, of KV heads, of dimensions of a head */
-    float *const *x;    /* [n_layers] pointers to [n][heads][d] */
+    size_t n, heads, d; /* number of tokens, of KV heads, and of dimensions of a head */
+    float *const *x;    /* K or V of each layer: n_layers pointers to arrays [n][heads][d] */
 } kvdim_layers;
 
 typedef struct kvdim_layers_method {
     kvdim_method method;
-    int32_t keys_before_rope; /* 1: keys are before RoPE, which kvdim applies to the result */
+    /* 1: `merge` receives keys before RoPE; kvdim applies RoPE to its result. */
+    int32_t keys_before_rope;
     /*
-     * Returns the number of layers of the group that begins at `layer`: at least 1, at most the
-     * number of layers left. A group of 1 is not merged. `value` holds the values of the method's
-     * keys, [n_keys].
+     * Returns the number of layers in the group that begins at `layer`: at least 1, at most the
+     * number of layers left. A group of 1 layer is not merged. `value` holds the values of the
+     * method's parameters, [n_keys].
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*
-     * Replaces the rows in b->x by the merged rows that a read returns, which must be finite.
-     * Writes the size of the merged layers together, 0 or more: *numbers in the type of the cache,
-     * and *bits of indices and flags.
+     * Replaces the rows in b->x by the merged rows that a later read of the cache returns; they
+     * must be finite. Writes the size of all merged layers together: *numbers stored in the type
+     * of the cache, and *bits of indices and flags. Each is 0 or more.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);

@@ -7,7 +7,7 @@
 #include "common/linalg.h"
 #include "common/threads.h"
 
-/* ---- spectra from second moments ---- */
+/* ---- singular values and rotations from second moments ---- */
 
 typedef struct {
     kvd_pair pair;
@@ -56,7 +56,10 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
                 tasks[n++] = (task){(kvd_pair)p, l, h};
     assert(n == room);
 
-    /* One head per thread: matrices of 64 to 128 rows are too small for threads inside LAPACK. */
+    /*
+     * Each thread decomposes one head: matrices of 64 to 128 rows are too small for threads inside
+     * LAPACK.
+     */
     const int blas_threads = kvd_blas_serial();
     size_t failed = n;
 #pragma omp parallel for schedule(dynamic)
@@ -65,7 +68,8 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
             /*
-             * keep the error of the lowest index, which does not depend on the order of the threads
+             * Keep the error of the head with the lowest index, so that the message does not
+             * depend on the order of the threads.
              */
             if (i < failed) {
                 failed = i;
@@ -78,13 +82,17 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
     return failed < n ? -1 : 0;
 }
 
-/* ---- spectra from rows ---- */
+/* ---- singular values and rotations from rows ---- */
 
 typedef struct {
-    kvd_tsqr *qr; /* streaming QR; NULL if not tsqr: then `rows` is used */
-    double *rows; /* [room][d] */
+    /*
+     * Streaming QR decomposition of the rows; NULL if dgesdd decomposes them, which needs them in
+     * `rows`.
+     */
+    kvd_tsqr *qr;
+    double *rows; /* all rows for dgesdd, [room][d] float64 */
     size_t n, room, d;
-    double *block; /* block of rows converted to double */
+    double *block; /* rows of the current block for the streaming QR, converted to float64 */
     size_t block_rows;
 } stack;
 

@@ -23,8 +23,8 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
 }
 
 /*
- * Gives every swept model an index, by the hash of its content, and finds the index of the
- * spectrum's model.
+ * Gives every model that a sweep measured an index, by the hash of its content. Also finds the
+ * index of the model to which the singular values in *s belong.
  */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
@@ -87,8 +87,8 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
 }
 
 /*
- * Computes the widths of all heads for one level of tokens: Q-K at removed fraction p[0], V at
- * p[1].
+ * Computes the kept dimensions of all heads for one group of tokens (important or other). A
+ * fraction p[0] of the dimensions of Q and K is removed, and p[1] of those of V.
  */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
@@ -130,7 +130,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
-    /* upper limit of p: Eq. 6 keeps at least one dimension of every head */
+    /* Upper limit of a removed fraction p: Eq. 6 keeps at least one dimension of every head. */
     const double most = 1 - 1.0 / s->model.d_head;
     for (size_t i = 0; i < n; i++) {
         kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);
@@ -153,8 +153,8 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
 /* ---- report of the proposals ---- */
 
 /*
- * Returns the fraction of the elements of a prompt's tokens that proposal i removes (Eq. 5),
- * averaged over layers.
+ * Returns the fraction of the elements of a prompt's K and V that the i-th proposed setting
+ * removes (Eq. 5), averaged over layers.
  */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
@@ -170,8 +170,8 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 }
 
 /*
- * Writes to `text` the names of the numbers that a constraint moved, such as "g, p_u_v"; "" if
- * there are none.
+ * Writes to `text` the names of those numbers of a setting that were moved into their valid range,
+ * such as "g, p_u_v"; "" if there are none.
  */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {

@@ -11,29 +11,35 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/* Size of a block of scores (row times centroid): 1 MiB, which stays in the L2 cache. */
+/*
+ * Numbers of rows and of centroids whose products are computed at a time: 1 MiB of float32, which
+ * stays in the L2 cache.
+ */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
     size_t n, d, k;
-    double *mean; /* [d]: mean of all rows */
+    double *mean; /* mean of all rows, [d] */
     /*
-     * [n][d]: rows minus the mean of all rows, which leaves distances unchanged and loses fewer
-     * digits in products
+     * Rows minus the mean of all rows, [n][d]. This leaves distances unchanged and loses fewer
+     * digits in products.
      */
     float *Y;
-    double *C;         /* [k][d] centroids of Y */
-    float *Cf;         /* [k][d]: C rounded to float32 */
-    float *half;       /* [k]: half the squared length of each centroid */
-    float *length;     /* [k] length of each centroid */
-    uint32_t *cluster; /* [n]: cluster of each row */
-    double *distance;  /* [n]: squared distance of each row to its centroid */
+    double *C;         /* centroids of the rows in Y, [k][d] */
+    float *Cf;         /* centroids rounded to float32, [k][d] */
+    float *half;       /* half the squared length of each centroid, [k] */
+    float *length;     /* length of each centroid, [k] */
+    uint32_t *cluster; /* index of the cluster of each row, [n] */
+    double *distance;  /* squared distance of each row to the centroid of its cluster, [n] */
     /*
-     * Number of rows per cluster [k]; start of each cluster in `order` [k + 1]; rows sorted by
-     * cluster [n].
+     * Number of rows of each cluster, count [k]; start of each cluster in `order`, first [k + 1];
+     * indices of rows sorted by cluster, order [n].
      */
     size_t *count, *first, *order;
-    float *scores; /* [threads][BLOCK_ROWS][BLOCK_CENTROIDS] */
+    /*
+     * Block of scores y . c - ||c||^2 / 2 of each thread, [threads][BLOCK_ROWS][BLOCK_CENTROIDS].
+     */
+    float *scores;
 } state;
 
 static int state_new(state *s, size_t n, size_t d, size_t k, kvd_err *err)
@@ -109,24 +115,25 @@ static void centre(state *s, const float *X, const size_t *start)
 /* ---- assignment of rows to centroids ---- */
 
 /*
- * Error bounds of scores in float32. The nearest centroid c of a row y has the largest score y . c
- * - ||c||^2 / 2. Computed in float32, a score is off by at most ||c|| (ROW_ERROR(d) ||y|| +
- * CENTROID_ERROR ||c||), in whatever order SGEMM adds the products and with or without fused
- * multiply-adds.
+ * Error bounds of the score y . c - ||c||^2 / 2 of a row y and a centroid c. The nearest centroid
+ * of a row has the largest score. Computed in float32, a score is off by at most ||c||
+ * (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||), in whatever order SGEMM adds the products and with
+ * or without fused multiply-adds.
  *
  * With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 - d u) ||y|| ||c||
- * (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Rounding c and ||c||^2 / 2
- * to float32 and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants are larger, for
- * the terms of second order and for the addition of the bound to the score.
+ * (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Rounding c and ||c||^2 /
+ * 2 to float32 and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants are larger,
+ * for the terms of second order and for the addition of the bound to the score.
  */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * Replaces each of the k products in `scores`, computed in float32, by an upper bound of the exact
- * score of its centroid. Returns the largest of `least` and the k lower bounds.
+ * `scores` holds k products y . c of one row y with k centroids c, computed in float32. The
+ * function replaces each by an upper bound of the exact score y . c - ||c||^2 / 2. Returns the
+ * largest of `least` and the k lower bounds.
  *
- * Entry j belongs to lane j % LANES, and every lane has its own maximum: gcc and clang vectorise
+ * Element j belongs to lane j % LANES, and every lane has its own maximum. gcc and clang vectorise
  * the lanes without -ffast-math, whereas clang does not vectorise a reduction to one maximum of
  * floats.
  */
@@ -157,10 +164,10 @@ static float bound_scores(const float *restrict half, const float *restrict leng
 }
 
 /*
- * Assigns row `row` to the nearest of its current centroid and the k centroids first .. first + k -
- * 1. `scores` [k] holds the products y . c and is overwritten. `row_error` is ROW_ERROR(d) ||y||.
- * *bound is a lower bound of the row's largest exact score among the centroids seen so far, which
- * the function raises.
+ * Assigns row `row` to the nearest of its current centroid and the k centroids first .. first + k
+ * - 1. `scores` [k] holds the products y . c of the row with these centroids, and is overwritten.
+ * `row_error` is ROW_ERROR(d) ||y||. *bound is a lower bound of the row's largest exact score (y .
+ * c - ||c||^2 / 2) among the centroids seen so far; the function raises it.
  */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
@@ -175,8 +182,8 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
         const uint32_t c = (uint32_t)(first + j);
         const double there = squared_distance(y, s->C + c * s->d, s->d);
         /*
-         * If two centroids are equally near, take the first, so that copies of a row are in one
-         * cluster.
+         * If two centroids are equally near, take the one of lower index, so that copies of a row
+         * are in one cluster.
          */
         if (there < s->distance[row] || (there <= s->distance[row] && c < s->cluster[row])) {
             s->cluster[row] = c;
@@ -185,7 +192,6 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
     }
 }
 
-/* Assigns each of the m rows first .. first + m - 1 to its nearest centroid. */
 static void assign_block(state *s, size_t first, size_t m)
 {
     float bound[BLOCK_ROWS], row_error[BLOCK_ROWS];
@@ -210,8 +216,8 @@ static void assign_block(state *s, size_t first, size_t m)
 }
 
 /*
- * Assigns every row to its nearest centroid. Returns the objective: the sum of squared distances to
- * the centroids.
+ * Assigns every row to its nearest centroid. Returns the K-means objective: the sum of squared
+ * distances of rows to their centroids.
  */
 static double assign(state *s)
 {
@@ -249,9 +255,9 @@ static int by_distance(const void *a, const void *b)
 }
 
 /*
- * Returns the index, from `next` on, of the next row of the list that may leave its cluster: the
- * cluster has other rows, and the row is not a copy of `last`, the row taken before. The list is
- * sorted by falling distance.
+ * Returns the index, from `next` on, of the next row in `rows` that may leave its cluster. Such a
+ * row is not the only one of its cluster, and is not a copy of `last`, the row taken before.
+ * `rows` is sorted by falling distance to the centroid.
  */
 static size_t next_far(const state *s, const far_row *rows, size_t next, const float *last)
 {
@@ -305,7 +311,7 @@ static int fill_empty(state *s, size_t *moved, kvd_err *err)
 
 /* ---- means of clusters ---- */
 
-/* Sorts the row indices by cluster into s->order; those of cluster c begin at first[c]. */
+/* Sorts the row indices by cluster into s->order. The rows of cluster c begin at s->first[c]. */
 static void sort_by_cluster(state *s)
 {
     size_t at = 0;
@@ -322,7 +328,7 @@ static void sort_by_cluster(state *s)
 
 /*
  * Writes the mean of the rows of each cluster to C [k][d], 0 for a cluster without rows. Rows are
- * added in their order.
+ * added in the order of their indices.
  */
 static void means(const state *s, const float *rows, double *C)
 {

@@ -22,17 +22,24 @@ static const char program[] = "kvdim-fit";
 typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
-    const char *pairs; /* --pair as typed; NULL if chosen by the spectrum */
+    /*
+     * Value of --pair as typed; NULL: the pairs of matrices are chosen from those in the spectrum
+     * file.
+     */
+    const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    double *value; /* removal rates, wanted overall p, or wanted losses */
+    /* Removal rates, wanted fractions p over all heads, or wanted losses, [n_values]. */
+    double *value;
     size_t n_values;
     const char *sweep[KVD_FIT_SWEEPS];
     size_t n_sweeps;
 } config;
 
 #define T config
-/* Table entry of an option with a list of wanted values. At most one such option may be given. */
+/*
+ * Table row of an option that takes a list of wanted values. At most one such option may be given.
+ */
 #define VALUES(name, ...)                                                                          \
     {                                                                                              \
         name, .type = KVD_OPT_NUMBERS, .arg = "LIST|A:B:STEP", KVD_INTO_LIST(T, value, n_values),  \
@@ -96,8 +103,8 @@ static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /*
- * Chooses the pair of matrices for one side, Q-K or V, of the cache. A single tensor (q, k or v) is
- * not chosen by default, because it serves studies and describes no cache.
+ * Chooses the pair of matrices by which one side of the cache, Q-K or V, is cut. A single matrix
+ * (q, k or v) is not chosen by default, because it serves studies and describes no cache.
  */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)

@@ -1,8 +1,10 @@
 /*
- * kvdim-sensitivity: computes projections and singular values that estimate how much the model's
- * predictions lose if dimensions of a head are removed, from one backward pass over text.
+ * kvdim-sensitivity: computes projections and singular values of every head from one backward pass
+ * over text. They estimate how much the model's predictions lose if dimensions of a head are
+ * removed.
  *
- * Reads a checkpoint and texts; writes kvdim/spectrum with the pairs fqk and fvw.
+ * Reads a checkpoint and texts; writes kvdim/spectrum with the pairs fqk (Q and K) and fvw (V and
+ * W_O).
  */
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +30,8 @@ typedef struct {
     const char *model, *text[MAX_TEXTS], *ids, *field, *label;
     size_t n_text;
     bool no_special, by_text;
-    size_t tokens, seq_len; /* 0 if not given */
+    /* Number of tokens, and length of a sequence; 0 if the option was not given. */
+    size_t tokens, seq_len;
     size_t batch;
     kvd_dtype compute;
 } config;
@@ -149,8 +152,8 @@ static int stop_when_asked(kvd_err *err)
 }
 
 /*
- * Loads into *b the sequences, from sequence `first` on, that fit into a batch of `most` tokens.
- * Returns the number of sequences.
+ * Loads sequences into *b, beginning with sequence `first`: as many as fit into a batch of `most`
+ * tokens. Returns their number.
  */
 static size_t load_batch(job *j, size_t first, size_t most, kvd_batch *b, kvd_err *err)
 {
@@ -236,7 +239,7 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            break; /* heads are too narrow for this p */
+            break; /* Heads cannot keep so few dimensions: stop at this removed fraction p. */
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)
             printf("  %4.1f   %.6f\n", i / 10.0, loss);

@@ -24,11 +24,11 @@ static const char program[] = "kvdim-spectrum";
 
 typedef kvd_spectrum_options config;
 
-/* ---- spectra from second moments ---- */
+/* ---- singular values and rotations from second moments ---- */
 
 /*
- * Computes the spectra of second moments on the GPU or the CPU, and adds the time to the
- * calibration's seconds_decompose.
+ * Computes singular values and rotations from second moments on the GPU or the CPU. Adds the time
+ * to the statistic seconds_decompose of the output file.
  */
 static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted, int first,
                      kvd_spectrum *s, kvd_err *err)
@@ -45,9 +45,12 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/* ---- spectra from dumps of activations ---- */
+/* ---- singular values and rotations from recorded activations ---- */
 
-/* Pairs whose spectra are computed from Gram matrices, and the tensors whose rows are read. */
+/*
+ * Pairs of matrices whose singular values are computed from Gram matrices (by_gram; `any` if at
+ * least one is), and tensors whose rows must be read (need).
+ */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -65,8 +68,8 @@ static plan make_plan(const config *cfg)
 }
 
 /*
- * Sources of the rows of one layer: the dumps themselves, or one source that holds centroids of
- * their rows.
+ * Sources of the rows of one layer: the recorded Q, K and V themselves, or one source that holds
+ * the centroids of their clusters.
  */
 typedef struct {
     const kvd_source *source;
@@ -90,8 +93,8 @@ static int open_layer(const config *cfg, const kvd_sources *in, const plan *p, i
 }
 
 /*
- * Adds the second moments of one layer of all sources to *m, a view into the moments of several
- * layers.
+ * Adds the second moments of one layer of all sources to *m, which is a view of one layer in an
+ * array of several layers.
  */
 static int sum_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                      kvd_moments *m, kvd_spectrum *s, kvd_err *err)
@@ -105,8 +108,9 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Computes the spectra of one layer that need rows: of pairs with another method than gram, and of
- * heads whose small singular values a Gram matrix cannot resolve.
+ * Computes those singular values and rotations of one layer that need the recorded rows and not
+ * only their Gram matrix. They are those with another --method than gram, and those of heads whose
+ * small singular values a Gram matrix cannot resolve.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -136,9 +140,10 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
 }
 
 /*
- * Computes the spectra of layers first .. first + n - 1: first the second moments of all these
- * layers, then the eigenvalues of all moments at once, then the decompositions that need rows. With
- * centroids n is 1, so that only the centroids of one layer are in memory.
+ * Computes singular values and rotations of layers first .. first + n - 1. The order is: second
+ * moments of all these layers, eigenvalues of all moments at once, decompositions that need rows.
+ * If rows are replaced by centroids, n is 1, so that only the centroids of one layer are in
+ * memory.
  */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
@@ -174,8 +179,8 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
 {
     const plan p = make_plan(cfg);
     /*
-     * Number of layers at once: a GPU is fastest with many matrices; on the CPU one layer needs the
-     * least memory.
+     * Number of layers to compute at once. A GPU is fastest with many matrices; on the CPU one
+     * layer needs the least memory.
      */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
@@ -194,11 +199,11 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* ---- spectra from moments or dumps ---- */
+/* ---- singular values and rotations from moments or activations ---- */
 
 /*
- * Returns the number of rows of a pair that the spectrum file states: the rows decomposed or, if
- * centroids are weighted, the rows that they represent.
+ * Returns the number of rows of a pair of matrices that the output file states: the rows
+ * decomposed or, if centroids are weighted, the rows that the centroids represent.
  */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
@@ -240,9 +245,9 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
 /* ---- main ---- */
 
 /*
- * Returns true if --device=auto selects the GPU: starting it, which takes 0.2 to 0.8 s, must be
- * faster than computing the eigenvalues on the CPU. There dsyevd was measured at 2.6 ns d^3 per
- * matrix and thread (results/h200/spectrum).
+ * Returns true if --device=auto should select the GPU. Starting the GPU takes 0.2 to 0.8 s and
+ * must be faster than computing the eigenvalues on the CPU, where dsyevd was measured at 2.6 ns
+ * d^3 per matrix and thread (results/h200/spectrum).
  */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
@@ -255,8 +260,8 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
 }
 
 /*
- * Selects the CPU or GPU according to --device and stores the GPU's name; `auto` selects the GPU
- * only if cuSOLVER is installed too.
+ * Selects the CPU or GPU according to --device and stores the GPU's name in `gpu`. The value
+ * `auto` selects the GPU only if the library cuSOLVER is installed too.
  */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {

@@ -57,7 +57,7 @@ static const kvd_program description = {
 
 /* ---- printed summary ------------------------------------------------------------------------- */
 
-enum { P95 = 1 }; /* index of the level 95 % in kvd_critical_level */
+enum { P95 = 1 }; /* index of the 95 % in kvd_critical_level, the list of fractions of attention */
 
 static void print_layers(const kvd_tokens *t)
 {
@@ -158,7 +158,6 @@ static int print_json(const config *cfg, const kvd_tokens *t, kvd_err *err)
 
 /* ---- main program -------------------------------------------------------------------------- */
 
-/* Loads the attention statistics of all input files and adds them to *sum. */
 static int load(const config *cfg, kvd_run *run, kvd_attention_stats *sum,
                 char (*hash)[sizeof sum->corpus_hash], kvd_err *err)
 {

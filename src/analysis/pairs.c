@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* Number of rows that a sink receives at once: 2 MiB of float32 at d_head 128. */
+/* Number of rows that a callback (sink) receives at once: 2 MiB of float32 at d_head 128. */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -17,7 +17,10 @@ static int group_of(const kvd_model_info *m)
     return m->n_heads / m->n_kv_heads;
 }
 
-/* Query heads (the first and their number) and KV head that belong to head h of a pair. */
+/*
+ * The query heads (first one and their number) and the KV head that belong to head h of a pair of
+ * matrices such as Q and K.
+ */
 typedef struct {
     int q_first, q_count, kv;
 } members;
@@ -99,8 +102,8 @@ static void drop_buffers(buffers *b)
 }
 
 /*
- * Reads the source's ranges of tokens one after another into a block of rows, and passes the block
- * to the sink when it is full.
+ * Reads the wanted ranges of recorded tokens, one after another, into a block of rows. Passes the
+ * block to the callback `sink` whenever it is full, and at the end.
  */
 static int send_spans(const kvd_source *from, buffers *b, kvd_x x, int layer, int head,
                       kvd_row_sink sink, void *ctx, kvd_err *err)
@@ -161,8 +164,8 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
 }
 
 /*
- * Passes a weight matrix [d_head][d_model] (W_O or W_V of a head) to the sink as d_model rows of
- * d_head values.
+ * Passes the weight matrix of one head, [d_head][d_model] (W_O or W_V), to the callback `sink` as
+ * d_model rows of d_head values.
  */
 static int send_weight(kvd_activations *a, buffers *b, bool w_o, int layer, int head,
                        kvd_row_sink sink, void *ctx, kvd_err *err)
@@ -219,7 +222,7 @@ int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairin
     return status;
 }
 
-/* ---- second moments of a dump ---- */
+/* ---- second moments of recorded activations ---- */
 
 typedef struct {
     double *gram, *scratch;
@@ -232,7 +235,10 @@ static int add_to_gram(void *ctx, const float *rows, size_t n, kvd_err *err)
     return kvd_gram_add(s->gram, s->d, rows, n, s->d, s->scratch, err);
 }
 
-/* Tensor whose rows are added to each second moment. Moments of weights have none. */
+/*
+ * Tensor whose rows are added to each second moment. The second moments of weight matrices have no
+ * tensor and are not listed.
+ */
 static const kvd_x x_of[] = {[KVD_G_Q] = KVD_X_Q,
                              [KVD_G_K] = KVD_X_K,
                              [KVD_G_V] = KVD_X_V,
@@ -290,7 +296,7 @@ int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int
     return status;
 }
 
-/* ---- second moment of a pair's stacked rows ---- */
+/* ---- Gram matrix of a pair's stacked rows ---- */
 
 static void add_gram(const kvd_moments *m, kvd_g g, int layer, int head, double *sum)
 {

@@ -9,14 +9,13 @@
 #include "common/rng.h"
 
 /*
- * First random stream that selects sequences of texts. The streams of clustering, one per head,
- * count from 0.
+ * Number of the first random stream that selects sequences to drop. The streams of clustering, one
+ * per head, count from 0.
  */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 /* ---- dropping sequences ---- */
 
-/* Chooses n_dropped of the n sequences of a text at random and sets their elements of `dropped`. */
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,
                           kvd_err *err)
 {
@@ -34,8 +33,8 @@ static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t se
 }
 
 /*
- * Stores in `span` the token ranges of the sequences that remain, and returns their number.
- * Adjacent sequences become one range.
+ * Stores in `span` the token ranges of the sequences that were not dropped, and returns the number
+ * of ranges. Adjacent sequences become one range.
  */
 static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_span *span)
 {
@@ -53,8 +52,8 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
 }
 
 /*
- * Drops a random part `prune` of the sequences of one source. Stores the token ranges of the
- * remaining ones in `span`, which must have room for one per sequence.
+ * Drops a random fraction `prune` of the sequences of one source of rows. Stores the token ranges
+ * of the remaining sequences in `span`, which must have room for one range per sequence.
  */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
@@ -127,8 +126,8 @@ static int gather(void *ctx, const float *rows, size_t n, kvd_err *err)
 }
 
 /*
- * Stores the centroids of one head's non-empty clusters in *rows as its new rows. If `weighted` is
- * set, each is multiplied by the square root of its number of rows.
+ * Stores the centroids of one head's non-empty clusters in *rows, which replace the head's rows.
+ * If `weighted` is set, each is multiplied by the square root of its cluster's number of rows.
  */
 static int keep_centroids(const double *centroid, const size_t *count, size_t k, size_t d,
                           bool weighted, float **rows, size_t *n_rows, kvd_err *err)

@@ -1,10 +1,10 @@
 /*
  * ZDC's reduction of calibration data (section 4.1). In every text a random part of the sequences
- * is dropped; then the rows of every head of Q, of K and of V are replaced by the centroids of
- * their clusters. A text is one dump and corresponds to a topic of the paper. W_O is not changed.
+ * is dropped. Then the rows of every head of Q, K and V are replaced by the centroids of their
+ * clusters. Each file of activations is one text, a topic of the paper. W_O is not changed.
  *
- * The paper stacks centroids unweighted, whatever their number of rows (D-21). If they are weighted
- * by the square root of that number, they represent their rows in a second moment.
+ * The paper stacks centroids unweighted, whatever their number of rows (D-21). If a centroid is
+ * multiplied by the square root of that number, it represents its rows in X^T X.
  */
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H
@@ -28,18 +28,21 @@
 
 enum { KVD_KMEANS_ITERATIONS = 100 };
 /*
- * Smallest relative fall of the objective: iterations end when the objective falls by a smaller
- * fraction of itself, or after KVD_KMEANS_ITERATIONS.
+ * Smallest relative fall of the K-means objective (sum of squared distances). Iterations end when
+ * it falls by a smaller fraction of itself, or after KVD_KMEANS_ITERATIONS.
  */
 #define KVD_KMEANS_FALL 1e-4
 
 typedef struct {
     size_t n_iterations;
-    /* objective with the centroids before each update, [n_iterations]; it falls */
+    /*
+     * K-means objective (sum of squared distances) before each update of the centroids,
+     * [n_iterations].
+     */
     double objective[KVD_KMEANS_ITERATIONS];
-    /* objective with the returned centroids: sum over rows of |x - mean of its cluster|^2 */
+    /* K-means objective with the final centroids: sum over rows of |x - mean of its cluster|^2. */
     double last;
-    double energy; /* sum over rows of |x|^2 */
+    double energy; /* sum over rows of |x|^2, without subtracting centroids */
 } kvd_kmeans_trace;
 
 /*
@@ -53,16 +56,17 @@ int kvd_kmeans(const float *X, size_t n, size_t d, size_t k, const size_t *start
                size_t *count, kvd_kmeans_trace *trace, kvd_err *err);
 
 typedef struct {
-    double prune; /* share of the sequences of every text that is dropped, [0, 1) */
-    /* number of centroids per tensor and head; 0 means no clustering: all rows are used */
+    double prune; /* fraction of the sequences of every text that is dropped, in [0, 1) */
+    /* Number of centroids per tensor and head. 0 means no clustering: all rows are used. */
     size_t centroids;
-    bool weighted; /* each centroid is multiplied by the square root of its number of rows */
+    /* True: each centroid is multiplied by the square root of the number of rows in its cluster. */
+    bool weighted;
     uint64_t seed;
 } kvd_reduction;
 
 /*
- * Result of dropping sequences: how much was dropped, and the token ranges of all sources that
- * remain.
+ * Result of dropping sequences: the ranges of tokens that remain in all sources, and how much was
+ * dropped.
  */
 typedef struct {
     kvd_span *span;
@@ -70,25 +74,26 @@ typedef struct {
 } kvd_pruned;
 
 /*
- * Drops round(prune * sequences) sequences of each source, chosen at random from `seed`, and stores
- * the ranges of the remaining tokens in the sources. Fails, naming the source, if a source would
- * lose all its sequences. *out owns the ranges to which the sources then point.
+ * Drops round(prune * sequences) sequences of each source of rows, chosen at random from `seed`.
+ * Stores the ranges of the remaining tokens in the sources; *out owns these ranges. Fails, naming
+ * the source, if a source would lose all its sequences.
  */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
 
-/* Statistics of clustering, summed over the tensors and heads clustered so far. */
+/* Statistics of K-means, summed over the sets of rows (one tensor of one head) clustered so far. */
 typedef struct {
     size_t n, n_iterations;
-    double residual, energy; /* sums of |x - centroid|^2 and of |x|^2 */
-    double read_s, kmeans_s; /* seconds of reading and of clustering */
+    double residual, energy; /* sums over rows of |x - centroid|^2 and of |x|^2 */
+    double read_s, kmeans_s; /* seconds spent reading rows and clustering them */
 } kvd_reduced;
 
 /*
- * Clusters the rows of one layer of all sources together and stores the centroids in *out, for the
- * tensors in `need`. *out has at most r->centroids rows per tensor and head; clusters without rows
- * are left out. Fails if there are fewer tokens than centroids. Adds its statistics to *sum.
+ * Replaces the rows of one layer by centroids: clusters the rows of all sources together and
+ * stores the centroids in *out, for the tensors in `need`. *out has at most r->centroids rows per
+ * tensor and head; clusters without rows are left out. Fails if there are fewer tokens than
+ * centroids. Adds its statistics to *sum.
  */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,

@@ -14,7 +14,10 @@ const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk
 
 /* ---- settings in text form ---- */
 
-/* Returns true if the item of a settings text sets a removal rate, as "zack.p_u.qk=0.5" does. */
+/*
+ * Returns true if one item of a method's list of parameters sets a removal rate, as
+ * "zack.p_u.qk=0.5" does.
+ */
 static bool is_rate(const char *item)
 {
     static const char *const key[] = {".p.qk=", ".p.v=", ".p_u=", ".p_u.qk=", ".p_u.v="};
@@ -26,8 +29,8 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Splits the settings text of a row: stores g and rise in *t, drops the rates, and writes the other
- * settings to `rest`.
+ * Splits the parameters of a method in one line of results: stores g and rise in *t, drops the
+ * removal rates, and writes the other parameters to `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
@@ -55,7 +58,7 @@ static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t siz
     return 0;
 }
 
-/* ---- rows of the result file ---- */
+/* ---- lines of the result file ---- */
 
 static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
 {
@@ -67,7 +70,7 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
     return kvd_fail(err, "pair '%s' is none of ours", name);
 }
 
-/* Stores the settings of the first row that all rows must share. */
+/* Stores in *s what all lines of the result file must have in common, taken from its first line. */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
     snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));
@@ -185,8 +188,8 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
 }
 
 /*
- * Fills the least-squares equations, one row per setting. Row: one indicator per model, then ln
- * Q_d; n_models + 1 columns in all.
+ * Fills the least-squares equations, one row per setting. A row holds one indicator per model and
+ * then ln Q_d, the logarithm of the loss: n_models + 1 columns.
  */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
@@ -289,10 +292,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
     return sum / (double)r->n_models;
 }
 
-/*
- * Rounds *x to four decimals within lo .. hi. Returns true if the limits, not the rounding, changed
- * *x.
- */
+/* Rounds *x to four decimals within lo .. hi. Returns true if *x was outside lo .. hi. */
 static bool put(double *x, double lo, double hi)
 {
     const double wanted = *x, within = fmin(fmax(wanted, lo), hi);

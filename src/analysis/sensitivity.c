@@ -13,8 +13,12 @@ enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
-    double *sum;     /* sums over the queries of the group, [n_layers][KINDS][n_kv_heads][d][d] */
-    double *scratch; /* [threads][kvd_gram_scratch(d)] */
+    /*
+     * Sums of outer products over the queries of each group, [n_layers][KINDS][n_kv_heads][d][d].
+     */
+    double *sum;
+    /* Scratch memory of kvd_gram_add for each thread, [threads][kvd_gram_scratch(d)]. */
+    double *scratch;
 };
 
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err)
@@ -63,7 +67,8 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    size_t failed = jobs; /* first job that failed, which is the same for any schedule */
+    /* Index of the first job that failed, which does not depend on the order of the threads. */
+    size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
     for (size_t i = 0; i < jobs; i++) {
@@ -113,12 +118,13 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         /*
-         * The singular values sigma are per token already, so the file states 1 row, by which
-         * readers divide.
+         * Readers divide singular values by the number of rows. These are per token already, so
+         * the number of rows is set to 1.
          */
         out->pair[pair[side]].n_rows = 1;
     }
-    size_t failed = jobs; /* first job that failed, which is the same for any schedule */
+    /* Index of the first job that failed, which does not depend on the order of the threads. */
+    size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
     for (size_t i = 0; i < jobs; i++) {
@@ -137,8 +143,9 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 }
 
 /*
- * Returns the loss in nats per token if the error of every direction is limited to `theta`. If
- * `bits` is not NULL, sets *bits to the mean number of bits per number of K and V.
+ * Returns the predicted loss in nats per token if the error variance of every direction of a head
+ * is limited to `theta`. If `bits` is not NULL, sets *bits to the mean number of bits per number
+ * of K and V.
  */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
@@ -162,8 +169,9 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
     /*
-     * Bisection for the theta at which the loss is reached. It is at most `loss`: with theta =
-     * loss, one direction alone costs as much, or all directions are removed and cost less.
+     * Bisection for the theta at which the loss is reached. That theta is at most `loss`: with
+     * theta = loss, one direction alone costs as much, or all directions are removed and cost
+     * less.
      */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
@@ -177,7 +185,7 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 }
 
 typedef struct {
-    kvd_sensitivity_engine hook; /* must be the first field */
+    kvd_sensitivity_engine hook; /* interface of the engine; must be the first field */
     kvd_sensitivity_spec spec;
     kvd_backward *pass;
 } engine;

@@ -21,8 +21,8 @@ double kvd_mean_abs(const double *R, size_t d)
 double kvd_delta(const double *A, const double *B, size_t d)
 {
     /*
-     * Add by columns, as kvd_delta_aligned does, so that both functions return the same number if
-     * no sign differs.
+     * Add by columns, in the order of kvd_delta_aligned, so that both functions return the same
+     * number if no column differs in sign.
      */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
@@ -67,8 +67,8 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     if (!C)
         return -1;
     /*
-     * || A_m^T B_m ||_F^2 for m = 1 .. d: each step adds the last row and column of the leading m x
-     * m block of C.
+     * Computes || A_m^T B_m ||_F^2 for m = 1 .. d. Each step adds the last row and column of the
+     * leading m x m block of C.
      */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
@@ -200,15 +200,28 @@ void kvd_comparison_release(kvd_comparison *c)
 /* ---- comparison of one head ---- */
 
 /*
- * Similarity measures of every head. Each thread writes the cells of its own heads; averages are
- * computed later in the order of the heads, so results do not depend on the number of threads.
+ * The four measures of similarity of two rotations of one head; N_CELL is their number. Each
+ * thread writes the measures of its own heads. Averages are computed later in the order of the
+ * heads, so results do not depend on the number of threads.
  */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    double *cell;    /* [head][b][a][N_CELL]: basis a against file b; a = n_files is random */
-    double *epsilon; /* [head][b]: mean absolute entry of basis b; b = n_files is random */
-    double *own;     /* [head][b][d] */
+    /*
+     * Measures of the rotation of file a against that of file b: [head][b][a][N_CELL]. For a =
+     * n_files, the rotation is random.
+     */
+    double *cell;
+    /*
+     * Mean absolute entry of the rotation of each file: [head][b]. For b = n_files, the rotation
+     * is random.
+     */
+    double *epsilon;
+    /*
+     * Fraction of the energy of file b's data that the leading 1 .. d dimensions of its own
+     * rotation keep: [head][b][d].
+     */
+    double *own;
 } parts;
 
 static double *cell_of(const parts *p, size_t head, size_t b, size_t a)
@@ -267,9 +280,9 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
 /* ---- averages over all heads ---- */
 
 /*
- * Computes, for every basis a, the difference between the mean absolute entries of a and of file
- * b's rotations, divided by `epsilon`, that of file b. Basis a is a file's or, as the last one,
- * random. AABS(A) - AABS(B) is one reading of the papers' delta.
+ * For every rotation a, computes the difference between the mean absolute entries of a and of file
+ * b's rotations, divided by `epsilon`, the mean of file b. Rotation a is that of a file or, for
+ * the last index, random. AABS(A) - AABS(B) is one reading of the papers' delta.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

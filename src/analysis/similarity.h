@@ -31,38 +31,35 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
 /*
  * Fills energy [d]: for m = 1 .. d, the fraction of the energy of data X_B that the leading m
  * columns of basis A keep, sum_{j < m} || X_B a_j ||^2 / || X_B ||^2. The data are given by X_B^T
- * X_B = R_B diag(sigma_B^2) R_B^T. If their energy is 0, the fraction is 1 for every m.
+ * X_B = R_B diag(sigma_B^2) R_B^T. If || X_B || is 0, the fraction is 1 for every m.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
 
 /*
- * Fills R [d][d] with a random orthogonal basis, uniformly distributed (Haar). Signs are set as in
- * every basis of kvdim. It serves as a control in comparisons.
+ * Fills R [d][d] with a random orthogonal matrix, uniformly distributed (Haar), which serves as a
+ * control in comparisons of rotations. Signs of columns are fixed by kvd_fix_signs.
  */
 int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
 
 /*
- * Compares the rotations of every spectrum of one model with those of every other one, for
- * kvdim-similarity.
- */
-
-/*
- * Returns the number of leading dimensions that "half of the dimensions" means: d / 2, at least 1.
+ * Returns the number of leading dimensions that "half of the dimensions" of a head means: d / 2,
+ * at least 1.
  */
 size_t kvd_half(size_t d);
 
 /*
- * Fails, naming the files, unless all spectra have the same model, pairing, kind of Q and K (rope)
- * and range of layers. Spectra with the same label, token count and sequence length must also have
- * the same content hash.
+ * Fails, naming the files, unless the singular values and rotations in all files have the same
+ * model, pairing (per KV head or per query head), kind of Q and K (before or after RoPE) and range
+ * of layers. Files with the same label, token count and sequence length must also have the same
+ * content hash.
  */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
 /*
- * Compares the rotations of one pair of matrices (such as Q and K) between all spectra. The pair
- * must be present in all of them and must not be bqk or bvw. Heads run in parallel on all threads.
- * `seed` seeds the random basis that serves as a control.
+ * Compares the rotations of one pair of matrices (such as Q and K) between all files. Every file
+ * must have the pair, and it must not be a balanced pair (bqk or bvw). Heads run in parallel on
+ * all threads. `seed` seeds the random basis that serves as a control.
  */
 int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
                 kvd_comparison *out, kvd_err *err);

@@ -11,10 +11,9 @@
 #include "model/text/text_options.h"
 
 const char *const kvd_decomposition_name[4] = {"svd", "tsqr", "gram", NULL};
+/* Values of --rope and --pairing; the index of a word in `pairings` is its kvd_pairing. */
 static const char *const ropes[] = {"after", "before", NULL}, *const pairings[] = {
-                                                                  "shared", "per-query",
-                                                                  /* indices are kvd_pairing */
-                                                                  NULL};
+                                                                  "shared", "per-query", NULL};
 
 static int check_usage(void *config, kvd_err *err)
 {
@@ -185,8 +184,8 @@ static int load_moments(kvd_sources *in, const char *const *path, size_t n, size
 }
 
 /*
- * Opens the dumps as one set of texts. kvd_moments_add, called on headers without sums, checks that
- * they belong together and adds their token counts and labels.
+ * Opens the files of activations as one set of texts. kvd_moments_add, called on headers without
+ * sums, checks that the files are of one model and kind, and adds their token counts and labels.
  */
 static int open_dumps(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                       char (*hashes)[40], kvd_err *err)
@@ -244,8 +243,8 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
 }
 
 /*
- * Returns the number of singular values that are below 1e-5 of their head's largest. If they come
- * from a Gram matrix, their relative error may be above 1e-6.
+ * Returns the number of singular values that are below 1e-5 times the largest of their head. If
+ * they were computed from a Gram matrix, their relative error may be above 1e-6.
  */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {
@@ -287,7 +286,10 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
             program, kvd_pair_name[pair], blurred);
 }
 
-/* Returns x as a JSON number, or null if x is NaN, as the CV of singular values that are all 0. */
+/*
+ * Returns x as a JSON number, or null if x is NaN. The coefficient of variation of singular values
+ * that are all 0 is NaN.
+ */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
@@ -331,8 +333,8 @@ static int print_json(const char *program, const kvd_spectrum_options *cfg, cons
 }
 
 /*
- * Prints the device that computed the eigenvalues, the fraction of the rows that was left out, and
- * the computing times.
+ * Prints the device that computed the eigenvalues, the fraction of the input rows that was left
+ * out, and the computing times.
  */
 static void print_how(const char *gpu, const kvd_spectrum_options *cfg, const kvd_spectrum *s)
 {

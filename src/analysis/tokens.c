@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- distributions of scores and norms ------------------------------------------------------- */
+/* ---- distributions of attention scores and norms ---- */
 
 /*
- * Adds up the histograms of statistic f over all heads of a layer and writes the total to sum
- * [bins].
+ * Adds up the histograms of one statistic `f` over all heads of a layer and writes the total to
+ * sum [bins].
  */
 static void add_heads(const kvd_attention_stats *s, kvd_a f, int layer, int heads, kvd_word *sum,
                       size_t bins)
@@ -30,7 +30,8 @@ static void curve_of(kvd_a f, const kvd_word *histogram, double *to)
 
 static double decades(const double *curve)
 {
-    enum { LOW = 1, HIGH = KVD_N_CURVE - 2 }; /* indices of the quantiles 0.1 % and 99.9 % */
+    /* Indices of the quantiles 0.1 % and 99.9 % in `curve`, an array of quantiles. */
+    enum { LOW = 1, HIGH = KVD_N_CURVE - 2 };
     return log10(curve[HIGH] / curve[LOW]);
 }
 
@@ -84,9 +85,10 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
 /* ---- numbers of critical tokens: the fewest that hold most of the attention ------------------ */
 
 /*
- * Computes the statistics of the number of critical tokens, [level][layer][head]. `from` names the
- * field with the sums of counts; sums of squares, minima, maxima and sums of shares follow it. `to`
- * names the field that receives the mean; standard deviation, minimum, maximum and share follow it.
+ * Computes statistics of the number of critical tokens (the fewest that hold 90, 95 or 99 % of the
+ * attention), [level][layer][head]. `from` names the field with the sums of counts; the next
+ * fields hold sums of squares, minima, maxima and sums of fractions. `to` names the field that
+ * receives the mean; the next fields receive standard deviation, minimum, maximum and fraction.
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -124,7 +126,7 @@ static int rising(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* Returns the importance of token j in a layer, by the measure `by`, for a request of n tokens. */
+/* Returns how important token j is in a layer, by the measure `by`, for a request of n tokens. */
 static double value_of(const kvd_attention_stats *s, size_t request, int layer, size_t n, size_t j,
                        kvd_ranking by)
 {
@@ -151,11 +153,12 @@ static double value_of(const kvd_attention_stats *s, size_t request, int layer, 
 
 typedef struct {
     const kvd_attention_stats *s;
-    size_t k;      /* number of tokens in a set */
-    ranked *order; /* [seq_len] */
+    /* Number of tokens in the set of important tokens, and in the set of unimportant tokens. */
+    size_t k;
+    ranked *order; /* tokens of a request, sorted by importance, [seq_len] */
     /*
-     * set membership, [2][n_layers][seq_len]: 1 if the token is in the unimportant [0] or the
-     * important [1] set
+     * Membership of each token in a set, [2][n_layers][seq_len]: 1 if the token is in the
+     * unimportant set [0] or in the important set [1].
      */
     uint8_t *set;
 } sets;
@@ -187,7 +190,7 @@ static double shared(const uint8_t *a, const uint8_t *b, size_t n, size_t k)
     return (double)both / (double)k;
 }
 
-/* Replaces sums and sums of squares over n requests by means and standard deviations, in place. */
+/* Replaces sums over n requests by means, and sums of squares by standard deviations, in place. */
 static void resolve(double *sum, double *squares, size_t count, double n)
 {
     for (size_t i = 0; i < count; i++) {
@@ -199,8 +202,11 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    static const kvd_t to[2] = {KVD_T_UNIMPORTANT,
-                                KVD_T_IMPORTANT}; /* field of the standard deviation follows each */
+    /*
+     * For each set of tokens, the field that receives the mean overlap of two layers. The next
+     * field receives the standard deviation.
+     */
+    static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {
         const size_t n = (size_t)z->s->word[z->s->at[KVD_A_KEPT_LENGTH] + r].n;

@@ -7,8 +7,8 @@
 #include "common/threads.h"
 
 /*
- * size of the pieces that are written: a piece fits into the L2 cache, and there are few write
- * calls
+ * Size in bytes of the block of rows that a thread writes at a time. It fits into the L2 cache,
+ * and few write calls are needed.
  */
 enum { PIECE_BYTES = 1 << 19 };
 
@@ -31,8 +31,8 @@ void kvd_dump_release(kvd_dump *d)
 
 /*
  * Copies rows first .. first+n-1 of head h from `from` [token][n_heads][width] to `slab`
- * [n][width], converted to dtype t. Returns the index of the first converted value that is not
- * finite, or n * width if there is none.
+ * [n][width], converted to number type t. Returns the index of the first converted value that is
+ * not finite, or n * width if all are finite.
  */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
@@ -51,8 +51,8 @@ static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h
 }
 
 /*
- * Fails with a message that names the value at index `at` of a head, which does not fit into the
- * file's dtype, by its float32 original.
+ * Fails with a message that names one value of a head: the value at index `at`, which is not
+ * finite in the file's number type. The message shows the float32 value in `from`.
  */
 static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_heads,
                  const float *from, size_t at, kvd_err *err)
@@ -68,7 +68,7 @@ static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_he
         kvd_dtype_name(d->file->dtype), d->file->dtype == KVD_F16 ? "bf16 or f32" : "f32");
 }
 
-/* Work of one thread: one head of one tensor, Q, K or V. */
+/* Work of one thread: writing one head of one tensor (Q, K or V). */
 typedef struct {
     kvd_x x;
     int head;
@@ -117,7 +117,8 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
         for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
             jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
     /*
-     * index of the first job that failed; it does not depend on the order in which the threads run
+     * Index of the first head and tensor whose writing failed. It does not depend on the order in
+     * which the threads run.
      */
     int failed = n_jobs;
     double transposed = 0, written = 0;

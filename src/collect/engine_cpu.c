@@ -1,6 +1,6 @@
 /*
- * The CPU engine of kvdim-collect (collect/collect.h): runs the pass of model/pass/forward.h, whose
- * hook records every layer.
+ * The CPU engine of kvdim-collect (collect/collect.h): runs the forward pass of
+ * model/pass/forward.h with a callback that records every layer.
  */
 #include <stdlib.h>
 
@@ -20,7 +20,10 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /* True for the outputs to which the current batch is added: sums, dump, statistics. */
+    /*
+     * True for the outputs to which the current batch is added: second moments, activations file,
+     * attention statistics.
+     */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -37,8 +40,8 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
 }
 
 /*
- * Records the weights W_O and W_V in the dump and the sums. A resumed run repeats it, with the same
- * result.
+ * Writes the weights W_O and W_V to the activations file and adds them to the second moments. A
+ * resumed run repeats it, with the same result.
  */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
@@ -89,8 +92,8 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
 }
 
 /*
- * Adds the gradients of the weights to the Fisher file's sums. `run` has already written all other
- * results.
+ * Adds the squared gradients of the weights to the sums of the Fisher file. All other results were
+ * already stored by `run`.
  */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {

@@ -18,9 +18,11 @@ struct kvd_information {
      * d_head][d_model].
      */
     double *weight[KVD_F_SIDES];
-    float *tile;      /* [threads][TILE][d_model] */
-    double *products; /* scratch of kvd_gram_add */
-    float *rows;      /* [n_kv_heads][max_tokens][d_head]; NULL if no rows are recorded */
+    /* Gradient of TILE rows of a weight matrix, per thread, [threads][TILE][d_model]. */
+    float *tile;
+    double *products; /* scratch memory that kvd_gram_add needs */
+    /* Gradients of single tokens, [n_kv_heads][max_tokens][d_head]; NULL if none are recorded. */
+    float *rows;
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -54,8 +56,9 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
 /* ---- sums over gradients of W_K and W_V ---- */
 
 /*
- * Adds the squared gradient of a weight matrix W [width][d_model] to `sum`, once per sequence. A
- * sequence's gradient is the sum, over its rows, of input times gradient of the output.
+ * Adds the squared gradient of a weight matrix W [width][d_model] to `sum`, once per sequence. The
+ * gradient for a sequence is the sum, over its tokens, of the layer's input times the gradient of
+ * the output.
  */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
@@ -82,7 +85,7 @@ static int take(void *ctx, const kvd_gradients *g, kvd_err *err)
 {
     kvd_information *const s = ctx;
     const int layer = g->layer - s->f->first_layer;
-    if (layer >= s->f->n_layers) /* layer after the last recorded one */
+    if (layer >= s->f->n_layers) /* Layers after the last recorded one are ignored. */
         return 0;
     const float *const of_token[KVD_N_F] =
         {[KVD_F_K] = g->k, [KVD_F_K_PRE] = g->k_pre, [KVD_F_V] = g->v},

@@ -31,14 +31,16 @@ typedef struct {
     kvd_collect_engine *engine;
     kvd_outputs out;
     kvd_snapshots snapshots;
-    kvd_moments part;    /* sums of a snapshot that ends inside a batch */
-    bool stuck;          /* true if --resume cannot continue this run */
-    size_t batch_tokens; /* number of rows for which buffers are allocated */
-    uint32_t *id;        /* [batch_tokens] */
-    size_t *offset;      /* [sequences of a batch + 1] */
+    kvd_moments part; /* second moments of a snapshot that ends inside a batch */
+    /* True if opening the output files failed, so that --resume would fail in the same way. */
+    bool stuck;
+    size_t batch_tokens; /* number of tokens of a batch for which buffers are allocated */
+    uint32_t *id;        /* token ids of the current batch, [batch_tokens] */
+    size_t *offset; /* start of each sequence of the current batch, [sequences of a batch + 1] */
     double batch_started, last_save, save_seconds, start_seconds, loop_seconds;
     size_t resumed_tokens;
-    size_t sequence, last; /* number of finished sequences; end of this rank's sequences */
+    /* Number of sequences finished so far; end of the sequences of this rank (MPI process). */
+    size_t sequence, last;
 } collector;
 
 /*
@@ -62,7 +64,7 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /* The ranks (processes) of one machine are assigned to its GPUs in turn. */
+    /* The ranks (processes) of one machine are assigned to the machine's GPUs in turn. */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -124,8 +126,8 @@ static int add_inputs(collector *c, kvd_err *err)
 }
 
 /*
- * Records the options in the run's parameters, *run, and in the run key, *key. `tokens` and
- * `corpus` describe the data of the whole run, or of a snapshot.
+ * Records the options of kvdim-collect in the parameters of *run and in the run key *key. `tokens`
+ * and `corpus` (a content hash) describe the data of the whole run, or of a snapshot.
  */
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
                           kvd_run_key *key, kvd_err *err)
@@ -140,7 +142,9 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
     return kvd_collect_record(&facts, run, key, err);
 }
 
-/* Fills the description of each snapshot as if the run stopped at the snapshot's end. */
+/*
+ * Fills run description and run key of each snapshot as if the run stopped at the snapshot's end.
+ */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -170,7 +174,7 @@ static int make_buffers(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
     c->id = malloc(c->batch_tokens * sizeof *c->id);
-    /* room for the largest number of sequences: a sequence has at least 2 tokens */
+    /* Allocate for the largest number of sequences in a batch: a sequence has at least 2 tokens. */
     c->offset = malloc((c->batch_tokens / 2 + 2) * sizeof *c->offset);
     if (!c->id || !c->offset)
         return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
@@ -206,7 +210,10 @@ static int give_up(void *ctx, kvd_err *err)
                : 0;
 }
 
-/* Waits until sums and dump include all batches. The time counts as time of saving. */
+/*
+ * Waits until second moments and activations file include all batches. The time counts as time of
+ * saving.
+ */
 static int flush(collector *c, kvd_err *err)
 {
     const double start = kvd_run_elapsed(&c->run);
@@ -227,8 +234,8 @@ static int save(collector *c, kvd_err *err)
 }
 
 /*
- * Returns true if the state of the run is to be saved now. Saving takes at most a tenth of the
- * time, however slow the disk is; `last_cost` is the duration of the last save in seconds.
+ * Returns true if the state of the run must be saved now. Saving takes at most a tenth of the
+ * run's time, however slow the disk is. `last_cost` is the duration of the last save in seconds.
  */
 static bool save_is_due(const collector *c, double last_cost)
 {
@@ -236,7 +243,10 @@ static bool save_is_due(const collector *c, double last_cost)
     return every <= 0 || (since >= every && since >= 9 * last_cost);
 }
 
-/* Runs sequences first .. first+n-1 through the model and adds the results to the sums. */
+/*
+ * Runs sequences first .. first+n-1 through the model and adds the results to `into`. If
+ * `to_dump`, also writes Q, K and V and adds to the statistics.
+ */
 static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into, bool to_dump,
                          kvd_err *err)
 {
@@ -251,9 +261,9 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
 }
 
 /*
- * Computes the moments of a snapshot that ends after n sequences of the current batch: the sums
- * before the batch, plus those of the n sequences. The run's own sums do not change, so that they
- * do not depend on the positions of snapshots.
+ * Computes the second moments of a snapshot that ends after the first n sequences of the current
+ * batch: the sums before the batch, plus those of the n sequences. The run's own sums do not
+ * change, so that they do not depend on the positions of snapshots.
  */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
@@ -298,7 +308,8 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    c->sequence += n; /* increased last, so that no state is saved before its snapshots exist */
+    /* Increased last, so that no state is saved before the snapshots up to this point exist. */
+    c->sequence += n;
     return 0;
 }
 
@@ -308,7 +319,8 @@ static int run_all(collector *c, kvd_err *err)
     int status = 0;
     double last_cost = 0;
     /*
-     * Progress counts only what is left of a resumed run, so that rate and remaining time are true.
+     * Progress counts only the sequences that a resumed run still has to process, so that rate and
+     * remaining time are right.
      */
     const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
     size_t rounds = 0;
@@ -321,13 +333,14 @@ static int run_all(collector *c, kvd_err *err)
                        c->cfg->common.quiet || c->ranks.rank > 0);
     c->last_save = kvd_run_elapsed(&c->run);
     /*
-     * The ranks synchronise after every batch, so that all end soon after one fails. A rank with
-     * fewer batches waits.
+     * The ranks (processes) synchronise after every batch, so that all end soon after one fails. A
+     * rank with fewer batches than others waits.
      */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
         /*
-         * the run's state, for --resume, is saved only by a run of one rank without Fisher output
+         * The state for --resume is saved only by a run of one rank (process) without Fisher
+         * output.
          */
         const bool alone = c->ranks.n == 1 && !c->out.want_fisher;
         if (c->sequence < c->last)
@@ -335,7 +348,8 @@ static int run_all(collector *c, kvd_err *err)
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
             /*
-             * If a batch was abandoned, a part of it is in the sums, which must then not be saved.
+             * If a batch was abandoned, a part of it is in the sums. The state must not be saved
+             * then.
              */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
@@ -353,8 +367,8 @@ static int run_all(collector *c, kvd_err *err)
 }
 
 /*
- * Writes token ids, sequence numbers and positions into the dump. They are known before the first
- * batch.
+ * Writes token ids, sequence numbers and positions into the activations file. They are known
+ * before the first batch.
  */
 static int record_tokens(collector *c, kvd_err *err)
 {
@@ -445,12 +459,11 @@ static int check_ranks(const collector *c, kvd_err *err)
     return 0;
 }
 
-/* Reads all inputs before the first batch. */
 static int prepare(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
     if ((cfg->attention || cfg->fisher) && cfg->common.device == KVD_DEVICE_AUTO)
-        /* only the CPU engine computes scores and gradients of weights */
+        /* Only the CPU engine computes attention statistics and gradients of weights. */
         cfg->common.device = KVD_DEVICE_CPU;
     if (check_ranks(c, err) || resolve_device(c, err) ||
         !(c->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)
@@ -462,7 +475,6 @@ static int prepare(collector *c, kvd_err *err)
     return 0;
 }
 
-/* Opens the output files on rank 0, and allocates the sums on every rank. */
 static int open_outputs(collector *c, kvd_opened *how, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -507,8 +519,8 @@ static int begin(collector *c, kvd_opened *how, kvd_err *err)
 }
 
 /*
- * Runs the whole collection on one rank. If a step fails on this rank, the other ranks learn it in
- * the next kvd_ranks_agree.
+ * Runs the whole collection on one rank (process). If a step fails on this rank, the other ranks
+ * learn of it in the next kvd_ranks_agree.
  */
 static int collect(collector *c, kvd_err *err)
 {
@@ -537,7 +549,9 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* The engine is freed before the files, because it may still be writing into them. */
+        /*
+         * Free the engine before the files are closed, because it may still be writing into them.
+         */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);
@@ -570,7 +584,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",
                 program, cfg.common.output);
     release(&c);
-    /* An error that is known on all ranks is printed by rank 0 only. */
+    /* An error that all ranks (processes) know of is printed by rank 0 only. */
     const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
     const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
     if (kvd_ranks_end(&c.ranks, &err))

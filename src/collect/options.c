@@ -30,12 +30,13 @@ void kvd_collect_output_names(const kvd_collect_options *cfg,
     name[3] = (kvd_output_name){"--fisher", cfg->fisher_file, NULL};
 }
 
-/* Fails if two outputs of the run have the same file. */
+/* Fails if two outputs of kvdim-collect would be written to one file. */
 static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        bool at_output; /* true if the option was given without a file */
+        /* True if the option was given without =FILE, so that its output is the file of -o. */
+        bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},
                {"--fisher", cfg->fisher && !cfg->fisher_file}};
@@ -82,14 +83,13 @@ static int read_layers(void *config, const char *text, kvd_err *err)
     return 0;
 }
 
-/* Prints the list of model shapes that --shape accepts, and ends the program. */
 static void list_shapes(void)
 {
     printf("%-14s %-22s %14s  %s\n", "shape", "model", "weights (1e9)", "published as");
     for (size_t i = 0; i < kvd_shape_count(); i++) {
         const kvd_shape *s = kvd_shape_at(i);
         kvd_config c;
-        kvd_err ignored; /* cannot fail: a test reads every shape */
+        kvd_err ignored; /* not read, because parsing cannot fail: a test parses every shape */
         if (kvd_config_parse(s->name, s->json, strlen(s->json), &c, &ignored) == 0)
             printf("%-14s %-22s %14.2f  %s\n", s->name, s->title,
                    (double)kvd_family_elements(&c) / 1e9, s->source);
@@ -112,8 +112,8 @@ static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
 /*
- * Entry of the option table for an output --NAME, which is written to -o, or with --NAME=FILE to a
- * file of its own.
+ * Row of the option table for an output --NAME. The output is written to the file of -o or, with
+ * --NAME=FILE, to FILE.
  */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
@@ -213,7 +213,6 @@ void kvd_collect_options_release(kvd_collect_options *cfg)
     kvd_options_release(&command_line, cfg);
 }
 
-/* Returns the token counts of --snapshots as the user gave them, as allocated text. */
 static char *list_snapshots(const kvd_collect_options *cfg, kvd_err *err)
 {
     const size_t room = 24 * cfg->n_snapshots + 1;
@@ -243,7 +242,7 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
     enum { KEY = 1, PARAMETER = 2 };
     const struct {
         const char *name, *value;
-        size_t number; /* used if value is NULL */
+        size_t number; /* value of the option if `value` is NULL */
         int where;
     } all[] = {
         {"program", kvd_git_revision(), 0, KEY},
@@ -289,7 +288,8 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
 }
 
 typedef struct {
-    double forward, backward, record, write; /* percent of the time of the run */
+    /* Percent of the run's time that each kind of work took. */
+    double forward, backward, record, write;
 } shares;
 
 static shares shares_of(const kvd_collect_summary *s)

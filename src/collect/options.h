@@ -16,34 +16,42 @@ enum { KVD_MAX_TEXTS = 4096 };
 
 typedef struct {
     kvd_common_options common;
-    const char *model;      /* NULL if `shape` is given */
-    const kvd_shape *shape; /* NULL if `model` is given */
-    size_t untrained;       /* seed of random weights in place of the model's; 0 if not given */
+    const char *model; /* path of the model; NULL if `shape` is given */
+    /* Shape of a published model, with random weights; NULL if `model` is given. */
+    const kvd_shape *shape;
+    size_t untrained; /* seed of random weights that replace the model's weights; 0 if not given */
     const char *text[KVD_MAX_TEXTS];
     size_t n_text;
     const char *ids;
     size_t n_random;
     const char *field;
     bool no_special;
-    size_t tokens, seq_len, batch; /* 0 if not given */
+    /* Numbers of tokens: in all, per sequence, per batch; 0 if the option was not given. */
+    size_t tokens, seq_len, batch;
     bool rope_both;
-    bool moments;               /* true if --moments is given, with or without a file */
-    const char *moments_file;   /* NULL means -o is the moments file */
-    bool attention;             /* true if --attention is given, with or without a file */
-    const char *attention_file; /* NULL means -o names the attention file */
-    size_t attention_requests;  /* number of sequences recorded per token; 0 if not given */
-    bool fisher;                /* true if --fisher is given, with or without a file */
-    const char *fisher_file;    /* NULL means -o is the Fisher file */
-    size_t fisher_rows;         /* number of tokens whose gradients are recorded singly */
-    size_t *snapshots;          /* [n_snapshots] increasing token counts; allocated */
+    bool moments;             /* true if --moments is given, with or without a file */
+    const char *moments_file; /* separate file of the second moments; NULL means -o is that file */
+    bool attention;           /* true if --attention is given, with or without a file */
+    /* Separate file of the attention statistics; NULL means -o is that file. */
+    const char *attention_file;
+    /* Number of first sequences whose statistics are kept per token; 0 if not given. */
+    size_t attention_requests;
+    bool fisher; /* true if --fisher is given, with or without a file */
+    /* Separate file of the squared gradients; NULL means -o is that file. */
+    const char *fisher_file;
+    size_t fisher_rows; /* number of first tokens whose gradients are also recorded one by one */
+    /* Token counts after which snapshots are written, increasing, [n_snapshots]; allocated. */
+    size_t *snapshots;
     size_t n_snapshots;
-    int first_layer, last_layer; /* last_layer -1 is the model's last layer */
+    /* Range of layers to record; last_layer -1 is the model's last layer. */
+    int first_layer, last_layer;
     kvd_dtype dtype;
-    kvd_dtype compute; /* KVD_F32 or KVD_BF16 */
-    int gpus;          /* number of GPUs; 0 if not given, or running on the CPU */
+    /* Number type in which a GPU computes the forward pass: KVD_F32 or KVD_BF16. */
+    kvd_dtype compute;
+    int gpus; /* number of GPUs; 0 if not given, or if the CPU computes */
     const char *label;
     bool resume;
-    double save_every; /* time between saved states, in seconds */
+    double save_every; /* seconds between two saves of the run's state for --resume */
 } kvd_collect_options;
 
 /* Reads argv into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */
@@ -51,8 +59,8 @@ void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg);
 void kvd_collect_options_release(kvd_collect_options *cfg);
 
 /*
- * Returns true if the options ask for a dump, that is if -o is not the moments, attention or Fisher
- * file.
+ * Returns true if the options ask for an activations file (recorded Q, K and V), that is if -o is
+ * not the moments, attention or Fisher file.
  */
 bool kvd_collect_dumps(const kvd_collect_options *o);
 
@@ -65,23 +73,20 @@ enum { KVD_COLLECT_OUTPUTS = 4 };
 void kvd_collect_output_names(const kvd_collect_options *o,
                               kvd_output_name name[KVD_COLLECT_OUTPUTS]);
 
-/*
- * Records options and machine in the output files. /parameters has every option with its value. The
- * run key has the options that affect the numbers.
- */
-
 typedef struct {
-    const kvd_collect_options *cfg; /* options, resolved */
-    const char *model, *corpus;     /* content hashes */
+    const kvd_collect_options *cfg; /* options after --device and the like have been resolved */
+    const char *model, *corpus;     /* content hashes of the model and of the token sequence */
     const char *label;
-    size_t n_tokens; /* tokens of all data or of a snapshot, as `corpus` */
+    /* Number of tokens of the whole run or of a snapshot; `corpus` is the hash of these tokens. */
+    size_t n_tokens;
     int ranks;
-    const char *gpu; /* name of the GPU; empty on the CPU */
+    const char *gpu; /* name of the GPU; "" if the CPU computes */
 } kvd_collect_facts;
 
 /*
- * Fills the parameters of *run and the key *key from the facts *f. The number of threads is taken
- * from *run.
+ * Records the options and the machine of a run: fills the parameters of *run (every option with
+ * its value) and the run key *key (the options that affect the numbers) from *f. The number of
+ * threads is taken from *run.
  */
 int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 

@@ -29,7 +29,11 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        return 0; /* not a kvdim file: it is replaced at the end, as any other file */
+        /*
+         * The existing file is not a kvdim output of this kind. It is replaced at the end of the
+         * run.
+         */
+        return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
         same = !kvd_run_key_same(path, "is complete, but not from this run", key, wanted, err);
@@ -41,8 +45,8 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
 }
 
 /*
- * Removes the files that an earlier run left next to the complete output. It holds the output's
- * lock meanwhile, so that a run in progress loses nothing.
+ * Removes the state and partial files that an earlier run left next to a complete output. Holds
+ * the output's lock meanwhile, so that a run in progress loses nothing.
  */
 static void clean_up(const kvd_outputs *o, const char *output)
 {
@@ -78,8 +82,8 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
     /*
-     * The first sync reserves the disk space of the whole dump, so that a full disk stops the run
-     * before its first token.
+     * The first sync reserves the disk space of the whole activations file, so that a full disk
+     * stops the run before its first token.
      */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
@@ -100,8 +104,8 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
     /*
-     * A state of an earlier run has another run_id than the new dump and could not be resumed;
-     * remove it to avoid confusion.
+     * Remove the state file of an earlier run. It has another run_id than the new activations
+     * file, so the earlier run could not be resumed.
      */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
@@ -109,8 +113,8 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
 }
 
 /*
- * Returns 1 if the open dump belongs to the loaded state: it has the state's run_id, and the tokens
- * and layers of this run.
+ * Returns 1 if the open activations file belongs to the loaded state: it has the state's run_id,
+ * and the tokens and layers of this run.
  */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
@@ -123,7 +127,7 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* Fails unless the dump's tokens on disk have the checksum that the state records. */
+/* Fails unless the recorded tokens on disk have the checksum that the state file holds. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -136,7 +140,10 @@ static int verify_dump(kvd_outputs *o, kvd_err *err)
     return 0;
 }
 
-/* Adds to *err, which says how the files differ from the saved state, what the user can do. */
+/*
+ * *err says how the output files differ from the saved state. Extends the message by what the user
+ * can do, and returns -1.
+ */
 static int cannot_resume(const kvd_outputs *o, kvd_err *err)
 {
     const kvd_err why = *err;
@@ -151,10 +158,10 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     const kvd_dtype dtype = o->dump.dtype;
     bool have_lock = false, fits = true;
     kvd_err why;
-    o->saved = true; /* any later failure keeps the dump */
+    o->saved = true; /* from here on, any failure keeps the unfinished activations file */
     /*
-     * Take the dump's lock before reading the state: a state that another program is about to
-     * replace must not be read.
+     * Take the lock of the activations file before reading the state, because another program that
+     * holds the lock may be about to replace the state.
      */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
@@ -201,10 +208,6 @@ static int set_paths(kvd_outputs *o, const char *output, const char *moments_fil
     return 0;
 }
 
-/*
- * Fills the description of the attention statistics (model, layers, tokens) from that of the
- * moments.
- */
 static void describe_stats(kvd_outputs *o)
 {
     kvd_attention_stats *s = &o->stats;
@@ -237,8 +240,8 @@ double kvd_outputs_bytes(kvd_outputs *o)
 }
 
 /*
- * Fills the description of the Fisher sums (model, layers, tokens) from that of the moments, and
- * creates their file, which is locked from then on.
+ * Fills the description of the Fisher sums (model, layers, tokens) from the description of the
+ * second moments. Creates the Fisher file, which is locked from then on.
  */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
@@ -287,7 +290,10 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /* Lock the files of sums at the start, while they are still empty. */
+    /*
+     * Create the moments, attention and Fisher files at the start, while they are still empty, to
+     * hold their locks.
+     */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -329,8 +335,8 @@ bool kvd_outputs_kept(const kvd_outputs *o)
 }
 
 /*
- * The dump is completed last: if the program dies between two files, the state still exists and the
- * run can be resumed.
+ * The activations file is completed last. If the program dies between two files, the state file
+ * still exists and the run can be resumed.
  */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
@@ -376,8 +382,8 @@ void kvd_outputs_close(kvd_outputs *o)
 
 /*
  * Returns the memory in bytes that --fisher adds: the squared gradients of W_K and W_V, and the
- * values that the backward pass of a batch keeps. These are the residual stream at the input of
- * every layer, Q, K, V and their gradients.
+ * values that the backward pass of a batch keeps. The kept values are the residual stream at the
+ * input of every layer, Q, K, V and their gradients.
  */
 static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens)
 {
@@ -393,7 +399,8 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = kvd_outputs_bytes(out);
     if (cfg->n_snapshots)
-        sums += kvd_moments_bytes(&out->sums); /* second set, for a snapshot inside a batch */
+        /* Second set of sums, for a snapshot that ends inside a batch. */
+        sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
                           err))
@@ -426,8 +433,8 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
 }
 
 /*
- * Returns the smallest number of sequences, from the start of the corpus, that have at least n
- * tokens together. The corpus must have at least n tokens.
+ * Returns the smallest number of leading sequences of the corpus that have at least n tokens
+ * together. The corpus must have at least n tokens.
  */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
@@ -477,8 +484,8 @@ void kvd_snapshots_release(kvd_snapshots *s)
 }
 
 /*
- * Removes the lock file NAME.lock next to the complete NAME. A process leaves it if it is killed
- * after it has renamed its output.
+ * Removes the lock file NAME.lock next to the complete file NAME. A process leaves its lock file
+ * if it is killed after it has renamed its output.
  */
 static int clear_remains(const char *path, kvd_err *err)
 {
@@ -524,7 +531,8 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    kvd_moments part = *sums; /* borrows the sums */
+    /* Copy of the description of the run; the sums themselves are borrowed. */
+    kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;
     memcpy(part.corpus_hash, s->corpus_hash, sizeof part.corpus_hash);

@@ -30,14 +30,14 @@ static long launched(const char *const *name)
 }
 
 /*
- * Variables with the rank: of Open MPI's mpirun; of srun --mpi=pmix; of MPICH's mpiexec and srun
- * --mpi=pmi2.
+ * Environment variables that hold the rank of the process. In this order they are set by Open
+ * MPI's mpirun; by srun --mpi=pmix; by MPICH's mpiexec and srun --mpi=pmi2.
  */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
 /*
- * Variables with the index of the process on its machine: of Open MPI's mpirun; of MPICH's mpiexec;
- * of Slurm, with any MPI.
+ * Environment variables that hold the index of the process on its machine. In this order they are
+ * set by Open MPI's mpirun; by MPICH's mpiexec; by Slurm with any MPI.
  */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
@@ -48,7 +48,7 @@ int kvd_ranks_local(void)
     return local < 0 || local > 1 << 20 ? 0 : (int)local;
 }
 
-enum { STREAMS = 2 }; /* number of redirected streams: stdout and stderr */
+enum { STREAMS = 2 }; /* number of streams that kvd_ranks_mute redirects: stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
 /*
@@ -78,7 +78,10 @@ void kvd_ranks_mute(void)
         close(nowhere);
 }
 
-/* Restores stdout and stderr, so that messages of the system and of libraries are visible again. */
+/*
+ * Restores stdout and stderr, which kvd_ranks_mute redirected, so that messages of the system and
+ * of libraries are visible again.
+ */
 static int speak(kvd_err *err)
 {
     int status = 0;
@@ -110,7 +113,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
                      size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
-    /* total * mine / ranks, rounded down, computed without overflow */
+    /* Computes total * mine / ranks, rounded down, without overflow. */
     const size_t whole = total / ranks, rest = total % ranks;
     *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
     *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
@@ -142,7 +145,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
         return -1;
     if (launched(rank_names) < 0)
         return 0;
-    /* Only the main thread calls MPI, although several threads compute. */
+    /* MPI_THREAD_FUNNELED: only the main thread calls MPI, although several threads compute. */
     if (check(r, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
         return -1;
     r->started = true;
@@ -163,7 +166,7 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
     int lowest;
     if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
               "ask every rank", &own)) {
-        if (!status) /* an earlier failure of this rank has the better message */
+        if (!status) /* If this rank failed before, its earlier message is the better one. */
             *err = own;
         return -1;
     }
@@ -209,8 +212,8 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
     /*
-     * largest number of doubles per call: MPI counts in int, and allocates working memory of the
-     * same size
+     * Largest number of doubles per MPI call: MPI counts in int, and allocates working memory of
+     * the size of the data.
      */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
@@ -250,8 +253,8 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
     /*
-     * Only the first of several ranks prints this error. The others end without output and with
-     * status 0 (leave_silently).
+     * Only one of several ranks prints this error. The others end without output and with status 0
+     * (leave_silently).
      */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");

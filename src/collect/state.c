@@ -20,7 +20,7 @@ enum { N_SUMMED = sizeof summed / sizeof *summed };
 
 /* ---- files with a checksum ------------------------------------------- */
 
-/* An open file, and the hash of the bytes read from it or written to it so far. */
+/* An open state file, and the hash of the bytes read from it or written to it so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -64,8 +64,8 @@ static int close_stream(stream *s)
 }
 
 /*
- * Fails unless the last 8 bytes of the file are the checksum of all bytes before them. Rewinds the
- * file.
+ * Fails unless the last 8 bytes of the file are the checksum of all bytes before them. Moves the
+ * file position back to the start.
  */
 static int verify(stream *s, kvd_err *err)
 {
@@ -99,8 +99,8 @@ static int sync_folder(const char *path, kvd_err *err)
         return kvd_no_memory(err, "a path", strlen(path));
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /*
-     * Some file systems cannot sync a folder (EINVAL); no other call would make the rename safer
-     * there.
+     * Some file systems cannot sync a folder and return EINVAL. There the rename cannot be made
+     * any safer.
      */
     const bool failed = fd < 0 || (fsync(fd) && errno != EINVAL);
     if (failed)
@@ -111,7 +111,6 @@ static int sync_folder(const char *path, kvd_err *err)
     return failed ? -1 : 0;
 }
 
-/* Returns the number of 8-byte values in the moments and statistics together. */
 static size_t total_sums(const kvd_moments *sums, const kvd_attention_stats *stats)
 {
     size_t n = stats ? stats->n_words : 0;
@@ -187,8 +186,8 @@ done:
     if (status) {
         close_stream(&to);
         /*
-         * Remove the incomplete file to free its space on a full disk. If that fails too, the file
-         * does no harm: it is never read.
+         * Remove the incomplete file to free its space on a full disk. If removing fails too, the
+         * file does no harm, because it is never read.
          */
         unlink(partial);
     }

@@ -16,30 +16,32 @@
 #include "formats/moments.h"
 
 typedef struct {
-    char run_id[40];               /* run id, also in the dump of this state */
-    size_t n_sequences, n_tokens;  /* finished and on disk */
-    uint64_t dump_checksum;        /* kvd_activations_checksum of these tokens; 0 means no dump */
-    char key[sizeof(kvd_run_key)]; /* text of the run key */
+    char run_id[40]; /* identifier of the run, also stored in its activations file */
+    /* Numbers of sequences and tokens that are finished and on disk. */
+    size_t n_sequences, n_tokens;
+    /* Checksum of the recorded tokens (kvd_activations_checksum); 0 means no activations file. */
+    uint64_t dump_checksum;
+    char key[sizeof(kvd_run_key)]; /* text of the run key: all options that affect the numbers */
 } kvd_state;
 
 /*
- * Fails if `path`, or the temporary name that the state has while it is written, exists and is not
- * a state of an earlier run.
+ * Fails if `path`, or the temporary name under which a state file is written, exists and is not a
+ * state file of an earlier run.
  */
 int kvd_state_check(const char *path, kvd_err *err);
 
 /*
- * Writes the state *s of a run to `path` atomically, with the sums over tokens in `sums` and the
- * statistics in `stats`, each of which may be NULL.
+ * Writes the state *s of a run to `path` atomically, together with the second moments `sums` and
+ * the attention statistics `stats`. Each of `sums` and `stats` may be NULL.
  */
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
 /*
  * Loads the state of an interrupted run from `path`; sets *found to 0 if the file does not exist.
- * `sums` and `stats`, if not NULL, are allocated by the caller. They are filled only if the state's
- * key equals `now`, because only then their sizes are equal too. A file that does not match its
- * checksum is an error. A different key is no error; the caller must compare s->key.
+ * `sums` and `stats`, if not NULL, are allocated by the caller. They are filled only if the run
+ * key of the state equals *now, because otherwise their sizes may differ. A file that does not
+ * match its checksum is an error. A different key is no error; the caller must compare s->key.
  */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);

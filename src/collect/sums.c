@@ -23,7 +23,10 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* Work of one thread: one head of one tensor, with rows X [n][d] and leading dimension ld. */
+/*
+ * Work of one thread: the second moment of one head of one tensor (Q, K, V, ...), whose rows X
+ * [n][d] have leading dimension ld.
+ */
 typedef struct {
     kvd_g g;
     int head;
@@ -32,16 +35,17 @@ typedef struct {
 } job;
 
 /*
- * Adds X^T X of every head of a layer to the sums. There are many heads with small matrices, so
- * each thread takes one head at a time, with single-threaded BLAS. One thread adds up each sum in
- * the order of the rows, so the result is the same for any schedule.
+ * Adds X^T X of every head of a layer to the second moments. There are many heads with small
+ * matrices, so each thread takes one head at a time, with single-threaded BLAS. One thread adds up
+ * each sum in the order of the rows, so the result does not depend on the schedule of the threads.
  */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
     /*
-     * index of the first job that failed; it does not depend on the order in which the threads run
+     * Index of the first head and tensor whose sum failed. It does not depend on the order in
+     * which the threads run.
      */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
@@ -152,7 +156,7 @@ void kvd_tally_release(kvd_tally *t)
 
 /* ---- scores and probabilities of one head of one sequence ------------------------------------ */
 
-/* Histograms and sums of one head. */
+/* Histograms and sums of attention scores and probabilities of one head. */
 typedef struct {
     kvd_word *score_bins, *probability_bins;
     double score_sum, score_squares, score_min, score_max;
@@ -167,9 +171,9 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
 }
 
 /*
- * Processes one row of attention: adds the scores s[n] to the histograms, writes their sum to
- * *of_query, adds each score to of_key[n], and writes the row's probabilities into p. Returns the
- * logarithm of the softmax denominator, or NaN if a score is not finite.
+ * Processes the attention of one query row: adds its scores s[n] to the histograms, writes their
+ * sum to *of_query, adds each score to of_key[n], and writes the row's probabilities into p.
+ * Returns the logarithm of the softmax denominator, or NaN if a score is not finite.
  */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
@@ -205,7 +209,7 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
 }
 
 /*
- * Returns the number of tokens, itself included, that attend to token j in a sequence of n tokens;
+ * Returns the number of tokens that attend to token j, itself included, in a sequence of n tokens.
  * `window` is the layer's attention window, 0 without one.
  */
 static size_t seen_by(size_t j, size_t n, size_t window)
@@ -214,7 +218,7 @@ static size_t seen_by(size_t j, size_t n, size_t window)
 }
 
 /*
- * Returns the number of tokens, itself included, that token j attends to; `window` is the layer's
+ * Returns the number of tokens that token j attends to, itself included. `window` is the layer's
  * attention window, 0 without one.
  */
 static size_t sees(size_t j, size_t window)
@@ -263,7 +267,8 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            mass[i] = p[i - start]; /* the token's own row; rows of later tokens are added below */
+            /* Probability that the token gives to itself; that from later rows is added below. */
+            mass[i] = p[i - start];
         }
     }
     AT(SCORE_SUM)->x = h.score_sum;
@@ -274,9 +279,9 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         mass[j] += later[j];
         AT(RECEIVED_AT)[j].x += mass[j];
         const size_t others = seen_by(j, n, window) - 1;
-        if (j + 1 == n) /* the last token has no later one */
+        if (j + 1 == n) /* The last token of the sequence has no later token. */
             break;
-        /* with a window of 1 no other token attends to this one */
+        /* If the attention window is 1, no other token attends to token j. */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -295,8 +300,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns the smallest number of leading entries of sorted[n], which decreases, whose sum is at
- * least `wanted`. Continues from the position *at and the partial sum *sum.
+ * Returns the smallest number of leading elements of sorted[n], which decreases, whose sum is at
+ * least `wanted`. Continues from an earlier call: the first *at elements have the sum *sum.
  */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
@@ -316,15 +321,15 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 }
 
 /*
- * Factor on the mass that is wanted, below 1 so that a rounding error does not make one more token
- * critical.
+ * Factor applied to the probability mass that critical tokens must hold. It is below 1 so that a
+ * rounding error does not make one more token critical.
  */
 static const double slack = 1 - 1e-12;
 
 /*
- * Adds one request's number of critical tokens at every level (part of the probability mass): the
- * fewest tokens that together hold this part. Updates the field `count` of the statistics and the
- * four fields after it.
+ * Adds one request's numbers of critical tokens: for each level (90, 95, 99 %) the fewest tokens
+ * that together hold this fraction of the probability mass. Updates the field `count` of the
+ * statistics and the four fields after it.
  */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
@@ -345,8 +350,9 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
 }
 
 /*
- * Adds the statistics of one KV head: the counts of its group of query heads and the norms of V.
- * Stores the probability mass of the group in the place of the group's first head.
+ * Adds the statistics of one KV head: the numbers of critical tokens of its query heads and of
+ * their sum, and the norms of V. The sum of the group's probability mass replaces the mass of the
+ * group's first query head.
  */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
@@ -382,8 +388,9 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
 }
 
 /*
- * Adds the counts of the probability mass of all heads of a layer. For a request that is recorded
- * per token, also stores every token's mass, denominators and mean scores.
+ * Adds the numbers of critical tokens for the probability mass of all heads of a layer together.
+ * For a request whose statistics are kept per token, also stores every token's mass, denominators
+ * and mean scores.
  */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
@@ -419,7 +426,8 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        denominator[j].x = largest + log(fmax(sum, 1)); /* the largest term gives 1 */
+        /* The sum is at least 1, because its largest term is exp(0). */
+        denominator[j].x = largest + log(fmax(sum, 1));
     }
 }
 
@@ -429,8 +437,8 @@ typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence
                        int head, kvd_err *err);
 
 /*
- * Calls `one` for every head of a layer. If several heads fail, the error is that of the first of
- * them, for any schedule of the threads.
+ * Calls `one` for every head of a layer. If several heads fail, the error is that of the head with
+ * the lowest index, for any schedule of the threads.
  */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)

@@ -20,16 +20,24 @@
  */
 
 typedef struct {
-    kvd_attention_stats *stats; /* borrowed, allocated */
+    /* Attention statistics to add to, allocated and owned by the caller. */
+    kvd_attention_stats *stats;
     int n_threads;
-    float *scores; /* [n_threads][KVD_ATTEND_ROWS][seq_len] */
-    double *row;   /* [n_threads][seq_len] */
-    double *mass;  /* [n_heads][seq_len]: probability mass of each token of the current sequence */
-    double *later; /* [n_heads][seq_len]: the mass without the token's own row */
-    double *denominator; /* [n_heads][seq_len]: logarithm of each row's denominator */
-    double *query_score; /* [n_heads][seq_len]: sum of a token's scores as a query */
-    double *key_score;   /* [n_heads][seq_len]: sum of a token's scores as a key */
-    double seconds;      /* time spent so far */
+    /* Attention scores of some query rows, per thread, [n_threads][KVD_ATTEND_ROWS][seq_len]. */
+    float *scores;
+    double *row; /* probabilities of one query row, per thread, [n_threads][seq_len] */
+    /*
+     * Probability mass that each token of the current sequence receives, per head,
+     * [n_heads][seq_len].
+     */
+    double *mass;
+    /* Part of `mass` that comes from query rows of later tokens, [n_heads][seq_len]. */
+    double *later;
+    /* Logarithm of the softmax denominator of each query row, [n_heads][seq_len]. */
+    double *denominator;
+    double *query_score; /* sum of each token's scores as a query, [n_heads][seq_len] */
+    double *key_score;   /* sum of each token's scores as a key, [n_heads][seq_len] */
+    double seconds;      /* seconds that kvd_tally_record has taken so far */
 } kvd_tally;
 
 /* Prepares *t for adding to `stats`. Sequences have at most stats->seq_len tokens. */
@@ -44,15 +52,16 @@ void kvd_tally_release(kvd_tally *t);
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
 /*
- * Adds Q, K and V of the forward pass to their second moments: G += X^T X for the rows X of each
- * layer and head.
+ * Adds Q, K and V of the forward pass to second moments: G += X^T X, for the rows X of each layer
+ * and head.
  */
 
 typedef struct {
-    kvd_moments *sums; /* borrowed, allocated */
-    double *scratch;   /* [n_threads][kvd_gram_scratch(d_head)] */
+    kvd_moments *sums; /* second moments to add to, allocated and owned by the caller */
+    /* Scratch of kvd_gram_add for each thread, [n_threads][kvd_gram_scratch(d_head)]. */
+    double *scratch;
     int n_threads;
-    double seconds; /* time spent so far */
+    double seconds; /* seconds that kvd_accumulator_record has taken so far */
 } kvd_accumulator;
 
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
@@ -66,15 +75,15 @@ void kvd_accumulator_release(kvd_accumulator *a);
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
 /*
- * Adds the second moments of the weights W_O and W_V of one layer, counted from the first recorded
- * layer: w_o [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model].
+ * Adds the second moments of the weights W_O and W_V of one layer. `layer` counts from the first
+ * recorded layer. w_o is [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model].
  */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
 /*
  * Adds the gradients of the backward pass (model/pass/backward.h) to the sums of a kvdim/fisher
- * file, and writes the gradients of single tokens to its rows.
+ * file, and records the gradients of single tokens in that file.
  */
 
 typedef struct kvd_information kvd_information;
@@ -92,14 +101,14 @@ kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens,
 void kvd_information_free(kvd_information *s);
 
 /*
- * Runs a batch forward and backward and adds its gradients to the sums. The batch's first row is
- * token first_token of the corpus. After a failure the sums are invalid.
+ * Runs a batch forward and backward and adds its gradients to the sums. first_token is the index,
+ * in the corpus, of the first token of the batch. After a failure the sums are invalid.
  */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
 /*
- * Stores the sums over gradients of weights in the Fisher file's object, so that they include all
+ * Stores the squared gradients of weights in the kvd_fisher object, so that they include all
  * batches that were run.
  */
 void kvd_information_flush(kvd_information *s);

@@ -23,7 +23,10 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/* Writes the limit of a range with as many digits as it needs: 1048576 and not 1.04858e+06. */
+/*
+ * Writes an end of a range of allowed numbers with as many digits as it needs: 1048576 and not
+ * 1.04858e+06.
+ */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -38,8 +41,8 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
                    kvd_err *err)
 {
     /*
-     * The check of the characters excludes what strtod also accepts: white space, hexadecimal, inf
-     * and nan.
+     * The check of characters excludes white space, hexadecimal numbers, inf and nan, which strtod
+     * would accept.
      */
     const size_t n = strlen(text);
     char *end = NULL;
@@ -69,8 +72,8 @@ void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD])
 }
 
 /*
- * Copies the field of a list at *s, up to the separator `sep`, and moves *s after the separator.
- * Returns false at the end of the list.
+ * Copies the next element of a list at *s, up to the separator `sep`, and moves *s after the
+ * separator. Returns false at the end of the list.
  */
 static bool next_field(const char **s, char sep, char field[KVD_ARG_FIELD])
 {
@@ -193,7 +196,8 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    double *value = malloc(count * sizeof *value); /* exact: no list has numbers above 2^53 */
+    /* The values are exact as double, because no list has whole numbers above 2^53. */
+    double *value = malloc(count * sizeof *value);
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];
     const char *s = text;

@@ -7,21 +7,21 @@
 #include "common/err.h"
 
 /*
- * Parses `text` as one number within [lo, hi]. The complete string must be the number, without
- * white space, hexadecimal digits, "inf" or "nan". On failure returns -1 and fills *err with
- * `option`, the text and the range.
+ * Parses the command-line text `text` as one number within [lo, hi]. The complete string must be
+ * the number, without white space, hexadecimal digits, "inf" or "nan". On failure returns -1 and
+ * fills *err with `option` (the option's name), the text and the range.
  */
 int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out,
                  kvd_err *err);
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
                    kvd_err *err);
 
+enum { KVD_ARG_FIELD = 64 };
 /*
  * Copies the first n bytes of `text` to field[], to parse them as a number. If they do not fit,
  * field[] ends in "...", which no parser of numbers accepts, because a number cut short may be
  * another number.
  */
-enum { KVD_ARG_FIELD = 64 };
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 
 /*

@@ -43,7 +43,7 @@ void kvd_blas_choose_core(char **argv)
         return;
     self[n] = '\0';
     execv(self, argv);
-    /* The restart failed: continue with the slow kernels, whose results are right. */
+    /* The restart failed: continue with OpenBLAS's slow kernels, whose results are right. */
     unsetenv("OPENBLAS_CORETYPE");
 #else
     (void)argv;
@@ -107,8 +107,8 @@ static bool fits(size_t bytes)
 }
 
 /*
- * Returns the number of buffers that OpenBLAS maps for `threads` OpenMP threads and its own pool.
- * The pool has one thread less, because the calling thread takes part.
+ * Returns the number of buffers that OpenBLAS maps for `threads` OpenMP threads and the threads of
+ * its own pool. The pool has one thread less, because the calling thread takes part.
  */
 static size_t buffers(int threads)
 {
@@ -126,7 +126,7 @@ static size_t stack_bytes(void)
     return bytes;
 }
 
-/* Makes OpenBLAS map `n` thread buffers, which it keeps for later calls. */
+/* Makes OpenBLAS map n buffers for threads, which it keeps for later calls. */
 static int map_buffers(size_t n, kvd_err *err)
 {
     void **const buffer = malloc(n * sizeof *buffer);

@@ -16,8 +16,8 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
     if (e || n == 0) {
         (void)cudaGetLastError();
         /*
-         * Without a driver the runtime reports "driver too old"; the version 0 tells the two cases
-         * apart.
+         * On a machine without a driver the CUDA runtime reports "driver too old". A driver
+         * version of 0 tells this case from a driver that is really too old.
          */
         if (!cudaDriverGetVersion(&driver) && driver == 0)
             return kvd_fail(err, "no CUDA device: this machine has no driver");

@@ -5,12 +5,13 @@
 #include "common/options.h"
 #include "common/run.h"
 
-/* Reason why a build has no CUDA, for messages. */
+/* Reason for error messages why this build cannot use CUDA. */
 #define KVD_LEFT_OUT "was left out of this build (CUDA=0, or make found no nvcc)"
 
 /*
- * Returns 0 if a CUDA device can be used, and stores its name, such as "NVIDIA H200", in `name`.
- * Otherwise returns -1; the message says if the build has no CUDA or the machine no device.
+ * Returns 0 if a CUDA device can be used, and stores the device's name, such as "NVIDIA H200", in
+ * `name`. Otherwise returns -1. The error message says whether the build has no CUDA or the
+ * machine has no device.
  */
 int kvd_cuda_here(char *name, size_t size, kvd_err *err);
 
@@ -18,9 +19,9 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err);
 void kvd_cuda_driver(char *text, size_t size);
 
 /*
- * Replaces the value `auto` of --device in *opt: it becomes `cuda` if a device can be used, else
- * `cpu`. The value `cuda` without a device is an error. `name` receives the device's name, "" for
- * the CPU.
+ * Replaces the value `auto` of the option --device in *opt by `cuda` if a CUDA device can be used,
+ * else by `cpu`. The value `cuda` without a device is an error. `name` receives the device's name,
+ * "" for the CPU.
  */
 int kvd_device_resolve(kvd_common_options *opt, char *name, size_t size, kvd_err *err);
 

@@ -14,10 +14,12 @@
 extern "C" {
 #endif
 
-enum { KVD_MEMORY_LIMIT_TEXT = 80 }; /* size of the text that kvd_memory_limit writes */
+/* Size in bytes of the text that kvd_memory_limit writes, final zero included. */
+enum { KVD_MEMORY_LIMIT_TEXT = 80 };
 
 typedef struct {
-    char msg[512]; /* zero-terminated; longer text is cut with "..." at the end */
+    /* The error message, zero-terminated; a longer one is cut with "..." at the end. */
+    char msg[512];
 } kvd_err;
 
 #if defined(__GNUC__)

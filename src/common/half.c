@@ -54,12 +54,17 @@ static uint16_t f32_to_f16(float x)
     const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
-    /* 65520 is halfway between the largest finite float16 and 2^16; it rounds to infinity. */
+    /*
+     * 0x477ff000 is 65520, halfway between the largest finite float16 and 2^16. It rounds to
+     * infinity.
+     */
     if (a >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) {
-        /* Below 2^-14: adding 0.5 moves the unit in the last place of float32 to 2^-24, that of
-         * the subnormals, and the addition rounds to nearest even. */
+        /*
+         * Below 2^-14: adding 0.5 moves the unit in the last place of float32 to 2^-24, that of the
+         * subnormals, and the addition rounds to nearest even.
+         */
         const float shifted = float_of(a) + 0.5f;
         return (uint16_t)(sign | (bits_of(shifted) - 0x3f000000u));
     }

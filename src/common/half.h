@@ -11,7 +11,7 @@
 
 typedef enum { KVD_F32, KVD_F16, KVD_BF16 } kvd_dtype;
 
-/* Return a number type's name ("f32", "f16", "bf16") and its bytes per element. */
+/* Return the name of a number type ("f32", "f16", "bf16") and its size in bytes per element. */
 const char *kvd_dtype_name(kvd_dtype t);
 size_t kvd_dtype_bytes(kvd_dtype t);
 

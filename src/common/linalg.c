@@ -138,8 +138,8 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
     /*
-     * dgesdd needs a workspace of a little more than n * d doubles, and its size is a 32-bit
-     * integer.
+     * dgesdd needs a workspace of a little more than n * d doubles, and LAPACK stores its size in
+     * a 32-bit integer.
      */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
@@ -153,7 +153,10 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* If n > d, job 'O' leaves the long vectors in A, so nothing of size n is allocated twice. */
+    /*
+     * If n > d, job 'O' overwrites A with the long singular vectors, so nothing of size n is
+     * allocated twice.
+     */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -215,8 +218,8 @@ enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
-    double *r;     /* [d][d] column-major, upper triangular */
-    double *block; /* [d][TSQR_ROWS] column-major rows not yet reduced */
+    double *r;     /* triangular factor of all reduced rows, [d][d], column-major */
+    double *block; /* rows not yet reduced, [d][TSQR_ROWS], column-major */
     double *t, *work;
 };
 
@@ -267,8 +270,8 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
 }
 
 /*
- * Copies rows into the columns of the block, a few rows at a time, so that the writes of one column
- * share a cache line.
+ * Copies rows of X into the columns of q->block, a few rows at a time, so that the writes of one
+ * column share a cache line.
  */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
@@ -383,8 +386,8 @@ size_t kvd_gram_scratch(size_t d)
 }
 
 /*
- * Fails with a message that names the first row of X with a value that is not finite. Called if the
- * diagonal of G is not finite.
+ * Fails with a message that names the first row of X that holds a value that is not finite. Called
+ * if the diagonal of G = X^T X is not finite.
  */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
@@ -409,8 +412,8 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
                 to[j] = from[j];
         }
         /*
-         * The row-major block is column-major X^T; its upper triangle is i <= j, that is G[j * d +
-         * i].
+         * The row-major block is X^T for column-major dsyrk. Its upper triangle (i <= j) is G[j *
+         * d + i].
          */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);

@@ -33,32 +33,36 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
 typedef struct kvd_tsqr kvd_tsqr;
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
 /*
- * Adds the rows of X [n][d] to the decomposition; refuses values that are not finite. Rows are
- * gathered into blocks, so pieces of any size give the same result to the last bit.
+ * Adds the rows of X [n][d] to the decomposition. Refuses values that are not finite. The rows are
+ * gathered into blocks of fixed size, so the result has equal bits however the rows are divided
+ * among calls.
  */
 int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
 /*
- * Writes singular values sigma [d] and right singular vectors R [d][d] of all rows added. If there
- * are none, sigma is 0 and R is orthogonal. More rows may be added afterwards.
+ * Writes the singular values sigma [d] and right singular vectors R [d][d] of all rows added so
+ * far. If there are none, sigma is 0 and R is any orthogonal matrix. More rows may be added
+ * afterwards.
  */
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
 /*
- * Computes singular values sigma [d] and right singular vectors R [d][d] of X from its second
- * moment G [d][d] = X^T X, symmetric. sigma[j] is the square root of the j-th eigenvalue of G
- * (dsyevd). Eigenvalues below 0 by rounding (above -d * eps * the largest) count as 0. A clearly
+ * Computes singular values sigma [d] and right singular vectors R [d][d] of a matrix X from its
+ * Gram matrix G [d][d] = X^T X. sigma[j] is the square root of the j-th eigenvalue of G (LAPACK
+ * dsyevd). Eigenvalues below 0 by rounding (above -d * eps * the largest) count as 0. A clearly
  * negative eigenvalue is an error, because G is then no Gram matrix.
  *
  * Squaring costs digits: the relative error of sigma[k] is of the order of eps * (sigma[0] /
- * sigma[k])^2 / 10, against eps * sigma[0] / sigma[k] for kvd_svd_right and kvd_tsqr_svd. bfloat16
- * data cannot have sigma[0] / sigma[k] above about 5e3, and the error stays below 1e-9; float16 (up
- * to 4e4) reaches 1e-8, float32 can lose the smallest ones altogether.
+ * sigma[k])^2 / 10, against eps * sigma[0] / sigma[k] for kvd_svd_right and kvd_tsqr_svd. For
+ * bfloat16 data, sigma[0] / sigma[k] is below about 5e3 and the error below 1e-9. For float16 data
+ * (ratios up to 4e4) the error reaches 1e-8. For float32 data the smallest singular values can be
+ * lost altogether.
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 /*
- * Replaces falling eigenvalues lambda [d] of a Gram matrix by singular values, their square roots;
- * fails as kvd_gram_svd does. For eigenvalues that were computed elsewhere, such as on a GPU.
+ * Replaces the eigenvalues lambda [d] of a Gram matrix, in falling order, by singular values,
+ * which are their square roots. Fails as kvd_gram_svd does. Used for eigenvalues that were
+ * computed elsewhere, such as on a GPU.
  */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
@@ -78,9 +82,9 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
 /*
- * Computes the square root S = G^{1/2} of a positive semidefinite matrix and, if P is not NULL, P =
- * pseudo-inverse of S. Eigenvalues below rcond * largest are dropped from P; *rank is the number
- * kept.
+ * Computes the square root S = G^{1/2} of a positive semidefinite matrix G [d][d] and, if P is not
+ * NULL, the pseudo-inverse P of S. Eigenvalues of G below rcond times the largest one are left out
+ * of P; *rank is the number of eigenvalues kept.
  */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
@@ -94,8 +98,8 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
                       kvd_err *err);
 
 /*
- * Flip the signs of columns of R [d][d] so that the largest entry of each column is positive.
- * kvd_fix_signs_two flips the same columns of S.
+ * Flip the signs of columns of R [d][d] so that the entry of largest magnitude in each column is
+ * positive. kvd_fix_signs_two also flips the columns of S with the same numbers.
  */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);

@@ -56,7 +56,9 @@ bool kvd_memory_was_short(void)
 
 /* ---- limits of control groups ---- */
 
-/* Names of the files of a memory control group in version 1 and version 2. */
+/*
+ * Names of the files that describe a memory control group, in version 1 and version 2 of cgroups.
+ */
 static const struct {
     const char *folder, *limit, *usage, *inactive, *active;
 } version[2] = {{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -74,8 +76,8 @@ static double group_field(const char *folder, const char *file, const char *key)
 }
 
 /*
- * Returns the bytes left in one control group, INFINITY if it has no limit. To express no limit,
- * version 1 has a number near 2^63, version 2 the word "max".
+ * Returns the bytes left in one control group, INFINITY if the group has no limit. "No limit" is a
+ * number near 2^63 in version 1 of cgroups and the word "max" in version 2.
  */
 static double group_left(const char *folder, int v)
 {
@@ -91,7 +93,7 @@ static double group_left(const char *folder, int v)
 
 /*
  * Returns the least of the bytes left in a control group and in the groups that contain it. In a
- * container the path may be that of the host, which is not mounted; the top group is then the
+ * container, `path` may be the path on the host, which is not mounted. The top group is then the
  * container's own group.
  */
 static double groups_left(const char *root, const char *path, int v)
@@ -117,7 +119,10 @@ double kvd_memory_cgroup_left(const char *list, const char *root)
     char line[4096];
     double least = INFINITY;
     FILE *const f = fopen(list, "r");
-    /* Lines of the list of groups are ID:CONTROLLERS:PATH; version 2 has no controllers. */
+    /*
+     * Lines of the list of control groups are ID:CONTROLLERS:PATH; CONTROLLERS is empty in version
+     * 2.
+     */
     while (f && fgets(line, sizeof line, f)) {
         char *const controllers = strchr(line, ':');
         char *const path = controllers ? strchr(controllers + 1, ':') : NULL;

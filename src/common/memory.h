@@ -9,7 +9,8 @@
 
 typedef struct {
     double bytes;
-    const char *limit; /* source of the limit, for messages: "free memory of the machine" */
+    /* Source of the limit on memory, for messages: "free memory of the machine". */
+    const char *limit;
 } kvd_memory_left;
 
 /*
@@ -33,7 +34,7 @@ bool kvd_memory_was_short(void);
 double kvd_memory_cgroup_left(const char *list, const char *root);
 
 typedef struct {
-    const char *what; /* name of the part: "weights" */
+    const char *what; /* name of this part of the memory need: "weights" */
     double bytes;
 } kvd_memory_part;
 

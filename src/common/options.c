@@ -19,17 +19,18 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
 /*
- * State of reading a command line. value[i] is the text given for row i of the option table, NULL
- * if the option was not given.
+ * State of the parser of a command line. value[i] is the text given for row i of the option table,
+ * NULL if that option was not given.
  */
 typedef struct {
     const kvd_program *program;
     char *config;
     const char *value[MOST_OPTIONS];
-    bool early; /* true: read only the options that are read before all others */
+    bool early; /* true: parse only the options that are marked `early` in the table */
 } reader;
 
-static const kvd_program *current; /* the program, for --help and --version */
+/* The program whose command line is parsed, for --help and --version. */
+static const kvd_program *current;
 
 static void print_help(void);
 static void print_version(void);
@@ -83,7 +84,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        n = 1; /* a word of the name matches: --rate for --request-rate */
+        n = 1; /* a word of the option's name matches: --rate for --request-rate */
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
         *distance = n;
@@ -93,8 +94,8 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
 /* ---- lists of option names ---- */
 
 /*
- * Returns the number of words that an option accepts; those of KVD_OPT_WORDS also end where the
- * array of bool ends.
+ * Returns the number of words that an option accepts. The list ends with NULL or, for
+ * KVD_OPT_WORDS, at the length of the option's bool array.
  */
 static size_t count_words(const kvd_option *o)
 {
@@ -242,7 +243,10 @@ static int put_number(const char *label, const kvd_option *o, const char *text, 
     return 0;
 }
 
-/* Parses the value of a list option into *list, which holds the allocated default or NULL. */
+/*
+ * Parses a comma-separated value of a list option into *list. On entry *list holds the allocated
+ * default or NULL.
+ */
 static int put_list(const char *label, const kvd_option *o, const char *text, void **list,
                     size_t *count, kvd_err *err)
 {
@@ -330,8 +334,8 @@ static bool takes_value(const kvd_option *o)
 }
 
 /*
- * Processes one option or argument of the command line; `text` is NULL for an option without a
- * value.
+ * Processes one option or argument of the command line; `text` is its value, NULL for an option
+ * without a value.
  */
 static int take(reader *r, const kvd_option *o, const char *text, kvd_err *err)
 {
@@ -459,7 +463,10 @@ static bool any_given(const reader *r, const char *names)
     return found;
 }
 
-/* Checks combinations of options by the rules of the table and by the program's own check. */
+/*
+ * Checks combinations of options by the rules of the table (`requires`, `excludes`, `any_of`) and
+ * by the program's `check` function.
+ */
 static int check_together(const reader *r, kvd_err *err)
 {
     const kvd_program *const p = r->program;
@@ -524,9 +531,9 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
 }
 
 /*
- * Opens standard streams that were closed when the program was started. Otherwise the next file
- * opened would take their place, and messages would be written into it. Each stream is opened in
- * the wrong direction, so that every use fails as it did before.
+ * Opens standard streams (file descriptors 0 to 2) that were closed when the program was started.
+ * Otherwise the next file opened would take the place of a stream, and messages would be written
+ * into it. Each stream is opened in the wrong direction, so that every use fails as it did before.
  */
 static void fill_standard_streams(void)
 {
@@ -604,7 +611,6 @@ static void print_wrapped(const char *text, int column, int at)
     putchar('\n');
 }
 
-/* Writes the words that an option accepts, with the separator `between`. */
 static void join_words(const kvd_option *o, const char *between, FILE *f)
 {
     const char *before = "";
@@ -633,8 +639,8 @@ static void put_arg(const kvd_option *o, FILE *f)
 }
 
 /*
- * Begins another fact about an option in --help: writes " (" before the first, "; " before the
- * others.
+ * Begins one more fact about an option in --help: writes " (" before the first fact, "; " before
+ * later ones.
  */
 static FILE *next_fact(FILE *f, bool *open)
 {

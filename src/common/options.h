@@ -25,58 +25,103 @@
 #include "common/err.h"
 
 typedef enum {
-    /* a heading of --help, whose text is `help`; not an option */
+    /* A heading of --help, not an option; the heading is the field `help`. */
     KVD_OPT_GROUP,
-    KVD_OPT_FLAG,    /* takes no value; sets a bool to true */
-    KVD_OPT_WHOLE,   /* whole number within low .. high, into an integer of 4 or 8 bytes */
-    KVD_OPT_NUMBER,  /* number within low .. high, into a double; NaN when not given */
-    KVD_OPT_TEXT,    /* text of at least one byte, into a const char * */
-    KVD_OPT_TEXTS,   /* repeatable: appended to an array of const char * */
-    KVD_OPT_WORD,    /* one of `words`, as its index, into a bool, an int or an enumeration */
-    KVD_OPT_WORDS,   /* comma list of `words`: sets their elements of an array of bool */
-    KVD_OPT_WHOLES,  /* comma list of whole numbers, into an allocated array of size_t */
-    KVD_OPT_NUMBERS, /* comma list or FIRST:LAST:STEP, into an allocated array of double */
-    KVD_OPT_CALL,    /* `call` reads the value */
-    KVD_OPT_PRINT    /* takes no value; `print` writes to stdout and the program ends */
+    KVD_OPT_FLAG, /* option without a value; sets a bool of the configuration to true */
+    /* Option with a whole number within `low` .. `high`, stored in an integer of 4 or 8 bytes. */
+    KVD_OPT_WHOLE,
+    /* Option with a number within `low` .. `high`, stored in a double; NaN when not given. */
+    KVD_OPT_NUMBER,
+    KVD_OPT_TEXT, /* option with a text of at least one byte, stored in a const char * */
+    /*
+     * Option with a text that may be repeated; each text is appended to an array of const char *.
+     */
+    KVD_OPT_TEXTS,
+    /*
+     * Option with one word of the list `words`, stored as its index in a bool, an int or an
+     * enumeration.
+     */
+    KVD_OPT_WORD,
+    /*
+     * Option with words of the list `words`, separated by commas. Element i of an array of bool is
+     * set to true for word i.
+     */
+    KVD_OPT_WORDS,
+    /* Option with whole numbers separated by commas, stored in an allocated array of size_t. */
+    KVD_OPT_WHOLES,
+    /*
+     * Option with numbers separated by commas, or FIRST:LAST:STEP, in an allocated array of
+     * double.
+     */
+    KVD_OPT_NUMBERS,
+    KVD_OPT_CALL, /* option with any value; its function `call` parses the value */
+    /* Option without a value; its function `print` writes to stdout and the program ends. */
+    KVD_OPT_PRINT
 } kvd_option_type;
 
 typedef struct {
-    const char *name; /* long name, or the name of a positional argument */
-    char letter;      /* short name; 0 means none */
+    const char *name; /* long name of the option, or name of a positional argument */
+    char letter;      /* one-letter name of the option; 0 means none */
     kvd_option_type type;
-    const char *arg; /* name of the value in --help; NULL if derived from the type */
-    size_t at, size; /* field of the configuration; KVD_INTO fills both */
-    size_t count;    /* offset of the size_t that counts the elements of a list */
-    size_t given;    /* offset of a bool that tells whether the option was given; 0 means none */
-    size_t typed;    /* offset of a const char * that receives the value as typed; 0 means none */
+    const char *arg; /* name of the option's value in --help; NULL: derived from the type */
     /*
-     * Range of allowed numbers; both 0: any number. For KVD_OPT_TEXT, `high` is the largest number
-     * of bytes. For KVD_OPT_TEXTS and KVD_OPT_WORDS, `high` is unused.
+     * Offset and size of the field that receives the value, in the program's configuration
+     * structure; KVD_INTO fills both.
+     */
+    size_t at, size;
+    /* Offset, in the configuration, of the size_t that counts the elements of a list. */
+    size_t count;
+    /*
+     * Offset, in the configuration, of a bool that is set to true if the option was given; 0 means
+     * none.
+     */
+    size_t given;
+    /*
+     * Offset, in the configuration, of a const char * that receives the value as typed; 0 means
+     * none.
+     */
+    size_t typed;
+    /*
+     * Range of allowed numbers; if both are 0, any number is allowed. For KVD_OPT_TEXT, `high` is
+     * the largest length of the text in bytes. For KVD_OPT_TEXTS and KVD_OPT_WORDS, `high` is
+     * unused.
      */
     double low, high;
-    bool above_low, below_high; /* true if the bound itself is not allowed */
-    bool positional;            /* an argument without a name; read in the order of the rows */
-    bool optional;   /* the value may be left out: --name and --name=VALUE, never --name VALUE */
-    bool repeatable; /* for KVD_OPT_CALL; KVD_OPT_TEXTS is always repeatable */
-    bool early;      /* read before all others, whatever the order */
+    /* True if the bound `low` or `high` itself is not an allowed value. */
+    bool above_low, below_high;
     /*
-     * Words that the option accepts, a list that ends with NULL or, for KVD_OPT_WORDS, with the
-     * field. Empty words are not offered.
+     * True for an argument without a name; positional arguments are read in the order of the rows.
+     */
+    bool positional;
+    /*
+     * True if the option's value may be left out. The forms are then --name and --name=VALUE, not
+     * --name VALUE.
+     */
+    bool optional;
+    /* True if an option of type KVD_OPT_CALL may be repeated; KVD_OPT_TEXTS always may. */
+    bool repeatable;
+    /* True if the option is parsed before all others, wherever it is in the command line. */
+    bool early;
+    /*
+     * Words that an option of type KVD_OPT_WORD or KVD_OPT_WORDS accepts. The list ends with NULL
+     * or, for KVD_OPT_WORDS, at the length of the bool array. An empty word is skipped.
      */
     const char *const *words;
     const char *initial;   /* default value; parsed like a given value, before the command line */
-    const char *otherwise; /* default in words, if it is not a single value */
-    const char *unit;      /* unit of the default: "tokens" */
-    const char *requires;  /* names of options, one of which must be given as well */
-    const char *excludes;  /* names of options that must not be given together with this one */
+    const char *otherwise; /* default in words for --help, if no single value describes it */
+    const char *unit;      /* unit of the default, printed after it in --help: "tokens" */
+    /* Names of options; the user must give one of them together with this option. */
+    const char *requires;
+    /* Names of options that the user must not give together with this option. */
+    const char *excludes;
     int (*call)(void *config, const char *text, kvd_err *err);
     void (*print)(void);
     const char *help;
 } kvd_option;
 
 /*
- * Designated initialisers of a table row, which store the option's value in field `f` of the
- * configuration type `T`.
+ * Initialisers of a row of the option table. KVD_INTO(T, f) stores the option's value in field `f`
+ * of the configuration type `T`. In KVD_INTO_LIST, field `n` receives the number of values.
  */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
@@ -86,19 +131,22 @@ typedef struct {
 enum { KVD_OPTION_EXAMPLES = 8, KVD_OPTION_ANY_OF = 8 };
 
 typedef struct {
-    const char *name;     /* "kvdim-collect" */
-    const char *summary;  /* first paragraph of --help */
-    const char *usage[4]; /* forms of the command, printed after the name, one per line */
-    /* sets of option names; the user must give one option of each set */
+    const char *name;    /* name of the program: "kvdim-collect" */
+    const char *summary; /* first paragraph of --help: the purpose of the program */
+    /* Forms of the command after the program's name in --help, one per line. */
+    const char *usage[4];
+    /* Sets of option names; of each set the user must give at least one option. */
     const char *any_of[KVD_OPTION_ANY_OF];
-    const char *examples[KVD_OPTION_EXAMPLES]; /* examples: whole commands, one per line */
-    const char *notes;                         /* last paragraphs of --help, or NULL */
-    const char *moved;         /* names of options that another program has now; NULL means none */
-    const char *moved_to;      /* name of that program */
-    const kvd_option *options; /* ends with {0} */
+    /* Examples in --help: whole commands, one per line. */
+    const char *examples[KVD_OPTION_EXAMPLES];
+    const char *notes; /* last paragraphs of --help, or NULL */
+    /* Names of options that a different program has now (`moved_to`); NULL means none. */
+    const char *moved;
+    const char *moved_to;      /* name of the program that has the options in `moved` */
+    const kvd_option *options; /* table of the program's options; its last row is {0} */
     /*
-     * Callback that checks what the table cannot express, or NULL. It may set fields that follow
-     * from others.
+     * Function that checks what the table cannot express, such as conditions between options; NULL
+     * means none. It may set fields of the configuration that follow from other fields.
      */
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
@@ -122,18 +170,24 @@ void kvd_options_release(const kvd_program *p, void *config);
 typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
 
 typedef struct {
-    const char *output; /* -o */
-    uint64_t seed;      /* --seed */
-    int threads;        /* --threads; 0 until kvd_run_start, which sets it to every core allowed */
-    kvd_device device;  /* --device */
-    bool quiet;         /* -q: no progress, no summary; errors are still printed */
-    bool json;          /* --json: one JSON object on stdout instead of the summary */
+    const char *output; /* output file, option -o */
+    uint64_t seed;      /* seed of all random choices, option --seed */
+    /*
+     * Number of CPU threads, option --threads; 0 until kvd_run_start sets it to all allowed cores.
+     */
+    int threads;
+    kvd_device device; /* device that computes, option --device */
+    bool quiet;        /* option -q: no progress, no summary; errors are still printed */
+    bool json;         /* option --json: print one JSON object on stdout instead of the summary */
 } kvd_common_options;
 
-extern const char *const kvd_device_words[4];  /* "auto", "cpu", "cuda" */
-extern const char *const kvd_dtype_words[4];   /* "f32", "f16", "bf16"; the indices are kvd_dtype */
-extern const char *const kvd_compute_words[4]; /* "f32", "bf16"; the indices are kvd_dtype */
-extern const char *const kvd_switch_words[3];  /* "off", "on" */
+extern const char *const kvd_device_words[4]; /* words of --device: "auto", "cpu", "cuda" */
+/* Names of number types: "f32", "f16", "bf16"; a name's index is its kvd_dtype. */
+extern const char *const kvd_dtype_words[4];
+/* Types that a forward pass may compute in: "f32", "bf16". */
+extern const char *const kvd_compute_words[4];
+/* Words of an option that is off or on: "off", "on". */
+extern const char *const kvd_switch_words[3];
 
 #define KVD_OPTION_OUTPUT(T, what, text)                                                           \
     {                                                                                              \
@@ -165,8 +219,8 @@ extern const char *const kvd_switch_words[3];  /* "off", "on" */
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
 /*
- * Table rows of all common options above, with their heading; the configuration type T has a field
- * `common`.
+ * Option table rows of all common options above, with their heading. The configuration type T must
+ * have a field `common` of type kvd_common_options.
  */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \

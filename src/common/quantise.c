@@ -29,7 +29,9 @@ static void set_range(const float *x, size_t n, size_t stride, float top, float 
 
 static float code_of(float x, float top, float step, float zero)
 {
-    /* The rounded scale may give the largest number of the group a code that is one too high. */
+    /*
+     * Rounding of the scale may give the largest number of the group a code that is one too high.
+     */
     const float q = step > 0 ? rintf((x - zero) / step) : 0;
     return q < 0 ? 0 : q > top ? top : q;
 }

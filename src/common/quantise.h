@@ -8,21 +8,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bits that scale and zero point of a group take, 16 each. */
+/* Number of bits that a group's scale and zero point take: 16 bits each. */
 enum { KVD_GROUP_SIDE_BITS = 32 };
 
 /* Returns x rounded to float16, the type in which scales, zero points and outliers are stored. */
 float kvd_round_f16(float x);
 
 /*
- * Quantises a group of n values, `stride` apart, to codes of b bits, and writes the decoded values
- * to `decoded`, which may be x. Codes are asymmetric, to the nearest (LeanKV Eq. 2; KIVI section
- * 3). Scale and zero point are rounded to float16.
+ * Quantises a group of n values to codes of b bits and writes the decoded values to `decoded`,
+ * which may be x. The values of x and of `decoded` are `stride` elements apart. Codes are
+ * asymmetric and rounded to the nearest (LeanKV Eq. 2; KIVI section 3). Scale and zero point are
+ * rounded to float16.
  *
  * s = (max - min) / (2^b - 1), x^ = s round((x - min) / s) + min
  *
- * A constant group is exact up to the rounding of min. n >= 1, b in 1 .. 16. Returns the bits of
- * the codes, without the KVD_GROUP_SIDE_BITS of scale and zero point.
+ * A group of equal values is exact up to the rounding of min. n is at least 1, b in 1 .. 16.
+ * Returns the total bits of the codes, without the KVD_GROUP_SIDE_BITS of scale and zero point.
  */
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 

@@ -31,7 +31,8 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
     /*
-     * The increment of the generator is odd and differs for every stream; its top bits are mixed.
+     * The increment of the generator must be odd, and differs for every stream. Its upper word is
+     * mixed from the stream number.
      */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
@@ -50,8 +51,8 @@ uint64_t kvd_rng_u64(kvd_rng *r)
 }
 
 /*
- * Multiplies a random word by n and rejects some (Lemire 2019). The low word of the product
- * identifies the few draws that would favour some values; they are drawn again.
+ * Multiplies a random word by n and returns the high word of the product (Lemire 2019). The low
+ * word identifies the few draws that would favour some values; they are drawn again.
  */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
@@ -70,8 +71,8 @@ double kvd_rng_uniform(kvd_rng *r)
 }
 
 /*
- * Draws by the polar method (Marsaglia & Bray 1964). The second value is dropped, so *r is the
- * whole state.
+ * Draws by the polar method (Marsaglia & Bray 1964). The method yields two values; the second is
+ * dropped, so that *r is the whole state of the generator.
  */
 double kvd_rng_normal(kvd_rng *r)
 {

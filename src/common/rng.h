@@ -13,9 +13,9 @@ typedef struct {
 } kvd_rng;
 
 /*
- * Seeds the generator for one stream of random numbers. Streams of one seed are independent. Each
- * purpose has its own stream, so that an additional draw for one purpose does not change the
- * others.
+ * Seeds the generator *r for one stream of random numbers; different streams of one seed are
+ * independent. Each purpose in a program has its own stream number, so that an additional draw for
+ * one purpose does not change the others.
  */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);

@@ -108,8 +108,8 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
 {
     *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
     /*
-     * Disable HDF5's cleanup at exit: after a failed flush (a full disk) it would try again and
-     * never end.
+     * Disable HDF5's cleanup at exit. After a failed flush (a full disk) the cleanup would try
+     * again and never end.
      */
     (void)H5dont_atexit();
     if (H5open() < 0)
@@ -170,9 +170,9 @@ int kvd_fail_interrupted(kvd_err *err)
 }
 
 /*
- * Adds the memory limit to an error message that does not name it, if the process came close to the
- * limit. Libraries report a failed allocation as other errors: jansson as invalid JSON, HDF5 as a
- * dataset that cannot be read.
+ * Adds the memory limit of the process to an error message that does not name it, if the process
+ * came close to the limit. Libraries report a failed allocation as some other error: jansson as
+ * invalid JSON, HDF5 as a dataset that cannot be read.
  */
 static void name_the_limit(kvd_err *err)
 {
@@ -260,8 +260,8 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
 }
 
 /*
- * Adds every regular file of a folder to a hash (links are followed), in the order of names: name,
- * zero byte, size, content.
+ * Adds every regular file of a folder to a hash, in the order of names; links are followed. Hashed
+ * are the name, a zero byte, the size and the content.
  */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
@@ -383,7 +383,8 @@ int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err)
     struct stat target, folder, in;
     if (stat(input, &in))
         return 0;
-    char *const real = realpath(path, NULL); /* NULL if the path does not exist yet */
+    /* Path without links; NULL if the file does not exist yet. */
+    char *const real = realpath(path, NULL);
     const bool there = real && !stat(real, &target);
     const char *const at = real ? real : path, *const slash = strrchr(at, '/');
     char *const name = slash ? strndup(at, (size_t)(slash - at) + 1) : strdup(".");

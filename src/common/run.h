@@ -12,28 +12,35 @@
 #include "common/options.h"
 
 typedef struct {
-    char *path; /* path as given on the command line */
+    char *path; /* path of the input, as given on the command line */
     /*
-     * size in bytes of the file, or of all files of a directory; 0 for an input that is not a file
+     * Size in bytes of the input file, or of all files of an input folder; 0 for an input that is
+     * not a file.
      */
     uint64_t bytes;
-    char hash[40];  /* "xxh3:" + 32 hex digits (XXH3-128 of the content) */
-    char *schema;   /* "kvdim/moments", ...; "" if it was not made by kvdim */
-    char *made_by;  /* git revision of the program that wrote it, or "" */
-    double seconds; /* seconds that writing it took (elapsed_s); 0 if unknown */
+    char hash[40]; /* content hash of the input: "xxh3:" + 32 hex digits (XXH3-128) */
+    /* Schema of the input file, such as "kvdim/moments"; "" if kvdim did not make the file. */
+    char *schema;
+    char *made_by;  /* git revision of the program that wrote the input file, or "" */
+    double seconds; /* seconds that writing the input file took (its elapsed_s); 0 if unknown */
 } kvd_run_input;
 
 typedef struct {
-    const char *program; /* "kvdim-collect" */
-    char *command_line;  /* command line with shell quoting */
+    const char *program; /* name of the running program: "kvdim-collect" */
+    char *command_line;  /* command line of the run, quoted for the shell */
     uint64_t seed;
     int threads;
-    double started;            /* start of the run in seconds, CLOCK_MONOTONIC */
-    char started_utc[32];      /* start of the run, such as 2026-01-31T12:00:00Z */
-    char gpu[128], driver[80]; /* such as "NVIDIA H200" and "580.95.05"; empty without a GPU */
+    double started;       /* clock reading at the start of the run, in seconds (kvd_clock_s) */
+    char started_utc[32]; /* time of day at the start of the run, such as 2026-01-31T12:00:00Z */
+    /*
+     * Name of the GPU and version of its driver, such as "NVIDIA H200" and "580.95.05"; "" without
+     * a GPU.
+     */
+    char gpu[128], driver[80];
     kvd_run_input *inputs;
     int n_inputs;
-    char (*parameters)[2][512]; /* {name, value as text} of every option with the value used */
+    /* Name and value, as texts, of every option with the value that the run uses. */
+    char (*parameters)[2][512];
     int n_parameters;
 } kvd_run;
 
@@ -58,8 +65,8 @@ int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
 /*
- * Adds an input that is not a file to the run's list of inputs, by a name and a content hash
- * "xxh3:...". Its size is 0.
+ * Adds an input that is not a file to the run's list of inputs. `hash` is the hash of its content,
+ * "xxh3:...". Its size is recorded as 0.
  */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);
 
@@ -70,14 +77,14 @@ int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd
  */
 int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
 /*
- * Fails as kvd_run_not_an_input does, but for one input `input`, which need not be in the run's
- * list.
+ * Fails if the output `path` is the input `input`, or would become part of the folder `input`.
+ * Unlike kvd_run_not_an_input, does not look at the run's list of inputs.
  */
 int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err);
 
 /*
- * Records the value of one option in the run's parameters. `fmt` gives the value as text, which is
- * cut with "..." after 511 bytes.
+ * Records the value of one program option for the result's /parameters. `fmt` formats the value as
+ * text, which is cut with "..." after 511 bytes.
  */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
@@ -91,13 +98,13 @@ double kvd_run_elapsed(const kvd_run *run);
  */
 bool kvd_interrupted(void);
 
-/* Fails with the message "interrupted". */
+/* Stores the message "interrupted" in *err and returns -1. */
 int kvd_fail_interrupted(kvd_err *err);
 
 /*
- * Ends every main: if `status` is not 0, prints *err as "PROGRAM: message". Flushes stdout (a full
- * disk there is an error too). Returns the exit status of the program, 0 or 1, or 2 after
- * kvd_run_fail_as_usage.
+ * Ends every main: if `status` is not 0, prints *err as "PROGRAM: message". Flushes stdout; a
+ * failure to write there, such as a full disk, is an error too. Returns the exit status of the
+ * program: 0, 1, or 2 after kvd_run_fail_as_usage.
  */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
@@ -107,8 +114,11 @@ int kvd_run_exit(const char *program, int status, kvd_err *err);
  */
 void kvd_run_fail_as_usage(void);
 
-/* Return facts about this build and machine, for provenance and --version. */
-const char *kvd_version(void); /* "1.0.0" */
+/*
+ * Return facts about this build and machine: version, git revision, name of the CPU. Used for
+ * provenance and --version.
+ */
+const char *kvd_version(void); /* version of kvdim: "1.0.0" */
 const char *kvd_git_revision(void);
 const char *kvd_cpu_name(void);
 

@@ -16,8 +16,8 @@ typedef struct {
 } kvd_run_key;
 
 /*
- * Adds a line with a setting's name and value to the run key. Fails if the key is full. Control
- * characters of the value are replaced.
+ * Adds a line "name=value" for one setting of the run to the run key. Control characters of the
+ * value are replaced. Fails if the key is full.
  */
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);

@@ -23,8 +23,11 @@ double kvd_quantile(const double *x, size_t n, double q);
 double kvd_mad(const double *x, size_t n);
 
 typedef struct {
-    double value, lo, hi; /* estimate and its 95 % interval */
+    double value, lo, hi; /* an estimate and the ends of its 95 % interval */
 } kvd_interval;
+
+/* Least number of clusters for which a bootstrap interval is computed. */
+enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 
 /*
  * Computes the ratio of sums sum(num) / sum(den) over n clusters (sequences), with a 95 %
@@ -33,8 +36,6 @@ typedef struct {
  * is NaN if n is less than KVD_BOOTSTRAP_CLUSTERS: resamples of few clusters vary less than the
  * mean does, so the interval would be too narrow.
  */
-enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
-
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -19,8 +19,8 @@ size_t kvd_thread_count(void);
 size_t kvd_thread_index(void);
 
 /*
- * Makes the parallel regions that the calling thread starts have n threads. A thread that is not of
- * OpenMP has no limit before.
+ * Sets the number of OpenMP threads in parallel regions that the calling thread starts to n. A
+ * thread that OpenMP did not create has no limit before this call.
  */
 void kvd_threads_limit(int n);
 

@@ -9,8 +9,8 @@ unsigned kvd_utf8_width(char lead)
 }
 
 /*
- * Returns the number of bytes of the well-formed UTF-8 character at s, or 0 if it is malformed;
- * *prefix is the number of its good bytes.
+ * Returns the number of bytes of the well-formed UTF-8 character at s, or 0 if it is malformed.
+ * *prefix receives the length of its longest part that could begin a character, at least 1.
  */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {

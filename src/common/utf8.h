@@ -22,8 +22,8 @@ uint32_t kvd_utf8_decode(const char *s, unsigned *width);
 unsigned kvd_utf8_encode(uint32_t code_point, char out[4]);
 
 /*
- * Returns the index of the first byte of the character that ends before s[end]; end > 0, valid
- * UTF-8.
+ * Returns the index of the first byte of the last character before s[end]. `end` must be above 0,
+ * and s valid UTF-8.
  */
 size_t kvd_utf8_before(const char *s, size_t end);
 

@@ -62,8 +62,8 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
 }
 
 /*
- * Sets the dtype in config.json. Its key is "dtype" since Transformers 4.56 and "torch_dtype"
- * before; every key that is present is set.
+ * Sets the dtype in config.json. Its JSON key is "dtype" since Transformers 4.56 and "torch_dtype"
+ * before. Every one of these keys that is present is set.
  */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
@@ -179,19 +179,20 @@ int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_e
     return status;
 }
 
-enum { PIECE = 1 << 18 }; /* elements of a tensor that are converted at a time */
+/* Number of tensor elements converted at a time when a tensor is copied. */
+enum { PIECE = 1 << 18 };
 
 /* ---- transfer of one tensor ---- */
 
-/* State of the transfer of one tensor from the input checkpoint to an output file. */
+/* Progress of copying one tensor from the input checkpoint to an output file. */
 typedef struct {
     kvd_checkpoint_out *out;
     kvd_safetensors_writer *writer;
     const char *name;
     kvd_dtype from, to;
-    size_t at; /* elements written */
+    size_t at; /* number of elements of the tensor that are written so far */
     void *buffer;
-    size_t room; /* size in bytes */
+    size_t room; /* size of `buffer` in bytes */
 } transfer;
 
 static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
@@ -206,8 +207,9 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Rounds n elements of a tensor to the output dtype and stores them in t->buffer. Fails if a finite
- * element becomes infinite, or if an element of a folded tensor is not finite.
+ * Rounds n elements of a tensor to the output dtype and stores them in t->buffer. Fails if a
+ * finite element becomes infinite, or if an element of a folded tensor (a weight multiplied with
+ * projections) is not finite.
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
@@ -276,7 +278,10 @@ static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, c
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    kvd_err ignored; /* unused: a dtype that kvd_safetensors_find does not know is copied */
+    /*
+     * Not read: if kvd_safetensors_find fails on an unknown dtype, the tensor is copied unchanged.
+     */
+    kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);
     int status;

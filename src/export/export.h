@@ -25,17 +25,17 @@
 typedef struct {
     const kvd_checkpoint *from;
     const kvd_folded_list *folded;
-    bool as_stored;  /* true if every tensor keeps its dtype */
+    bool as_stored;  /* true: every tensor keeps the dtype that it has in the input checkpoint */
     kvd_dtype dtype; /* dtype of all floating-point tensors if as_stored is false */
     kvd_progress *progress;
     double bytes_done;
 } kvd_checkpoint_out;
 
 /*
- * Writes weights, index, config.json and the other files of the checkpoint into `folder`. Memory
- * holds only a piece of one tensor at a time. Fails if the input checkpoint is not in safetensors,
- * if a number is not finite or too large for its dtype (the message names tensor and element), if
- * the disk is full, or if the program is interrupted.
+ * Writes weights, index, config.json and the remaining files of the checkpoint into `folder`.
+ * Memory holds only a part of one tensor at a time. Fails if the input checkpoint is not in
+ * safetensors, if a number is not finite or too large for its dtype (the message names tensor and
+ * element), if the disk is full, or if the program is interrupted.
  */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
@@ -44,11 +44,6 @@ int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_er
  * progress display.
  */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
-
-/*
- * Writes the files that accompany the weights of a Hugging Face checkpoint: index, configuration,
- * tokenizer, licence.
- */
 
 /*
  * Writes model.safetensors.index.json for a checkpoint whose weights are divided among several
@@ -65,22 +60,23 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
                           kvd_err *err);
 
 /*
- * Copies, byte for byte, the other files that loading, tokenising, generating and lawful use need,
- * from the folder of config.json. If the configuration has another name (NAME.config.json for a
- * single NAME.safetensors), copies only its tokenizer.
+ * Copies, byte for byte, the files that loading, tokenising, generating and lawful use need in
+ * addition to config.json and the weights. They are in the folder of config.json. If the
+ * configuration has another name (NAME.config.json for a single NAME.safetensors), copies only its
+ * tokenizer.
  */
 int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err);
 
-/* Parses the command line of kvdim-export. */
-
 typedef struct {
     kvd_common_options common;
-    const char *model, *spectrum, *rates, *table; /* rates, table: NULL if not given */
-    const char *method_text; /* name of the method; NULL: chosen by the pairs of the rates file */
-    char *own_text;          /* allocated */
+    /* Input files; `rates` and `table` are NULL if not given. */
+    const char *model, *spectrum, *rates, *table;
+    /* Name of the method. NULL: the method is chosen by the pairs of matrices in the rates file. */
+    const char *method_text;
+    char *own_text; /* copy of the text of --method, to which method_text then points; allocated */
     kvd_method method;
     size_t point;
-    double overall_p; /* NaN if not given */
+    double overall_p; /* fraction p of --overall-p; NaN if not given */
     bool point_given, rotations, force, dtype_given;
     kvd_dtype dtype;
 } kvd_export_options;
@@ -89,22 +85,31 @@ typedef struct {
 void kvd_export_parse(int argc, char **argv, kvd_export_options *cfg);
 void kvd_export_options_release(kvd_export_options *cfg);
 
-/* Files that kvdim-export adds to its folder: rates.json, and rotations.safetensors. */
-
 /*
- * Writes rates.json, which every folder of kvdim-export contains: the chosen method and point, the
- * kept widths of all heads, and the inputs.
+ * Data from which rates.json is written. Every folder of kvdim-export contains that file: the
+ * method, the kept dimensions of all heads, and the inputs. All pointers are borrowed.
  */
-
-/* Data from which rates.json is written. All pointers are borrowed. */
 typedef struct {
-    const char *form; /* "checkpoint" or "rotations" */
+    const char *form; /* content of the exported folder: "checkpoint" or "rotations" */
     const kvd_model_info *model;
-    double scale, softcap;  /* score scale and softcap of uncut heads, from kvd_config_scores */
-    const kvd_point *point; /* chosen point; it covers both sides unless key cut names one */
-    long index;             /* index of the point in the rates file; -1 if p or r was given */
-    bool folds[2];          /* true if Q and K [0] or V [1] are folded into the checkpoint */
-    const char *dtype;      /* "as stored", or the dtype of all tensors */
+    /* Scale and softcap of attention scores of heads that are not cut, from kvd_config_scores. */
+    double scale, softcap;
+    /*
+     * Kept dimensions of all heads. They cover Q-K and V, unless the method's parameter `cut`
+     * names only one of them.
+     */
+    const kvd_point *point;
+    /*
+     * Index, in the rates file, of the kept dimensions in `point`; -1 if the user gave p or r
+     * instead of a rates file.
+     */
+    long index;
+    /*
+     * True if the projections of Q and K [0] or of V [1] are folded into the checkpoint's weights.
+     */
+    bool folds[2];
+    /* Dtype of the written weights: "as stored", or the one dtype of all tensors. */
+    const char *dtype;
     const kvd_run *run;
 } kvd_rates_note;
 
@@ -115,26 +120,22 @@ typedef struct {
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
 /*
- * Returns the fraction of dimensions that are removed from the exported checkpoint, 1 - kept / all
- * over Q-K and V. A side that is not folded counts as kept completely.
+ * Returns the fraction of dimensions that are removed from the exported checkpoint: 1 - kept /
+ * all, over Q-K and V. If Q-K or V is not folded, all its dimensions count as kept.
  */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
 /*
- * Returns true if kvdim-export wrote the folder: its rates.json has the schema kvdim/export, and it
- * contains no subfolders.
+ * Returns true if kvdim-export wrote the folder: its rates.json has the schema kvdim/export, and
+ * the folder contains no subfolders.
  */
 bool kvd_rates_note_found(const char *folder);
 
 /*
  * Writes the projections of a compression method to rotations.safetensors, for use by other
- * programs.
- */
-
-/*
- * Writes rotations.safetensors. For layer L and KV head H it holds the float32 tensors
- * layers.L.kv_heads.H.{a_q, a_k} [d_head][d_qk], .a_v [d_head][d_v] and .b_v [d_v][d_head], each at
- * the head's own width. A side (Q and K, or V) that is not cut has no tensors.
+ * programs. For layer L and KV head H it holds the float32 tensors layers.L.kv_heads.H.{a_q, a_k}
+ * [d_head][d_qk], .a_v [d_head][d_v] and .b_v [d_v][d_head], with d_qk and d_v of that head. If
+ * Q-K or V is not cut, it has no tensors.
  */
 int kvd_rotations_write(const kvd_dims *dims, const kvd_output *folder, kvd_err *err);
 

@@ -26,8 +26,8 @@ static int kept_of(const kvd_dims_head *h, int side)
 }
 
 /*
- * Returns the widths that one side (0: Q and K, 1: V) keeps, as a JSON array [layer][kv_head]. If
- * `padded` is set, widths are rounded up to multiples of 16.
+ * Returns the numbers of kept dimensions of Q and K (side 0) or of V (side 1), as a JSON array
+ * [layer][kv_head]. If `padded` is set, the numbers are rounded up to multiples of 16.
  */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
@@ -167,14 +167,16 @@ enum { MATRICES = 4, NAME = 64 };
 static const char *const matrix_name[MATRICES] = {"a_q", "a_k", "a_v", "b_v"};
 
 typedef struct {
-    kvd_tensor_spec spec; /* dtype and shape of the tensor; its name is in `name` */
+    /* Dtype and shape of the tensor that holds a projection; its name is in `name`. */
+    kvd_tensor_spec spec;
     char name[NAME];
     const float *data;
 } rotation;
 
 /*
- * Returns the elements of projection matrix k (a_q, a_k, a_v or b_v) of a head and stores its rows
- * and columns in `dims`. Returns NULL if the matrix's side, Q and K or V, is not cut.
+ * Returns the elements of projection matrix k (a_q, a_k, a_v or b_v) of a head and stores its
+ * numbers of rows and columns in `dims`. Returns NULL if the matrix belongs to Q and K, or to V,
+ * and these are not cut.
  */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {

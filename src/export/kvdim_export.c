@@ -27,14 +27,18 @@ typedef struct {
     kvd_rates rates;
     kvd_error_table table;
     kvd_point point;
-    kvd_dims folded; /* projections to fold: matrices of `point` (borrowed); `head` is allocated */
+    /*
+     * Projections to fold into the model's weights. The matrices are those of `point`, borrowed;
+     * the array `head` is allocated.
+     */
+    kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
     kvd_output folder;
-    size_t bytes; /* bytes of weights */
+    size_t bytes; /* total size of the written weights in bytes */
 } exporting;
 
-/* ---- inputs, method and point ---- */
+/* ---- inputs, method and kept dimensions ---- */
 
 static int load(exporting *x, kvd_err *err)
 {
@@ -62,8 +66,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects the compression method if --method is not given: the one with a width for every head that
- * uses the same pairs of matrices as the rates file.
+ * Selects the compression method if --method is not given: the method with a number of kept
+ * dimensions for every head that uses the same pairs of matrices as the rates file.
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -83,7 +87,8 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Finds the index of the point of the rates file that --point, --overall-p or the default selects.
+ * Finds the set of kept dimensions in the rates file that --point, --overall-p or the default
+ * selects, and stores its index.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -145,8 +150,9 @@ static int make_point(exporting *x, kvd_err *err)
 /* ---- projections that can be folded ---- */
 
 /*
- * Returns the largest absolute entry of right left - I, where `right` [m][d] and `left` [d][m] are
- * the two matrices of one projection. If `transposed` is set, `right` is stored as [d][m].
+ * Measures how well the two matrices of a projection invert each other: returns the largest
+ * absolute entry of right left - I, where `right` is [m][d] and `left` [d][m]. If `transposed` is
+ * set, `right` is stored as [d][m].
  */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
@@ -163,9 +169,9 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the two matrices of every projection invert each other on the kept dimensions.
- * Balanced projections, which have a left and a right matrix, may not after calibration on few
- * tokens. kvdim-eval would show it in the logits, but kvdim-export does not run the model.
+ * Fails unless the two matrices of every projection invert each other on the kept dimensions. The
+ * left and right matrix of a balanced projection may fail this after calibration on few tokens.
+ * kvdim-eval would show it in the logits, but kvdim-export does not run the model.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -186,7 +192,7 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Stores in x->folded the projections that can be folded (multiplied) into the weights. */
+/* Stores in x->folded those projections that can be folded (multiplied) into the weights. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -217,7 +223,6 @@ static bool same_file(const char *a, const char *b)
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Returns true if `folder` is the parent folder of `path`. */
 static bool parent_is(const char *path, const char *folder)
 {
     const char *end = path + strlen(path);
@@ -276,7 +281,7 @@ static int write_checkpoint(exporting *x, kvd_err *err)
     kvd_progress_end(&progress);
     if (status)
         return -1;
-    /* Check that the written folder opens as a checkpoint. */
+    /* Verify that the written folder opens as a checkpoint. */
     kvd_checkpoint *const again = kvd_checkpoint_open(x->folder.partial, err);
     kvd_checkpoint_close(again);
     return again ? 0 : -1;
@@ -307,8 +312,8 @@ static int write_folder(exporting *x, kvd_err *err)
 /* ---- description of the exported checkpoint ---- */
 
 /*
- * Writes to `text` the --method argument with which kvdim-eval predicts the results of the exported
- * checkpoint.
+ * Writes to `text` the argument of --method with which kvdim-eval gives the results that the
+ * exported checkpoint will have.
  */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {

@@ -5,13 +5,16 @@
 
 const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", NULL};
 
-static const uint64_t page = 64; /* tokens per page */
+static const uint64_t page = 64; /* number of tokens in a page of the KV cache */
 
-/* A request between its admission and its last token or its preemption. */
+/* A running request: it has been admitted, and has neither its last token nor been preempted. */
 typedef struct {
     uint32_t request, slot;
-    uint32_t done;   /* number of the request's tokens in the cache */
-    uint32_t prompt; /* number of its first tokens that enter as a prompt, not as steps */
+    uint32_t done; /* number of the request's tokens that are in the cache */
+    /*
+     * Number of the request's first tokens that enter the cache as a prompt, not by decode steps.
+     */
+    uint32_t prompt;
     uint64_t pages;
 } runner;
 
@@ -19,20 +22,26 @@ struct kvd_batcher {
     const kvd_requests *requests;
     kvd_batching_limits limits;
     /*
-     * [requests->n]: requests in the order of arrival. queue[head .. tail - 1] wait, and all that
-     * run arrived before them.
+     * Indices of the requests in the order of arrival, [requests->n]. queue[head .. tail - 1]
+     * wait; all running requests arrived before them.
      */
     uint32_t *queue;
-    uint32_t *emitted; /* [requests->n]: number of tokens that each request has emitted */
+    uint32_t *emitted; /* number of tokens that each request has emitted, [requests->n] */
     size_t head, tail;
-    runner *running; /* [n_slots], in the order of arrival */
+    runner *running; /* running requests in the order of arrival, [n_slots] */
     size_t n_running, n_slots;
-    uint32_t *free_slot; /* [n_slots]: stack of free slots; the last one is given first */
+    /* Stack of free slots, [n_slots]; the last one on the stack is used first. */
+    uint32_t *free_slot;
     size_t n_free;
-    kvd_slice *slice; /* [n_slots]: slices of the latest iteration, in the order of `by` */
-    uint32_t *by;     /* [n_slots]: request of each slice, an index into running */
+    /*
+     * Number and position of the tokens that each request has in the latest iteration, in the
+     * order of `by`, [n_slots].
+     */
+    kvd_slice *slice;
+    uint32_t *by; /* request of each element of `slice`, as an index into `running`, [n_slots] */
     size_t n_slices;
-    kvd_preempted *preempted; /* [n_slots]: requests that the latest iteration preempted */
+    /* Requests that were preempted when the latest iteration was composed, [n_slots]. */
+    kvd_preempted *preempted;
     size_t n_preempted;
     size_t tokens_left, pages_used;
 };
@@ -100,7 +109,7 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
-/* Returns the number of pages of a request with all its tokens. */
+/* Returns the number of cache pages that all tokens of a request take, input and output. */
 static uint64_t pages_of(const kvd_request *r)
 {
     return pages_for((uint64_t)r->input + r->output);
@@ -135,8 +144,8 @@ int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err)
 }
 
 /*
- * Counts the tokens of the latest iteration as processed, and removes requests that have all their
- * tokens.
+ * Counts the tokens of the latest iteration as processed, and removes the requests that have all
+ * their output tokens.
  */
 static void retire(kvd_batcher *b)
 {
@@ -174,7 +183,10 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .last = after == tokens_of(q)};
 }
 
-/* Preempts the running request that arrived last. It has no slice in this iteration. */
+/*
+ * Takes the cache pages of the running request that arrived last, and makes it wait again. The
+ * request has no slice in this iteration.
+ */
 static void preempt(kvd_batcher *b)
 {
     const runner r = b->running[--b->n_running];
@@ -186,8 +198,8 @@ static void preempt(kvd_batcher *b)
 }
 
 /*
- * Reserves the page that the next token of running[i] needs, if it needs one, and preempts until
- * there is one. Returns false if running[i] itself was preempted.
+ * Reserves the cache page for the next token of running[i] if its pages are full. Preempts running
+ * requests until a page is free. Returns false if running[i] itself was preempted.
  */
 static bool reserve(kvd_batcher *b, size_t i)
 {
@@ -210,13 +222,16 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/* Returns the number of tokens that a waiting request enters as its prompt. */
+/*
+ * Returns the number of tokens in the prompt of a waiting request: its input and, if it was
+ * preempted, the tokens that it had emitted.
+ */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
 }
 
-/* Returns the number of pages that a waiting request reserves when it enters. */
+/* Returns the number of cache pages that a waiting request reserves when it is admitted. */
 static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
 {
     return b->limits.admission == KVD_ADMIT_STORED ? pages_for(prompt_of(b, request))
@@ -224,8 +239,8 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
 }
 
 /*
- * Returns the tokens of the prompt of the waiting request that arrived first if batch and memory
- * have room for it, else 0: later requests never overtake it.
+ * Returns the number of prompt tokens of the waiting request that arrived first, if batch and
+ * memory have room for it, else 0. Later requests never overtake it.
  */
 static size_t admissible(const kvd_batcher *b)
 {
@@ -251,8 +266,8 @@ static void admit(kvd_batcher *b)
 }
 
 /*
- * Adds unsplit prompts of waiting requests to the iteration and returns their number of tokens. The
- * first one is added whatever its length.
+ * Adds whole prompts of waiting requests to the iteration and returns their number of tokens. The
+ * first prompt is added whatever its length.
  */
 static size_t add_prompts(kvd_batcher *b)
 {
@@ -267,8 +282,8 @@ static size_t add_prompts(kvd_batcher *b)
 }
 
 /*
- * Adds pieces of prompts to the iteration, up to `room` tokens, in the order in which the prompts
- * began.
+ * Adds parts of prompts to the iteration, up to `room` tokens in all, in the order in which the
+ * prompts began.
  */
 static size_t add_pieces(kvd_batcher *b, size_t room)
 {

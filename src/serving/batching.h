@@ -1,7 +1,7 @@
 /*
  * Continuous batching: decides which requests take part in the next iteration, and with how many
- * tokens. The engine that computes (engine/engine.h) and the simulator (simulator.h) both take
- * their iterations from here, so the simulator schedules exactly as the engine does.
+ * tokens. The engine that computes (engine/engine.h) and the simulator (simulate/simulator.h) both
+ * take their iterations from here, so the simulator schedules exactly as the engine does.
  *
  * Scheduling is per iteration (Orca): after every iteration, requests that have all their tokens
  * leave, and waiting requests enter in the order of arrival while memory and batch allow. If
@@ -30,11 +30,14 @@
 #include "methods/iteration.h"
 #include "serving/requests.h"
 
-extern const char *const kvd_admission_name[KVD_ADMISSIONS + 1]; /* ends with NULL */
+/*
+ * Names of the admission rules in --admission, indexed by kvd_admission; the list ends with NULL.
+ */
+extern const char *const kvd_admission_name[KVD_ADMISSIONS + 1];
 
 typedef struct kvd_batcher kvd_batcher;
 /*
- * Creates a batcher of these requests, which the caller keeps valid until kvd_batcher_free. On
+ * Creates a batcher for these requests, which the caller keeps valid until kvd_batcher_free. On
  * failure returns NULL and fills *err.
  */
 kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_limits *limits,
@@ -49,20 +52,28 @@ void kvd_batcher_free(kvd_batcher *b);
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
 /*
  * Returns the next iteration to run; its n_slices is 0 if no request waits or runs. The iteration
- * that the previous call returned counts as finished.
+ * that the previous call returned is taken to be finished.
  */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
-/* A request that was preempted. */
+/* A request that was preempted: it lost its cache pages and waits again. */
 typedef struct {
     uint32_t request;
-    uint32_t slot;   /* slot that it had; the engine must free it before the next iteration runs */
-    uint32_t tokens; /* tokens that the cache held of it, which the model will process again */
+    /*
+     * Slot of the cache that the request had. The engine must free it before the next iteration
+     * runs.
+     */
+    uint32_t slot;
+    /* Number of the request's tokens that the cache held. The model will process them again. */
+    uint32_t tokens;
 } kvd_preempted;
-/* Returns the *n requests that the latest call of kvd_batcher_next preempted. */
+/*
+ * Returns the requests that the latest call of kvd_batcher_next preempted, and stores their number
+ * in *n.
+ */
 const kvd_preempted *kvd_batcher_preempted(const kvd_batcher *b, size_t *n);
 
-/* Number of requests, tokens and cache pages of a batcher, for routing and reports. */
+/* Numbers of requests, tokens and cache pages in use, for routing and reports. */
 typedef struct {
     size_t waiting, running;
     /* Number of tokens of waiting and running requests that the model must still process. */

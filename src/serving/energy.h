@@ -1,4 +1,7 @@
-/* Reads the energy that GPUs have consumed from NVML's counters (Volta and later). */
+/*
+ * Reads the energy that GPUs have consumed from counters of NVML (NVIDIA's management library), on
+ * GPUs from Volta on.
+ */
 #ifndef KVD_SERVING_ENERGY_H
 #define KVD_SERVING_ENERGY_H
 

@@ -70,7 +70,9 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
         return kvd_fail(err,
                         "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
-    /* Sequence parallel GPUs (which divide the tokens of a prompt) run prompts one at a time. */
+    /*
+     * With --parallel sequence, GPUs divide the tokens of a prompt, and prompts run one at a time.
+     */
     s->max_batch = cfg->sequence    ? 1
                    : cfg->max_batch ? cfg->max_batch
                    : cfg->requests  ? 64
@@ -150,8 +152,8 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
 }
 
 /*
- * Writes a text of the methods and all other settings that determine the content of a row, which a
- * resumed run must share.
+ * Writes a text of all methods and settings that determine the measured results. A resumed run
+ * must have the same text.
  */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
@@ -232,8 +234,8 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
 /* ---- printed summary ---- */
 
 /*
- * Prints the input and output lengths from which on a method is faster than the uncompressed model.
- * If each job ran once, the noise is unknown, and the text says so.
+ * Prints the input and output lengths from which on a method is faster than the uncompressed
+ * model. If each job was run once, the noise is unknown, and the printed text says so.
  */
 static void print_break_even(const kvd_jct_sweep *s)
 {

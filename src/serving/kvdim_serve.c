@@ -21,8 +21,10 @@
 
 static const char program[] = "kvdim-serve";
 
-enum { POISSON_REQUESTS = 2000 };    /* requests per replica */
-static const double MOST_RATE = 1e9; /* requests per second, the limit of --request-rate */
+/* Number of requests that --requests poisson draws per replica. */
+enum { POISSON_REQUESTS = 2000 };
+/* Largest rate that --request-rate accepts, in requests per second. */
+static const double MOST_RATE = 1e9;
 
 typedef struct {
     kvd_serve_options *cfg;
@@ -30,17 +32,18 @@ typedef struct {
     kvd_costs_files *costs;
     bool named; /* true if --method names the methods; false: all methods of the cost files */
     kvd_requests requests;
-    /* Arrival rate of the requests with their arrival times unchanged, in requests per second. */
+    /* Mean arrival rate of the trace as recorded, in requests per second. */
     double base_rate;
     kvd_rows *table;
     size_t printed;
-    /* Names of the methods without a sustainable rate, one per line; allocated. */
+    /* Names of the methods for which no rate is sustainable, one per line; allocated. */
     char *none;
     kvd_progress progress;
     size_t done;
     /*
-     * Extrapolation of measured times for the current method: number of points with extrapolated
-     * iterations; largest fraction of such iterations at a point, and that point's arrival rate.
+     * Statistics of the current method: number of simulations that used extrapolated times of
+     * iterations, largest fraction of such iterations in one simulation, and the arrival rate of
+     * that simulation.
      */
     size_t n_beyond;
     double worst_share, worst_rate;
@@ -50,8 +53,8 @@ typedef struct {
 /* ---- inputs of the simulation ---- */
 
 /*
- * Warns if the sweep that measured the times was interrupted. Its grid may then have gaps, and
- * lookups in a gap interpolate across it.
+ * Warns if the kvdim-jct run that measured the times was interrupted. Some combinations of sizes
+ * may then be missing, and lookups interpolate across the gaps.
  */
 static void say_unfinished(const char *path)
 {
@@ -151,7 +154,7 @@ static int open_inputs(service *v, kvd_err *err)
     return isnan(cfg->poisson_rate) ? recorded_requests(v, err) : poisson_requests(v, err);
 }
 
-/* ---- simulated points ---- */
+/* ---- simulations ---- */
 
 static void print_new_rows(service *v)
 {
@@ -172,7 +175,7 @@ static void print_new_rows(service *v)
     fflush(stdout);
 }
 
-/* Prints the warnings that qualify the result of a simulated point. */
+/* Prints the warnings that qualify the result of one simulation. */
 static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p, double bound)
 {
     const kvd_simulated *const s = &p->simulated;
@@ -182,7 +185,7 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
         v->worst_share = share;
         v->worst_rate = p->rate;
     }
-    /* Arrival rate of the requests that are not refused. */
+    /* Arrival rate of the requests that are not refused, per second. */
     const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
     if (!isnan(bound) && p->served_rate < 0.9 * rate)
         fprintf(
@@ -200,7 +203,6 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
                 program, a->method, s->refused, p->requests, p->rate, s->refusal.msg);
 }
 
-/* Prints one warning about all simulated points of a method that use extrapolated times. */
 static void warn_of_extrapolation(service *v, const char *method)
 {
     if (v->n_beyond)
@@ -215,8 +217,8 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * Simulates the requests at arrival rate `rate` and adds a row for the result. If `bound` is NaN,
- * the row is of kind point, else of kind max-rate.
+ * Simulates the requests at arrival rate `rate` and adds a line to the results table. If `bound`
+ * is NaN, the line is of kind point, else of kind max-rate.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
@@ -289,8 +291,8 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
 /* ---- validation against a measured replay ---- */
 
 /*
- * Returns the batching limits for the simulation of a replay: those of the options, else those in
- * the replay's file, else the defaults.
+ * Returns the batching limits for the simulation of a replay. Limits that the user set by options
+ * come first, then those in the replay's file, then the defaults.
  */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {

@@ -19,7 +19,8 @@
 #include "common/rng.h"
 #include "serving/requests.h"
 
-enum { GAPS = 1, LENGTHS = 2 }; /* streams of random numbers */
+/* Streams of the random number generator: one for gaps between arrivals, one for lengths. */
+enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {
     const char *name, *csv, *trace;
@@ -38,20 +39,23 @@ enum { TABLES = sizeof tables / sizeof *tables };
 /* ---- log-normal distribution between two bounds ---- */
 
 typedef struct {
-    double mean, least, greatest; /* published values */
-    /* mean and standard deviation of the logarithm, before the distribution is cut to the range */
+    /* Published mean, least and greatest length of a request in tokens. */
+    double mean, least, greatest;
+    /*
+     * Mean and standard deviation of the logarithm of a length, before the distribution is cut to
+     * the range.
+     */
     double mu, sigma;
 } lognormal;
 
-/* Returns P(Z < z) of a standard normal variable Z. */
 static double normal_below(double z)
 {
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
 /*
- * Returns P(a < Z < b) of a standard normal variable Z, computed from the tail that keeps more
- * digits.
+ * Returns P(a < Z < b) of a standard normal variable Z. Uses the tail of the distribution that
+ * keeps more digits.
  */
 static double normal_between(double a, double b)
 {
@@ -72,8 +76,9 @@ static int centre(lognormal *l, kvd_err *err)
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
     /*
-     * Search range of mu, the mean of the logarithm. If mu is a few widths outside the range of
-     * lengths, the mean length is almost one of the bounds; in between it rises with mu.
+     * Search range of mu, the mean of the logarithm. If mu is several standard deviations outside
+     * the range of lengths, the mean length is almost one of the bounds. In between it rises with
+     * mu.
      */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
@@ -85,7 +90,6 @@ static int centre(lognormal *l, kvd_err *err)
                : kvd_fail(err, "mean %g is too near to %g or %g", l->mean, l->least, l->greatest);
 }
 
-/* Draws a random length by inverting the distribution function with bisection. */
 static uint32_t draw(const lognormal *l, kvd_rng *rng)
 {
     const double a = (log(l->least) - l->mu) / l->sigma, b = (log(l->greatest) - l->mu) / l->sigma;
@@ -102,7 +106,7 @@ static uint32_t draw(const lognormal *l, kvd_rng *rng)
 
 typedef struct {
     const char *trace;
-    lognormal side[2]; /* of the input and of the output */
+    lognormal side[2]; /* distributions of the input length [0] and of the output length [1] */
     size_t column[6];
     bool found;
 } table_row;

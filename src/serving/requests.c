@@ -16,12 +16,12 @@ static const size_t most_tokens = (size_t)1 << 31;
 
 enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 
-/* Names of the columns that the header of a kind of trace has. */
+/* Names of the columns in one kind of trace in CSV. */
 typedef struct {
-    /* names of the columns; ARRIVAL is NULL if the trace has lengths alone */
+    /* Column names by field; that of ARRIVAL is NULL if the trace has only lengths. */
     const char *name[FIELDS];
-    bool dates;     /* ARRIVAL is a date and a time of day, not seconds */
-    bool from_zero; /* time 0 is the start of the trace, not its first request */
+    bool dates;     /* true: the arrival column holds a date and a time of day, not seconds */
+    bool from_zero; /* true: time 0 is the start of the trace, not its first request */
 } layout;
 
 static const layout csv_layouts[] = {
@@ -41,10 +41,10 @@ typedef struct {
 typedef struct {
     kvd_requests *out;
     size_t room;
-    const layout *of; /* NULL before the header */
+    const layout *of; /* column names of the trace; NULL until the header has been read */
     size_t column[FIELDS], n_columns;
-    moment start; /* time 0 of the arrivals */
-    bool lengths; /* true: only lengths are read, arrivals are not needed */
+    moment start; /* point in time that becomes 0 in the requests' arrivals */
+    bool lengths; /* true: only lengths are read; arrivals may be missing */
 } reader;
 
 static int append(reader *r, moment at, size_t input, size_t output, kvd_err *err)
@@ -184,8 +184,8 @@ static int read_header(reader *r, char *const *field, size_t n, kvd_err *err)
 }
 
 /*
- * Returns 0 if a field of the row is a C string; fails on a zero byte in it, which would hide the
- * rest of the field.
+ * Returns 0 if field i of the row is a complete C string. Fails on a zero byte in it, which would
+ * hide the rest of the field.
  */
 static int whole_text(const reader *r, int i, char *const *field, const size_t *len, kvd_err *err)
 {
@@ -235,7 +235,10 @@ static int json_tokens(const json_t *object, const char *name, size_t *tokens, k
     return 0;
 }
 
-/* Reads a time in milliseconds, an integer or not, from a member of a JSON object. */
+/*
+ * Reads a time in milliseconds from the member `name` of a JSON object. The number may have
+ * decimals.
+ */
 static int json_moment(const json_t *object, const char *name, moment *at, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);

@@ -12,26 +12,29 @@ typedef struct {
     /* Arrival time in seconds from the start; it does not decrease from one request to the next. */
     double arrival;
     /*
-     * Numbers of input and output tokens, both at least 1. The prefill produces the first output
-     * token.
+     * Numbers of input and output tokens of the request, each at least 1. The prefill produces the
+     * first output token.
      */
     uint32_t input, output;
 } kvd_request;
 
 typedef struct {
-    /* Name of the trace in results: "AzureLLMInferenceTrace_conv.csv", "poisson:2.5 of arxiv". */
+    /*
+     * Name of the trace (list of requests) in results: "AzureLLMInferenceTrace_conv.csv",
+     * "poisson:2.5 of arxiv".
+     */
     char name[128];
     size_t n;
     kvd_request *request;
-    /* Number of requests of the trace that the options left out (kvd_requests_first). */
+    /* Number of requests at the end of the trace that kvd_requests_first has removed. */
     size_t n_skipped;
 } kvd_requests;
 
-void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
+void kvd_requests_release(kvd_requests *r); /* frees *r; safe on a zeroed struct */
 
 /*
- * Sets the name of the trace to `before` and the last part of the path. A name that is too long is
- * cut after a complete character and ends in "...".
+ * Sets the name of the trace to `before` followed by the last component of the path. A name that
+ * is too long is cut after a complete character and ends in "...".
  */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
@@ -58,13 +61,13 @@ int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
- * Draws n requests with Poisson arrivals (exponential gaps, `rate` requests per second) and lengths
- * drawn with replacement from `lengths`. That is a file as above, "fixed:INPUT:OUTPUT", or the name
- * of a table in a paper ("imdb", "arxiv", "cocktail", "humaneval" of ZACK, "cocktail-fdc", "pg19"
- * of FDC, "pile", "sharegpt" of ZDC). The papers publish mean, least and greatest length; these
- * lengths are drawn log-normal, cut to the range, with the published mean (poisson.c describes the
- * width). The same seed gives the same lengths at every rate, and gaps that differ only by a
- * factor.
+ * Draws n requests with Poisson arrivals (exponential gaps, `rate` requests per second). The input
+ * and output lengths are drawn with replacement from `lengths`: a file that kvd_requests_lengths
+ * reads, "fixed:INPUT:OUTPUT", or the name of a table in a paper ("imdb", "arxiv", "cocktail",
+ * "humaneval" of ZACK, "cocktail-fdc", "pg19" of FDC, "pile", "sharegpt" of ZDC). The papers
+ * publish mean, least and greatest length. From these, lengths are drawn log-normal, cut to the
+ * range, with the published mean (poisson.c describes the standard deviation). The same seed gives
+ * the same lengths at every rate, and gaps that differ only by a factor.
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
@@ -78,8 +81,8 @@ bool kvd_requests_lengths_from_file(const char *lengths);
  */
 void kvd_requests_faster(kvd_requests *r, double factor);
 /*
- * Keeps the first n requests and counts the others as skipped. Fails if there are fewer than n
- * requests.
+ * Keeps the first n requests and counts the remaining ones in n_skipped. Fails if there are fewer
+ * than n requests.
  */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
 /*

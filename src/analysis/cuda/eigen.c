@@ -16,10 +16,11 @@ typedef struct {
     cusolverDnParams_t params;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    size_t d, batch; /* batch: number of matrices decomposed at once */
+    /* Number of rows and columns of a matrix, and number of matrices decomposed at once. */
+    size_t d, batch;
     kvd_device_memory memory;
-    double *A, *lambda; /* [batch][d][d], [batch][d] on the device */
-    int *info;          /* [batch] result codes of the solver, on the device */
+    double *A, *lambda; /* matrices [batch][d][d] and eigenvalues [batch][d] in device memory */
+    int *info;          /* result codes of the solver in device memory, [batch] */
     void *work, *host_work;
     size_t work_bytes, host_bytes;
     int *host_info;
@@ -125,10 +126,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     if (kvd_cuda_check(cudaMemcpyAsync(s->A, gram, m * matrix, cudaMemcpyHostToDevice, s->stream),
                        what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
-        /*
-         * The upper triangle in column-major order has the same bytes as LAPACK's 'U' in
-         * kvd_gram_svd.
-         */
+        /* CUBLAS_FILL_MODE_UPPER selects the triangle that LAPACK's 'U' selects in kvd_gram_svd. */
         solver_check(s->lib->cusolverDnXsyevBatched(
                          s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
                          CUDA_R_64F, s->A, d, CUDA_R_64F, s->lambda, CUDA_R_64F, s->work,
@@ -152,8 +150,8 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
 }
 
 /*
- * Converts the rising eigenvalues and column-major vectors of one matrix, in place, to falling
- * singular values sigma and the row-major basis R.
+ * Converts eigenvalues and eigenvectors of one matrix in place: rising eigenvalues in sigma to
+ * falling singular values, and column-major vectors in R to a row-major basis.
  */
 static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 {
@@ -180,7 +178,7 @@ static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 }
 
 /*
- * Returns the index of the first matrix with an entry that is not finite, or n if there is none.
+ * Returns the index of the first matrix with an entry that is not finite, or n if all are finite.
  * The result does not depend on the order of the threads.
  */
 static size_t first_nonfinite(const double *gram, size_t n, size_t d, kvd_err *err)
@@ -240,8 +238,8 @@ done:
 }
 
 /*
- * Computes the Gram matrices of the rows that `pair` selects (such as Q and K), of every layer and
- * head: gram [layer][h][d][d].
+ * Computes the Gram matrices from which the rotations of one pair of matrices (such as Q and K)
+ * are computed, for every layer and head: gram [layer][h][d][d].
  */
 static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const kvd_spectrum *s,
                   double *gram, kvd_err *err)
@@ -261,7 +259,10 @@ static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const k
             }
         }
     }
-    /* A tensor is missing for all heads at once, so the message names the first head. */
+    /*
+     * If Q and K before RoPE were not recorded, they are missing for all heads, so the message
+     * names the first head.
+     */
     return status ? kvd_in(err, "pair '%s', layer %d, head 0", kvd_pair_name[pair], s->first_layer)
                   : 0;
 }

@@ -1,6 +1,6 @@
 /*
- * Computes singular values and vectors from many second moments at once: kvd_gram_svd
- * (common/linalg.h) for a batch, by cuSOLVER's XsyevBatched in float64.
+ * Computes singular values and vectors from many Gram matrices at once: does for a batch what
+ * kvd_gram_svd (common/linalg.h) does for one matrix, by cuSOLVER's XsyevBatched in float64.
  */
 #ifndef KVD_ANALYSIS_CUDA_EIGEN_H
 #define KVD_ANALYSIS_CUDA_EIGEN_H
@@ -11,10 +11,10 @@
 #include "common/err.h"
 
 /*
- * Computes singular values and vectors of n second moments gram [n][d][d] on the current device.
+ * Computes singular values and vectors from n Gram matrices gram [n][d][d] on the current device.
  * The matrices are symmetric; the same triangle is read as in kvd_gram_svd. Writes sigma [n][d],
- * falling, and R [n][d][d], whose column j is the j-th vector with the sign that kvd_gram_svd sets.
- * All arrays are on the host. Batches are as large as device memory allows.
+ * falling, and R [n][d][d], whose column j is the j-th vector with the sign that kvd_gram_svd
+ * sets. All arrays are on the host. Batches are as large as device memory allows.
  *
  * If a matrix is refused (not finite, no Gram matrix, no convergence), fails with kvd_gram_svd's
  * message and sets *bad to the index of the first such matrix. If the device or memory fails, sets
@@ -24,13 +24,12 @@
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
-/* kvd_decompose_moments (analysis/pairs.h) on the current GPU. */
-
 /*
- * Computes the spectra of the wanted pairs, as kvd_decompose_moments does. All heads of a pair are
- * one batch. The balanced pairs (bqk, bvw) are computed on the CPU. They need a singular value
- * decomposition between two square roots, and a second Gram matrix would lose its small singular
- * values. Pairs that the GPU computed have on_gpu set.
+ * Computes singular values and rotations of the wanted pairs of matrices on the current GPU, as
+ * kvd_decompose_moments (analysis/pairs.h) does on the CPU. All heads of a pair are one batch. The
+ * balanced pairs (bqk, bvw) are computed on the CPU: they need a singular value decomposition
+ * between two square roots, and a second Gram matrix would lose its small singular values. Pairs
+ * that the GPU computed have on_gpu set.
  */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);

@@ -5,8 +5,9 @@
 #include "model/pass/cuda/backward.h"
 
 /*
- * Sums of the outer products of head rows and of their gradients (analysis/sensitivity.h) on the
- * GPU, in float64. The gradients of model/pass/cuda/backward.h are read in device memory.
+ * Sums on the GPU, in float64, the outer products of queries and head outputs and of their
+ * gradients (analysis/sensitivity.h). The gradients of model/pass/cuda/backward.h are read in
+ * device memory.
  */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
@@ -16,7 +17,11 @@ static const char what[] = "sums of gradients";
 typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
-    double *sum; /* [n_layers][KINDS][n_kv_heads][d][d]; only lower triangles are filled */
+    /*
+     * Sums of outer products, [n_layers][KINDS][n_kv_heads][d][d]; only lower triangles are
+     * filled.
+     */
+    double *sum;
     double *scratch;
 } kvd_gpu_sensitivity;
 
@@ -34,8 +39,9 @@ static void kvd_gpu_sensitivity_free(kvd_gpu_sensitivity *s)
 }
 
 /*
- * Creates zeroed sums on the current device; they take 32 n_layers n_kv_heads d_head^2 bytes. Heads
- * may have at most KVD_GRAM_MAX_D dimensions. On failure returns NULL and fills *err.
+ * Creates zeroed sums of outer products on the current device; they take 32 n_layers n_kv_heads
+ * d_head^2 bytes. Heads may have at most KVD_GRAM_MAX_D dimensions. On failure returns NULL and
+ * fills *err.
  */
 static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err *err)
 {
@@ -65,8 +71,8 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
 }
 
 /*
- * Queues the addition of X^T X for two kinds of rows of equal type (queries and outputs, or their
- * gradients), for query head `member` of every group.
+ * Queues the addition of X^T X for two kinds of rows X (queries and head outputs, or their
+ * gradients), for the query head with index `member` in every group.
  */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
@@ -85,7 +91,10 @@ static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, siz
     return kvd_cuda_check(kvd_gram_add_rows(&a, g->stream), what, err);
 }
 
-/* Queues the addition of the rows and gradients of one layer, for one batch, to the sums. */
+/*
+ * Queues the addition of outer products of one layer, for one batch, to the sums: queries, head
+ * outputs and their gradients.
+ */
 static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, kvd_err *err)
 {
     const size_t width = s->n_kv_heads * s->group * s->d, of_rows[] = {g->ld, width},
@@ -99,8 +108,8 @@ static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradien
 }
 
 /*
- * Copies the sums to `sums` on the host, in the layout of kvd_sensitivity_sums. Waits for the
- * stream.
+ * Copies the sums to the array `sums` on the host, in the layout of kvd_sensitivity_sums. Waits
+ * until all work on the stream is done.
  */
 static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, double *sums,
                                    kvd_err *err)
@@ -116,7 +125,7 @@ static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, 
 }
 
 typedef struct {
-    kvd_sensitivity_engine hook; /* must be the first field */
+    kvd_sensitivity_engine hook; /* interface of the engine; must be the first field */
     kvd_sensitivity_spec spec;
     kvd_gpu_backward *pass;
     kvd_gpu_sensitivity *sums;

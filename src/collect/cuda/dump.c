@@ -10,15 +10,20 @@
 #include "common/clock.h"
 
 /*
- * Number and size of the buffers that carry slabs to the file; each is free, then filled by the
- * device, then written, then free again. A writer thread copies 5 GB/s into the page cache and then
- * starts the disk, which may block it. With two threads, the other one copies meanwhile.
+ * Number and size of the buffers that carry transposed rows to the file. Each buffer is free, then
+ * filled by the device, then written, then free again. A writer thread copies 5 GB/s into the page
+ * cache and then starts writing to disk, which may block it. With two writer threads, the second
+ * copies meanwhile.
  */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    void *device, *host; /* slabs of n_rows tokens; at offset bad_at, a kvd_slab_bad */
-    /* event after all work that was queued before this buffer was free */
+    /*
+     * Transposed rows of n_rows tokens in device and host memory. At offset bad_at follows a
+     * kvd_slab_bad, the location of a value that is not finite.
+     */
+    void *device, *host;
+    /* asked: event after the work that was queued on the device when this buffer was requested. */
     cudaEvent_t asked, begin, made, copied;
     int layer;
     size_t first_token, n_rows;
@@ -33,15 +38,16 @@ struct kvd_gpu_dump {
     kvd_gpu_share share;
     kvd_device_memory memory;
     int device;
-    size_t piece; /* number of tokens of a buffer */
+    size_t piece; /* number of tokens that fit into a buffer */
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    cudaEvent_t asked; /* event for the next buffer, recorded before it is free */
+    /* Event that becomes `asked` of the next buffer. It is recorded before that buffer is free. */
+    cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
     int n_writers;
-    pthread_mutex_t lock; /* lock of the fields below */
+    pthread_mutex_t lock; /* protects the fields below, which the writer threads share */
     pthread_cond_t changed;
     queue idle, full;
     bool stop, failed;
@@ -66,7 +72,7 @@ static int pop(queue *q)
 
 /*
  * Fails with a message that names the tensor, layer, head, token and value of the first value that
- * is not finite. The CPU's dump.c has the same message.
+ * is not finite. collect/dump.c has the same message for the CPU.
  */
 static int blame(const kvd_gpu_dump *d, const buffer *b, const kvd_slab_bad *bad, kvd_err *err)
 {
@@ -97,7 +103,7 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                 return -1;
     /*
      * Start writing to disk now and not at the later flush, because the disk is slower than the
-     * copies. This is only a hint; the flush reports errors.
+     * copies. The result is ignored, because this is only a hint and the flush reports errors.
      */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
@@ -110,8 +116,8 @@ static double between(cudaEvent_t from, cudaEvent_t to)
 }
 
 /*
- * Thread function of a writer: writes full buffers one after another; after a failure it discards
- * them.
+ * Thread function of a writer: writes full buffers to the file one after another. After a failure
+ * it discards them.
  */
 static void *write_all(void *ctx)
 {
@@ -127,7 +133,10 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* Wait also after a failure, because a buffer that is still being filled is not free. */
+        /*
+         * Wait also after a failure, because a buffer that the device is still filling is not
+         * free.
+         */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();
@@ -148,7 +157,7 @@ static void *write_all(void *ctx)
     return NULL;
 }
 
-/* Waits until `n` buffers for slabs are free. The caller must hold the lock. */
+/* Waits until n buffers are free. The caller must hold the lock. */
 static int wait_for(kvd_gpu_dump *d, int n, kvd_err *err)
 {
     while (d->idle.n < n && !d->failed)
@@ -258,7 +267,10 @@ static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, k
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? share->n_heads : share->n_kv_heads;
 }
 
-/* Returns the number of bytes that one token takes in a buffer, over all heads of the share. */
+/*
+ * Returns the number of bytes that one token takes in a buffer, over all heads that this GPU
+ * computes.
+ */
 static size_t row_bytes(const kvd_activations *file, const kvd_gpu_share *share)
 {
     size_t heads = 0;
@@ -273,7 +285,10 @@ static size_t piece_rows(const kvd_activations *file, const kvd_gpu_share *share
     return fit < 1 ? 1 : fit < max_tokens ? fit : max_tokens;
 }
 
-/* Returns the size of a buffer's slabs, which is the offset of the kvd_slab_bad after them. */
+/*
+ * Returns the size in bytes of the transposed rows in a buffer. A kvd_slab_bad (location of a
+ * value that is not finite) follows at that offset.
+ */
 static size_t slab_bytes(const kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens)
 {
     const size_t n = row_bytes(file, share) * piece_rows(file, share, max_tokens);

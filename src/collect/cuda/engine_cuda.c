@@ -1,6 +1,7 @@
 /*
- * The GPU engine of kvdim-collect (collect/collect.h): runs the pass of model/cuda, whose hooks add
- * to sums and dump on each device.
+ * The GPU engine of kvdim-collect (collect/collect.h): runs the forward pass of model/pass/cuda.
+ * Callbacks on each device record Q, K and V in the activations file and add them to the second
+ * moments.
  */
 #include "collect/collect.h"
 
@@ -14,7 +15,7 @@
 
 typedef struct cuda cuda;
 
-/* State of one GPU, which computes its share of the heads. */
+/* State of one GPU, which computes some of the heads (its `share`). */
 typedef struct {
     cuda *all;
     int index;
@@ -29,21 +30,22 @@ struct cuda {
     kvd_collect_engine engine;
     kvd_collect_spec spec;
     kvd_gpu_forward *forward;
-    size_t pass_memory; /* most bytes of device memory for the pass */
+    size_t pass_memory; /* most bytes of device memory for the forward pass */
     gpu gpu[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    kvd_moments *held; /* host copy of the sums that are on the devices; NULL: none */
-    bool ahead;        /* true if the devices' sums include additions that *held lacks */
-    /* Index, in the dump, of the first token of the current batch. */
+    /* The object on the host whose second moments are now on the devices; NULL: none. */
+    kvd_moments *held;
+    bool ahead; /* true if the sums on the devices include batches that *held does not */
+    /* Index, in the activations file, of the first token of the current batch. */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
     /*
-     * Events on the first GPU, before and after the moments' work for each layer; they time that
-     * work.
+     * Events on the first GPU before and after the computation of each layer's second moments.
+     * They measure the time of that computation.
      */
-    cudaEvent_t *event; /* [2 layers] */
+    cudaEvent_t *event; /* two events per layer, [2 layers] */
     int n_events;
     double elapsed, moments;
 };
@@ -68,8 +70,8 @@ static int fetch_sums(cuda *c, kvd_err *err)
 }
 
 /*
- * Copies the sums in *sums to the devices. The sums that were there are first copied back to
- * c->held.
+ * Copies the second moments in *sums to the devices. The sums that the devices held are first
+ * copied back to c->held.
  */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
@@ -98,14 +100,14 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
 }
 
 /*
- * Transposes a share's part of W_O from the device's layout [d_model][heads * d] to
- * [heads][d][d_model], the layout of the dump.
+ * Transposes one GPU's part of W_O from the device's layout [d_model][heads * d] to the layout of
+ * the activations file, [heads][d][d_model].
  */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
     /*
-     * size of a piece: it fits into the L1 cache, and every cache line of the result is written
-     * completely
+     * Rows and columns transposed at a time. They fit into the L1 cache, and every cache line of
+     * the result is written completely.
      */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
@@ -124,7 +126,7 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/* Reads W_O and W_V of a layer from all GPUs. The buffer `raw` has room for W_O in float32. */
+/* Reads W_O and W_V of a layer from all GPUs. `raw` must have room for W_O in float32. */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -149,7 +151,6 @@ static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, k
     return to_device(c, 0, err);
 }
 
-/* Reads the weights of a layer with latent attention from the checkpoint. */
 static int read_latent_weights(const cuda *c, int layer, float *w_o, float *w_v, kvd_err *err)
 {
     const kvd_checkpoint *const from = c->spec.checkpoint;
@@ -188,8 +189,8 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
             if (sum_weights(c, l, err))
                 return -1;
         /*
-         * The sums are checked before the first batch: otherwise a weight that is not finite would
-         * end the run hours later.
+         * Check the second moments of the weights before the first batch. Otherwise a weight that
+         * is not finite would end the run hours later.
          */
         if (fetch_sums(c, err))
             return -1;
@@ -269,7 +270,8 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
     update_times(c);
     if (fetch_sums(c, err))
         return -1;
-    if (c->held != c->spec.sums) /* sums of a snapshot; the caller refills them */
+    /* These are the sums of a snapshot, which the caller fills anew before the next use. */
+    if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
 }
@@ -310,8 +312,8 @@ static kvd_gpu_forward_spec pass_of(const cuda *c)
 }
 
 /*
- * Checks the device memory before anything is loaded, and limits the pass to what sums and dump
- * leave. The message names the options that reduce the need.
+ * Checks the device memory before anything is loaded, and limits the forward pass to the memory
+ * that second moments and buffers leave. The message names the options that reduce the need.
  */
 static int check_memory(cuda *c, int g, kvd_err *err)
 {
@@ -400,7 +402,8 @@ kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *
     c->engine = (kvd_collect_engine){
         .weights = weights, .run = run, .flush = flush, .free = release, .describe = describe};
     c->spec = *s;
-    if (c->spec.max_len > s->max_tokens) /* a sequence may be longer than the batch */
+    /* Limit the length of sequences: none in a batch is longer than the batch. */
+    if (c->spec.max_len > s->max_tokens)
         c->spec.max_len = s->max_tokens;
     if (open_all(c, err)) {
         release(&c->engine);
@@ -419,7 +422,7 @@ int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu,
     if (kvd_cuda_check(cudaSetDevice(first_gpu), "collecting", err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), "collecting", err))
         return -1;
-    /* Leaves a tenth for sums, buffers of the dump and the CUDA runtime. */
+    /* A tenth of the memory is left for second moments, buffers and the CUDA runtime. */
     pass.memory = total / 10 * 9;
     for (*batch = MOST; *batch > LEAST; *batch /= 2) {
         pass.max_tokens = *batch > seq_len ? *batch : seq_len;

@@ -7,11 +7,15 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* model and layers of the sums; its `gram` pointers belong to the caller and are not used */
+    /* Model and layers whose second moments are summed. The `gram` pointers in it are not used. */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    double *gram[KVD_N_G]; /* [n_layers][heads of the share][d_head][d_head], NULL when absent */
+    /*
+     * Second moments on the device, [n_layers][heads of this GPU][d_head][d_head] for each tensor;
+     * NULL if the tensor is not recorded.
+     */
+    double *gram[KVD_N_G];
     double *scratch;
 };
 
@@ -36,8 +40,8 @@ static int first_of(const kvd_gpu_share *share, kvd_g g)
 }
 
 /*
- * Returns the number of float64 values that one layer's second moments of tensor g take on this
- * GPU.
+ * Returns the number of float64 values in the second moments of tensor g (Q, K, V, ...) of one
+ * layer, for the heads of this GPU.
  */
 static size_t layer_count(const kvd_moments *shape, const kvd_gpu_share *share, kvd_g g)
 {
@@ -51,8 +55,8 @@ static size_t gram_bytes(const kvd_moments *shape, const kvd_gpu_share *share, k
 }
 
 /*
- * Returns the size in bytes of the scratch memory for one layer's Q, K and V. Its weights need no
- * more, because they have fewer heads.
+ * Returns the size in bytes of the scratch memory for the second moments of one layer's Q, K and
+ * V. W_O and W_V need no more, because they have fewer heads.
  */
 static size_t scratch_bytes(const kvd_moments *shape, const kvd_gpu_share *share)
 {
@@ -143,8 +147,8 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
 }
 
 /*
- * A vector of W_O or W_V is indexed by an entry of the residual stream: a row of W_O as stored, or
- * a column of W_V.
+ * Sums the outer products of vectors of d_head weights, one vector per entry of the residual
+ * stream: a row of W_O as it is stored, or a column of W_V.
  */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
@@ -175,8 +179,8 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
 }
 
 /*
- * Copies the second moments of tensor g, of all layers and this share's heads, between device and
- * host. They are a block of columns of the host's array.
+ * Copies the second moments of tensor g (Q, K, V, ...) for all layers and this GPU's heads between
+ * device and host. The host's array holds all heads of each layer; the device's only this GPU's.
  */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
@@ -194,8 +198,8 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
 }
 
 /*
- * Fails if a second moment of tensor g is not finite. A value of the tensor that is not finite
- * makes its sum of squares not finite.
+ * Fails if a second moment of tensor g (Q, K, V, ...) is not finite. Any value of the tensor that
+ * is not finite makes its sum of squares not finite.
  */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {

@@ -2,8 +2,8 @@
  * Kernels that compute slabs[head][token][dim] = round(x[token][head][dim]) and find the first
  * result that is not finite.
  *
- * The conversion is bound by memory: each element is read once and written once, in runs of d
- * elements. The grid is (parts of a head's elements, heads).
+ * The kernel is bound by memory: each element is read once and written once, in runs of d
+ * elements. The grid is (blocks of THREADS * EACH elements of a head, heads).
  */
 #include "collect/cuda/slabs.h"
 
@@ -83,8 +83,9 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
 }
 
 /*
- * Reads the first value that is not finite. Its index, head << 48 or row << 16 or dim, is in
- * bad->found. One thread runs it.
+ * Kernel of one thread that completes *bad after the conversion. On entry bad->found holds the
+ * index of the first value that is not finite, head << 48 | row << 16 | dim. Stores its parts and
+ * the value itself.
  */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {

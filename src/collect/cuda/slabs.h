@@ -1,7 +1,7 @@
 /*
- * Transposes rows [token][head][dim] of the forward pass into slabs [head][token][dim] of the
- * file's dtype on the device, and checks that the values are finite. collect/cuda/dump.c launches
- * it.
+ * Transposes rows [token][head][dim] of Q, K and V into blocks (slabs) [head][token][dim] of the
+ * activations file's number type, on the device, and checks that the values are finite.
+ * collect/cuda/dump.c launches it.
  */
 #ifndef KVD_COLLECT_CUDA_SLABS_H
 #define KVD_COLLECT_CUDA_SLABS_H
@@ -19,32 +19,35 @@ extern "C" {
 enum { KVD_SLAB_PARTS = 5 };
 
 /*
- * Location of the first value whose conversion is not finite, in the order of parts, heads, rows,
- * dims.
+ * Location of the first value that is not finite after its conversion. "First" is in the order of
+ * tensors (parts), heads, rows, dims.
  */
 typedef struct {
-    uint64_t found; /* all ones: no value is bad; else the other fields are set */
+    /* Index of the value; all ones: all values are finite, and the other fields are not set. */
+    uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
-    float value; /* value before its conversion */
+    float value; /* the value that is not finite after conversion, before its conversion */
 } kvd_slab_bad;
 
 typedef struct {
-    kvd_dtype from, to; /* from: KVD_F32 or KVD_BF16; to: any dtype */
+    /* Number types of the input (KVD_F32 or KVD_BF16) and of the output (any kvd_dtype). */
+    kvd_dtype from, to;
     int d, n_parts;
     size_t n_rows;
     struct {
-        const void *x; /* dim i of row t of head h is at [t * ld + h * d + i] */
+        const void *x; /* rows of one tensor; dim i of row t of head h is x[t * ld + h * d + i] */
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    void *slabs;       /* out [heads of all parts][n_rows][d] */
-    kvd_slab_bad *bad; /* out */
+    /* Output: the transposed and converted values, [heads of all parts][n_rows][d]. */
+    void *slabs;
+    kvd_slab_bad *bad; /* output: location of the first value that is not finite */
 } kvd_slab_args;
 
 /*
- * Launches the conversion of rows into slabs. It rounds to nearest, ties to even, as kvd_from_f32
- * does.
+ * Queues the transposition and conversion on `stream`. Rounds to nearest, ties to even, as
+ * kvd_from_f32 does.
  */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 

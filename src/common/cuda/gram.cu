@@ -21,12 +21,13 @@ namespace
 {
 
 enum {
-    BLOCK = 32, /* side of a warp's block of G */
+    BLOCK = 32, /* rows and columns of the block of G that one warp computes */
     ENTRIES = BLOCK * BLOCK,
-    ROWS = 16,       /* rows converted at a time */
-    MAX_WARPS = 10,  /* warps for all blocks of d = 128 */
-    MAX_CTAS = 1056, /* most CTAs; the number of slices is limited by it */
-    CTAS = 2 * 132,  /* CTAs that run at once on an H200; another GPU is filled less evenly */
+    ROWS = 16,       /* rows of X converted to float64 at a time */
+    MAX_WARPS = 10,  /* most warps of a CTA: one per block of G at d = 128 */
+    MAX_CTAS = 1056, /* most CTAs of a launch; limits the number of slices of rows */
+    /* Number of CTAs that run at once on an H200. Another GPU is filled less evenly. */
+    CTAS = 2 * 132,
     ADD_THREADS = 256
 };
 
@@ -52,8 +53,8 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
 }
 
 /*
- * Computes the position of block p of the lower triangle of G: block row `high`, block column
- * `low`.
+ * Computes the position of the p-th 32 x 32 block in the lower triangle of G: block row `high`,
+ * block column `low`.
  */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
@@ -86,9 +87,9 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 }
 
 /*
- * Adds a warp's products of 16 rows to its block of G: acc (32 x 32) += high^T low. `high` and
- * `low` are the indices of the two blocks of 32 columns in the tile. PITCH is a multiple of 16 plus
- * 4, which avoids bank conflicts.
+ * Adds the products of 16 rows of X to the block of G that a warp computes: acc (32 x 32) +=
+ * high^T low. `high` and `low` are the indices of two groups of 32 columns in the tile of rows.
+ * PITCH is a multiple of 16 plus 4, which avoids bank conflicts.
  */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
@@ -113,8 +114,8 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
 }
 
 /*
- * Kernel that computes the second moment of one slice of rows. Grid (slice, head, group of block
- * pairs).
+ * Kernel that computes X^T X of one slice of the rows of one head. Grid (slice, head, group of
+ * blocks of G).
  */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
@@ -124,9 +125,10 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  EACH = ROWS / STEP; /* rows that each thread loads at once */
+                  EACH = ROWS / STEP; /* rows of X that each thread loads at once */
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
-    extern __shared__ __align__(16) double tiles[]; /* [2][ROWS][PITCH] */
+    /* Two buffers of rows in float64, [2][ROWS][PITCH]. */
+    extern __shared__ __align__(16) double tiles[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int row = (int)threadIdx.x / WIDTH, dim = (int)threadIdx.x % WIDTH;
 
@@ -165,7 +167,8 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
         double *tile = tiles + odd * (ROWS * PITCH);
         store(tile);
         fetch(at + ROWS);
-        __syncthreads(); /* also ends the use of the tile before this one */
+        /* All warps now see the stored rows. None still reads the buffer that is filled next. */
+        __syncthreads();
         if (mine)
             multiply<PITCH>(tile, high, low, lane, acc);
     }
@@ -186,7 +189,8 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
 }
 
 /*
- * Kernel that adds the second moments of all slices to G, in their order. Grid (block pair, head).
+ * Kernel that adds X^T X of all slices of rows to G, in the order of the slices. Grid (block of G,
+ * head).
  */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
@@ -208,7 +212,7 @@ __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_cons
     }
 }
 
-/* Kernel that copies the lower triangle of a matrix to the upper one. Grid (block pair, matrix). */
+/* Kernel that copies the lower triangle of a matrix to its upper triangle. Grid (block, matrix). */
 __global__ void __launch_bounds__(ADD_THREADS) mirror(double *G, int d)
 {
     __shared__ double tile[BLOCK][BLOCK + 1];
@@ -240,9 +244,9 @@ int most_slices(int n_heads)
 }
 
 /*
- * Returns the number of slices into which the rows are cut, the one of least cost. The cost is the
- * number of rows that one CTA processes in sequence, plus those that could be processed while the
- * sums of the slices are written and read (5 TB/s, 160 clocks a row).
+ * Returns the number of slices into which the rows of X are cut: the number of least cost. The
+ * cost is the number of rows that one CTA processes in sequence, plus the rows that it could
+ * process while the sums of all slices are written and read (5 TB/s, 160 clocks per row).
  */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
@@ -323,7 +327,7 @@ extern "C" cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t
 extern "C" cudaError_t kvd_gram_mirror(double *G, size_t n, int d, cudaStream_t stream)
 {
     const unsigned pairs = (unsigned)pairs_of((d + BLOCK - 1) / BLOCK);
-    for (size_t at = 0; at < n; at += 65535) { /* 65535: largest y extent of a grid */
+    for (size_t at = 0; at < n; at += 65535) { /* 65535 is the largest y extent of a CUDA grid */
         const size_t m = n - at < 65535 ? n - at : 65535;
         mirror<<<dim3(pairs, (unsigned)m), ADD_THREADS, 0, stream>>>(G + at * (size_t)d * (size_t)d,
                                                                      d);

@@ -23,25 +23,32 @@ typedef struct {
     const void *x;
     size_t head_stride, row_stride, dim_stride;
     int n_heads;
-    /* sums [n_heads][d][d]; the lower triangle is added to, the upper triangle is undefined */
+    /*
+     * Sums X^T X to add to, [n_heads][d][d] in device memory. The sums are added to the lower
+     * triangle; the upper triangle is undefined.
+     */
     double *G;
 } kvd_gram_part;
 
 typedef struct {
-    int bf16; /* 1: bf16, 0: float32 */
-    int d;    /* 1 .. KVD_GRAM_MAX_D */
+    int bf16; /* type of the values in x: 1: bf16, 0: float32 */
+    int d;    /* dimensions of a head (columns of X), 1 .. KVD_GRAM_MAX_D */
     size_t n_rows;
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
-    double *scratch; /* kvd_gram_scratch_bytes(number of all heads, d) bytes */
+    /*
+     * Scratch in device memory, of kvd_gram_scratch_bytes(number of heads of all parts, d) bytes.
+     */
+    double *scratch;
 } kvd_gram_args;
 
 /* Returns the size in bytes of the scratch memory of kvd_gram_add_rows for any number of rows. */
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
 /*
- * Queues, on `stream`, the addition of X^T X of all parts to their G. Results have equal bits in
- * every run, wherever the rows are in memory; they depend on n_rows, the number of heads and d.
+ * Queues, on `stream`, the addition of X^T X of all parts to the matrices G of the parts. Results
+ * have equal bits in every run, wherever the rows are in memory. They depend on n_rows, the number
+ * of heads and d.
  */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 

@@ -8,15 +8,16 @@
 #define STRING(x)  STRING_(x)
 
 /*
- * Library that is loaded at run time. It is opened by the name of this toolkit's version, because
- * structures differ between versions.
+ * A shared library that is loaded at run time. It is opened by the name that has the version of
+ * this build's CUDA toolkit, because structures differ between versions.
  */
 typedef struct {
     const char *title, *file;
-    const char *const *name; /* [n] names of functions, in the order of the table */
+    /* Names of the functions to load, [n], in the order of the pointers in `table`. */
+    const char *const *name;
     size_t n;
     void **table;
-    int state; /* 0: not tried, 1: loaded, -1: failed, `why` is the reason */
+    int state; /* 0: loading not tried yet, 1: loaded, -1: failed, with the reason in `why` */
     char why[256];
 } library;
 

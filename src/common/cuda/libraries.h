@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#ifndef __cplusplus /* C++ overloads some of these names */
+#ifndef __cplusplus /* not for C++, which overloads some of the library functions named below */
 
 #define KVD_CUBLAS(X)                                                                              \
     X(cublasCreate_v2)                                                                             \

@@ -13,8 +13,8 @@
 enum { KVD_DEVICE_ARRAYS = 160 };
 
 /*
- * Arrays in the memory of one device that are freed together. Zero it before use; a zeroed one may
- * be released.
+ * List of arrays in the memory of one device that are freed together. The caller must zero it
+ * before use. A zeroed list may be released.
  */
 typedef struct {
     void *array[KVD_DEVICE_ARRAYS];

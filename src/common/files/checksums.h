@@ -15,15 +15,19 @@
 enum { KVD_CHECKSUM_ROWS = 64 };
 
 /*
- * Checksums of the rows of one dataset [layer][head][row][...]. A dataset of rank 1, [row], counts
- * as one layer with one head.
+ * Checksums of the rows of one dataset [layer][head][row][...]. A dataset [row] without layers and
+ * heads counts as one layer with one head.
  */
 typedef struct {
-    char path[32];        /* path of the dataset */
-    const char *row_name; /* axis of the rows, a literal: "token" or "dim" */
-    bool by_head;         /* the dataset has layers and heads */
+    char path[32]; /* path of the dataset whose rows have these checksums */
+    /* Axis of the dataset along which rows are counted, a string literal: "token" or "dim". */
+    const char *row_name;
+    bool by_head; /* true if the dataset has axes for layers and heads */
     size_t n_layers, n_heads, n_rows, row_bytes, n_blocks;
-    /* checksums [n_layers][n_heads][n_blocks]; NULL: the file has none, so rows are not verified */
+    /*
+     * Checksums [n_layers][n_heads][n_blocks], one per block of KVD_CHECKSUM_ROWS rows. NULL: the
+     * file has none, so its rows are not verified.
+     */
     uint64_t *sum;
 } kvd_checksums;
 
@@ -49,18 +53,20 @@ void kvd_checksums_release(kvd_checksums *c);
 void kvd_checksums_add(kvd_checksums *c, size_t layer, size_t head, size_t first, size_t n,
                        const void *rows);
 
-/* Sets the checksums of a head to 0, before its rows are written again. */
+/* Sets the checksums of one layer's head to 0, before its rows are written again. */
 void kvd_checksums_clear(kvd_checksums *c, size_t layer, size_t head);
 
-/* Returns one number that depends on all checksums: the sum of (2 i + 1) times checksum i. */
+/*
+ * Returns one number that depends on all checksums: the sum over i of (2 i + 1) times checksum i.
+ */
 uint64_t kvd_checksums_total(const kvd_checksums *c);
 
 /* Writes the checksums into the dataset that kvd_checksums_reserve reserved. */
 int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 
 /*
- * Callback that reads rows first .. first + n - 1 of the head that ctx describes, in the dtype of
- * the file.
+ * Callback that reads rows first .. first + n - 1 of a head of the dataset, in the dtype of the
+ * file. `ctx` identifies the head.
  */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 

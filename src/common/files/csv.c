@@ -13,9 +13,10 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     kvd_err *err;
-    char *text; /* the fields of the row so far, each with a zero byte */
+    char *text; /* texts of the current row's fields so far, each with a final zero byte */
     size_t text_len, text_size;
-    size_t *start, *len; /* [n_fields] */
+    /* Offset in `text` and length of each field of the current row, [n_fields]. */
+    size_t *start, *len;
     char **field;
     size_t n_fields, fields_size;
     size_t line, since_row_end;
@@ -216,7 +217,6 @@ int kvd_csv_put(FILE *f, const char *field, int last, kvd_err *err)
     return 0;
 }
 
-/* Returns true if a spreadsheet would run the text of a field as a formula. */
 static bool is_formula(const char *s)
 {
     char *end;

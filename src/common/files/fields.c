@@ -52,7 +52,10 @@ int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, 
     return 0;
 }
 
-/* Adds the two 64-bit halves of the hashes separately, so that the order of files has no effect. */
+/*
+ * The two 64-bit halves of the hashes are added separately. A sum does not depend on the order of
+ * the files.
+ */
 void kvd_field_add_hash(char *sum, size_t size, const char *other)
 {
     unsigned long long a[2], b[2];

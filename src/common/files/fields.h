@@ -41,13 +41,13 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
 /*
- * Replaces *sum, the hash of a set of texts, by the hash of this set and the set with hash `other`
- * together. The order in which files are added has no effect.
+ * Replaces *sum, the hash of a set of calibration texts, by the hash of the union of that set and
+ * of the set with hash `other`. The order in which files are added has no effect.
  */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
 /*
- * Joins two labels of texts in `sum`: "a" and "b" become "a+b", cut to size; two equal labels stay
- * one.
+ * Appends the label of a text (its name in results) to the label in `sum`: "a" and "b" become
+ * "a+b", cut to `size` bytes. Two equal labels stay one.
  */
 void kvd_field_add_label(char *sum, size_t size, const char *other);
 

@@ -70,7 +70,8 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    void *volatile room = malloc(bytes); /* volatile, because a compiler may omit unused memory */
+    /* Volatile, because a compiler may remove an allocation that is not used. */
+    void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
         return kvd_fail_errno(err, "cannot open '%s'", path);
@@ -92,8 +93,8 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
 }
 
 /*
- * Closes the HDF5 file. If closing fails it is not repeated, because after a failed flush HDF5
- * would try again.
+ * Closes the HDF5 file. If closing fails, it is not tried again, because HDF5 would repeat the
+ * failed flush.
  */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
@@ -105,7 +106,10 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /* A file that will be removed need not be flushed: its name is removed first. */
+    /*
+     * A file that will be removed need not be flushed to disk, so its name is removed before it is
+     * closed.
+     */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -128,7 +132,7 @@ static char *shorten(const char *text, kvd_err *err)
     char *out = NULL;
     const size_t n = strlen(text);
     size_t kept = n < MOST ? n : MOST;
-    /* do not cut the text within a UTF-8 character */
+    /* Do not cut the text within a UTF-8 character. */
     while (kept < n && ((unsigned char)text[kept] & 0xc0) == 0x80)
         kept--;
     const int rc = kept == n
@@ -143,7 +147,8 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    enum { ROOM = 4096 }; /* room for the lines of later runs, which are added in place */
+    /* Bytes reserved for the history lines of later runs, which are added in place. */
+    enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
     const kvd_run *r = f->run;
@@ -166,7 +171,10 @@ done:
     return rc;
 }
 
-/* Writes the run's inputs and parameters that the file does not have yet. */
+/*
+ * Writes those inputs and parameters of the run to /provenance and /parameters that the file does
+ * not have yet.
+ */
 static int put_run_lists(kvd_h5 *f, kvd_err *err)
 {
     static const char p[] = "/provenance";
@@ -300,7 +308,7 @@ int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const k
 /* ---- flushing and finishing files ---- */
 
 /*
- * Claims the space of reserved datasets from the file system; until then they are holes in the
+ * Claims disk space for reserved datasets from the file system. Until then they are holes in the
  * file.
  */
 static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
@@ -497,8 +505,8 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
     /*
-     * The file has its inputs and parameters already; the caller compares them with those of this
-     * run.
+     * The file has the inputs and parameters of the interrupted run already, so they are not
+     * written again. The caller compares them with those of this run.
      */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;

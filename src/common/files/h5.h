@@ -22,21 +22,24 @@
 enum { KVD_MAX_RANK = 5 };
 
 typedef struct {
-    const char *name;  /* "moments" gives the attribute "kvdim/moments" */
-    int version;       /* version written; a reader refuses a larger one */
-    const char *title; /* title of the file: one sentence */
+    /* Name of the file format: "moments" gives the schema attribute "kvdim/moments". */
+    const char *name;
+    /* Version of the format that is written; a reader refuses files of a larger version. */
+    int version;
+    const char *title; /* title of the file for its root attribute: one sentence */
 } kvd_schema;
 
 typedef struct {
     hid_t id;   /* HDF5 id of the file; H5I_INVALID_HID when closed */
-    char *path; /* path, for messages */
+    char *path; /* path of the file, for messages */
     bool writing;
-    kvd_output output; /* temporary name and lock of a file that is written */
+    kvd_output output; /* temporary name and lock of a file that is being written */
     const kvd_run *run;
-    bool resumed;               /* true if kvd_h5_reopen opened the file */
-    double elapsed_before;      /* seconds spent by the runs that were resumed */
-    uint64_t reserved;          /* bytes of the file whose space the file system has granted */
-    int n_inputs, n_parameters; /* numbers of inputs and parameters of the run already written */
+    bool resumed;          /* true if kvd_h5_reopen opened the file */
+    double elapsed_before; /* seconds that the earlier, interrupted runs spent on this file */
+    uint64_t reserved;     /* bytes of disk space that the file system has granted to this file */
+    /* Numbers of the run's inputs and parameters that the file already holds. */
+    int n_inputs, n_parameters;
 } kvd_h5;
 
 /* ---- opening, creating and closing files ---------------------------- */
@@ -107,13 +110,16 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial);
 /* ---- creating, reading and writing datasets ------------------------ */
 
 typedef struct {
-    const char *path;      /* path such as "/qk/sigma"; missing groups are created */
-    const char *long_name; /* description of the dataset: one sentence, never empty */
-    const char *units;     /* "us", "byte", "nat", ...; "1" for a number without a unit */
-    hid_t type;            /* type in the file, e.g. H5T_IEEE_F64LE */
-    int rank;              /* 0 means a single number */
+    const char *path; /* path such as "/qk/sigma"; missing groups are created */
+    /* Description of the dataset for its attribute long_name: one sentence, never empty. */
+    const char *long_name;
+    /* Unit of the numbers: "us", "byte", "nat", ...; "1" for a number without a unit. */
+    const char *units;
+    hid_t type; /* HDF5 type of the elements in the file, e.g. H5T_IEEE_F64LE */
+    int rank;   /* number of axes; 0 means that the dataset is a single number */
     hsize_t dims[KVD_MAX_RANK];
-    const char *axes[KVD_MAX_RANK]; /* "layer", "kv_head", "token", "dim", ... */
+    /* Name of each axis: "layer", "kv_head", "token", "dim", ... */
+    const char *axes[KVD_MAX_RANK];
 } kvd_h5_spec;
 
 /* Creates a dataset and writes all of its elements. mem_type is the type of data[]. */
@@ -121,13 +127,16 @@ int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void 
                  kvd_err *err);
 
 /*
- * Creates a dataset whose contiguous space is reserved immediately and filled later (dumps). The
- * caller must close *dataset with H5Dclose. No other part of the file changes while it is filled,
- * so a killed process leaves the file readable.
+ * Creates a dataset whose contiguous space is reserved immediately and filled later, such as
+ * recorded Q, K and V. The caller must close *dataset with H5Dclose. No other part of the file
+ * changes while the dataset is filled, so a killed process leaves the file readable.
  */
 int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *err);
 
-/* Checks that dataset `path` exists with this rank, and stores its dimensions in *dims. */
+/*
+ * Checks that dataset `path` exists with `rank` axes, and stores the length of each axis in dims
+ * [rank].
+ */
 int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err);
 bool kvd_h5_exists(kvd_h5 *f, const char *path);
 

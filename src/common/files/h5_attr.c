@@ -8,7 +8,8 @@
 #include "common/files/h5_internal.h"
 #include "common/utf8.h"
 
-enum { MAX_TEXT = 60000 }; /* an object header message ends at 64 KiB */
+/* Largest length of a text attribute in bytes; HDF5 limits an object header message to 64 KiB. */
+enum { MAX_TEXT = 60000 };
 
 /* ---- reasons of HDF5 errors ---- */
 
@@ -31,8 +32,8 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     /*
-     * HDF5 describes a failure of the system as "file write failed: time = ..., error message = 'No
-     * space left on device', buf = ...".
+     * If a system call failed, HDF5's description is "file write failed: time = ..., error message
+     * = 'No space left on device', buf = ...". Only the system's message is kept.
      */
     const char *system = desc ? strstr(desc, "error message = '") : NULL;
     if (system) {
@@ -59,7 +60,8 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    if (group >= 0) { /* if it failed, the error that HDF5 recorded must not be overwritten */
+    /* If creating the group failed, closing these ids would overwrite the error of HDF5. */
+    if (group >= 0) {
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
     }
@@ -67,8 +69,9 @@ static hid_t object_made(kvd_h5 *f, const char *where)
 }
 
 /*
- * Writes an attribute that holds one value. If it exists with this type it is written in place: no
- * other part of the file changes, so a process killed meanwhile leaves the file readable.
+ * Writes an attribute that holds one value. If the attribute exists with this type, its value is
+ * replaced in place. No other part of the file changes, so a process killed meanwhile leaves the
+ * file readable.
  */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
@@ -282,7 +285,10 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /* A plain conversion would silently cut an unsigned value above the signed range. */
+    /*
+     * Converting an unsigned value above the signed range would silently cut it, so it is read as
+     * unsigned.
+     */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

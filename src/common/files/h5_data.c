@@ -7,9 +7,10 @@
 
 #include "common/files/h5_internal.h"
 
-static const size_t chunk_bytes = (size_t)4 << 20; /* largest chunk */
-static const size_t filter_bytes = 256;            /* smaller datasets are in an object header */
-/* size from which on all threads filter the chunks of a dataset */
+static const size_t chunk_bytes = (size_t)4 << 20; /* largest size of a chunk in bytes */
+/* Datasets smaller than this number of bytes are stored in an object header without filters. */
+static const size_t filter_bytes = 256;
+/* Size in bytes from which on the chunks of a dataset are filtered by all threads. */
 static const size_t large_bytes = (size_t)16 << 20;
 
 /* ---- 16-bit float types ---- */
@@ -57,7 +58,7 @@ bool kvd_h5_known_number(hid_t type)
 
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab)
 {
-    hsize_t inner = 1; /* product of the axes done so far, from the fastest axis */
+    hsize_t inner = 1; /* product of the lengths of the axes done so far, fastest axis first */
     const hsize_t most = limit / type_size > 0 ? limit / type_size : 1;
     for (int i = rank - 1; i >= 0; i--) {
         const hsize_t fit = most / inner > 0 ? most / inner : 1;
@@ -66,7 +67,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            inner = most; /* slower axes than the one that is cut get 1 */
+            inner = most; /* Axes slower than the one that is cut get length 1. */
     }
 }
 
@@ -119,7 +120,9 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /* Small datasets are stored in the object header, whose checksum covers their values. */
+        /*
+         * Small datasets are stored in the object header, whose checksum also covers their values.
+         */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -129,7 +132,6 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
     return made;
 }
 
-/* Creates a dataset with its attributes. On failure returns H5I_INVALID_HID and fills *err. */
 static hid_t create(kvd_h5 *f, const kvd_h5_spec *s, bool reserve, kvd_err *err)
 {
     assert(f->writing);

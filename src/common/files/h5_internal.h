@@ -4,7 +4,6 @@
 
 #include "common/files/h5.h"
 
-/* Closes an HDF5 id of any kind; safe on an invalid one. */
 static inline void kvd_h5_drop(hid_t id)
 {
     if (id > 0)

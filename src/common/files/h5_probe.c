@@ -20,9 +20,9 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* largest number of bytes of one dataset or attribute that the child reads */
+/* Largest number of bytes of one dataset or attribute that the child process reads. */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* memory in bytes that the child may use in addition to the memory of this process */
+/* Memory in bytes that the child may use in addition to the memory of this process. */
 static const size_t probe_memory = (size_t)2 << 30;
 
 /* ---- reading the file, in the child process ---- */
@@ -47,7 +47,6 @@ static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *k
     return (class == H5T_INTEGER || class == H5T_FLOAT) && !kvd_h5_known_number(type) ? -1 : 0;
 }
 
-/* Frees the texts of variable length that HDF5 allocated when it read `data`. */
 static void free_texts(hid_t type, hid_t space, void *data)
 {
     if (H5Tis_variable_str(type) > 0)
@@ -327,8 +326,8 @@ static int check_start(const char *path, kvd_err *err)
     if (rc)
         return rc;
     /*
-     * Offset of the end-of-file address in the superblock: 40 or 44 in versions 0 and 1, 28 in
-     * later ones.
+     * Offset, in the superblock of the file, of the address at which the file ends: 40 or 44 in
+     * versions 0 and 1, 28 in later ones.
      */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
@@ -351,13 +350,13 @@ typedef struct {
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
+enum { KEPT = 64 };
 /*
  * Verdicts on the latest files. A program opens a file more than once (to identify an input, to see
  * its schema, to read it), but one child is enough as long as the file is not written or replaced.
  */
-enum { KEPT = 64 };
 static verdict kept[KEPT];
-static size_t n_kept; /* number of verdicts ever stored */
+static size_t n_kept; /* number of verdicts stored since the program started */
 
 static bool same_moment(struct timespec a, struct timespec b)
 {
@@ -392,8 +391,8 @@ static void keep_verdict(const char *path, const verdict *v)
 }
 
 /*
- * Writes the reason why the child process refused the file, "" if it did not. The child ended with
- * `status` and wrote the text `said`.
+ * Writes the reason why the child process refused the file to `reason`, "" if it accepted the
+ * file. The child ended with exit status `status` and wrote the text `said`.
  */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {

@@ -105,7 +105,7 @@ static int fail_held(int fd, const char *path, kvd_err *err)
 
 /*
  * Opens or creates the lock file of an output. Returns -1 and fills *err if anything but a regular
- * file with a single hard link has that name.
+ * file with a single hard link has the lock file's name.
  */
 static int open_lock(const char *path, kvd_err *err)
 {
@@ -113,8 +113,8 @@ static int open_lock(const char *path, kvd_err *err)
     if (kvd_output_check_derived(path, err))
         return -1;
     /*
-     * Another file may have been given the name since the check; opening a FIFO or a device must
-     * not block.
+     * Another program may have created a FIFO or a device of that name since the check, and
+     * opening it must not block.
      */
     const int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
@@ -228,8 +228,9 @@ static char *resolve(const char *path, kvd_err *err)
 }
 
 /*
- * Returns ending i of the names of the files that a run writes for an output: "", ".partial",
- * ".lock", then the output's own. Returns NULL after the last one.
+ * Returns the i-th ending of the names of files that a run writes for an output: "", ".partial",
+ * ".lock", then the endings of further files that the output has. Returns NULL after the
+ * last one.
  */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
@@ -238,7 +239,6 @@ static const char *ending(const kvd_output_name *name, size_t i)
     return i < ALWAYS ? always[i] : name->beside ? name->beside[i - ALWAYS] : NULL;
 }
 
-/* Returns true if the joined strings a + x and b + y are equal. */
 static bool same_joined(const char *a, const char *x, const char *b, const char *y)
 {
     const size_t n = strlen(a), m = strlen(b), total = n + strlen(x);
@@ -248,7 +248,10 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/* Fails if the outputs a and b, whose resolved names are given, have a file in common. */
+/*
+ * Fails if the outputs a and b would write the same file. `a_name` and `b_name` are their paths
+ * after links are resolved.
+ */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {

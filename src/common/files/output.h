@@ -13,12 +13,13 @@
 #include "common/err.h"
 
 typedef struct {
-    char *path;    /* NAME */
-    char *partial; /* NAME.partial, in the same folder */
-    char *lock;    /* NAME.lock; exists while a program writes NAME */
-    int lock_fd;   /* -1 when not held */
+    char *path;    /* path of the final file, NAME */
+    char *partial; /* path of the file while it is written, NAME.partial in the same folder */
+    char *lock;    /* path of the lock file, NAME.lock, which exists while a program writes NAME */
+    int lock_fd;   /* file descriptor of the lock file; -1 when the lock is not held */
     /*
-     * Names that an output folder may hold, set by kvd_output_folder_renew; NULL means any files.
+     * Names that an output folder may hold, ended by NULL, as set by kvd_output_folder_renew. A
+     * NULL list means any files.
      */
     const char *const *contents;
 } kvd_output;
@@ -61,18 +62,18 @@ void kvd_output_release(kvd_output *out, bool keep_partial);
 /*
  * Output of a run that the user named with an option. The list holds the endings of further files
  * that the run keeps next to `path`, up to a NULL; a NULL list means none. NAME.partial and
- * NAME.lock, which every output has, are not in it.
+ * NAME.lock, which every output has, are not listed.
  */
 typedef struct {
-    const char *option; /* option that named it, such as "--moments" */
-    const char *path;   /* NULL if the option was not given */
+    const char *option; /* option with which the user named the output, such as "--moments" */
+    const char *path;   /* path of the output; NULL if the option was not given */
     const char *const *beside;
 } kvd_output_name;
 
 /*
- * Fails if two outputs of one run are the same file, if one is a file that the run keeps next to
- * the other, or if both keep the same file. The message names both. Names are compared after links
- * and folders have been resolved.
+ * Fails if two outputs of one run would write to one file. This includes NAME.partial, NAME.lock
+ * and the further files in the list. The message names both outputs. Names are compared after
+ * links and folders have been resolved.
  */
 int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err);
 

@@ -95,7 +95,10 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/* Creates the listed subfolders in NAME.partial (`make`), or flushes them to disk. */
+/*
+ * Creates the subfolders listed in out->contents inside NAME.partial if `make` is true; otherwise
+ * flushes them to disk.
+ */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;

@@ -7,7 +7,7 @@
 
 #include "common/files/output.h"
 
-/* Frees the names (path, partial, lock) of an output. */
+/* Frees the strings path, partial and lock of *out, without removing any file. */
 void kvd_output_forget(kvd_output *out);
 
 /* Returns the folder that contains `path`, allocated; NULL if memory runs out. */

@@ -6,7 +6,7 @@
 
 enum { LEAST = 16, PAGE = 64, ROWS = 8 };
 
-/* ---- measurement points of the grid ---- */
+/* ---- list of iterations to measure ---- */
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -14,15 +14,14 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * Returns the grid's next size after x: 4 x, or `most` if 8 x is above `most`, so that the last two
- * sizes differ by a factor of two or more.
+ * Returns the next number of tokens after x to measure: 4 x, or `most` if 8 x is above `most`. So
+ * the last two numbers differ by a factor of two or more.
  */
 static size_t after(size_t x, size_t most)
 {
     return 8 * x > most ? most : 4 * x;
 }
 
-/* Returns true if `batch` requests of `tokens` tokens each fit into the KV cache at once. */
 static bool fits(const kvd_batching_limits *l, size_t batch, size_t tokens)
 {
     return batch * ((tokens + PAGE - 1) / PAGE) <= l->pages;
@@ -43,9 +42,7 @@ static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits
     }
 }
 
-/*
- * Adds the point of several prompts in one iteration: as many prompts of the longest length as fit.
- */
+/* Adds, to the iterations to measure, one with as many prompts of the longest length as fit. */
 static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_point *point,
                         size_t *n)
 {
@@ -57,8 +54,8 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 }
 
 /*
- * Adds the measurement point at which `batch` requests fill the KV cache, unless the previous point
- * of this batch size is close to it.
+ * Adds, to the iterations to measure, a decode step in which `batch` requests fill the KV cache.
+ * Leaves it out if the previous step of this batch size has nearly as many tokens.
  */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
@@ -71,8 +68,9 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
 }
 
 /*
- * Returns the grid's next batch size: 1, 2, 4, 8, 9, 16, 17 .. most. Above 8 requests CUDA graphs
- * exist for multiples of 8, to which a batch is padded, so 9 requests take as long as 16.
+ * Returns the next batch size to measure after `batch`: 1, 2, 4, 8, 9, 16, 17 .. most. Above 8
+ * requests, CUDA graphs exist for multiples of 8, to which a batch is padded. So 9 requests take
+ * as long as 16.
  */
 static size_t next_batch(size_t batch, size_t most)
 {
@@ -83,7 +81,10 @@ static size_t next_batch(size_t batch, size_t most)
 static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples,
                       kvd_jct_point *point, size_t *n)
 {
-    /* Each point runs one decode step more than `samples`, because the first step is discarded. */
+    /*
+     * Each measurement runs one decode step more than `samples`, because the first step is
+     * discarded.
+     */
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
     for (size_t batch = 1;; batch = next_batch(batch, l->max_batch)) {
         for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
@@ -103,7 +104,8 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    enum { MOST = 64 * 128 }; /* room: sizes at least double with every second element */
+    /* Room for all iterations of the grid: sizes at least double with every second element. */
+    enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
         return kvd_no_memory(err, "a grid", MOST * sizeof **point);
@@ -113,14 +115,15 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
     return 0;
 }
 
-/* ---- running a measurement point ---- */
+/* ---- running an iteration ---- */
 
 typedef struct {
     const kvd_jct_loop *loop;
-    kvd_slice *slice; /* [max_batch] */
+    kvd_slice *slice; /* which tokens of each request the iteration processes, [max_batch] */
     uint32_t *id, *next;
-    size_t whole;  /* number of prompt tokens of each request */
-    bool anywhere; /* true if tokens that are in the cache at the start need not be processed */
+    /* Input plus output tokens of each request, on which the token budgets of methods depend. */
+    size_t whole;
+    bool anywhere; /* true if a decode step can run after tokens that were never processed */
 } bench;
 
 static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *seconds, kvd_err *err)
@@ -137,8 +140,8 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
 }
 
 /*
- * Runs a piece of a prompt in a slot of the cache, in as many iterations as the chunk size
- * requires. Only the last iteration is timed.
+ * Runs `n` prompt tokens after `before` tokens in a slot of the cache, in as many iterations as
+ * the chunk size requires. Only the last iteration is timed.
  */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
@@ -167,7 +170,8 @@ static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, 
 }
 
 /*
- * Runs the prompts of the first n requests, each of `tokens` tokens, in one iteration and times it.
+ * Runs the prompts of the first n requests, each of `tokens` tokens, in one iteration and measures
+ * its time.
  */
 static int prompts(bench *b, size_t n, size_t tokens, double *seconds, kvd_err *err)
 {
@@ -186,8 +190,8 @@ static int prompts(bench *b, size_t n, size_t tokens, double *seconds, kvd_err *
 }
 
 /*
- * Runs one decode step of the first n requests, each with `before` tokens in the cache, and times
- * it.
+ * Runs one decode step of the first n requests, each with `before` tokens in the cache, and
+ * measures its time.
  */
 static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, kvd_err *err)
 {
@@ -206,9 +210,9 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
 }
 
 /*
- * Runs decode steps of a small request for about as long as the prompt took. Prompts without a
- * pause between them draw more power than a GPU may, so that its clock rate falls; a server runs
- * decode steps between prompts.
+ * Runs decode steps of a small request for about as long as the measured prompt took. Prompts
+ * without a pause between them draw more power than a GPU may, so that its clock rate falls. A
+ * server runs decode steps between prompts.
  */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {
@@ -232,7 +236,8 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     const double most = 0.1;
     double seconds = 0;
-    for (size_t i = 0; i <= samples; i++) { /* the first sample is discarded */
+    /* One sample more than `samples` is run; the first is a warm-up and discarded. */
+    for (size_t i = 0; i <= samples; i++) {
         if (i && steps_between(b, p, seconds < most ? seconds : most, err))
             return -1;
         if ((p->tokens && !b->anywhere &&

@@ -15,7 +15,10 @@ double kvd_jct_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Computes a token id from a hash of its position: the finaliser of splitmix64. */
+/*
+ * Computes a pseudo-random token id from seed, request and position by a hash (the finaliser of
+ * splitmix64).
+ */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
@@ -31,12 +34,18 @@ typedef struct {
     const kvd_requests *requests;
     kvd_batcher *batcher;
     kvd_jct_served *out;
-    uint32_t *id, *next; /* arrays of an iteration: [capacity] and [max_batch] */
+    /*
+     * Token ids of the current iteration (one forward pass): inputs [capacity], outputs
+     * [max_batch].
+     */
+    uint32_t *id, *next;
     size_t capacity;
-    uint32_t *token;      /* [sum of output]: tokens that the requests have emitted */
-    size_t *emitted;      /* [n]: tokens emitted so far */
-    size_t arrived, held; /* held: tokens in the cache */
-    /* clock readings in seconds: start of the run, and end of the last iteration */
+    /* Output tokens of all requests, request after request, [sum of output]. */
+    uint32_t *token;
+    size_t *emitted; /* number of output tokens that each request has so far, [n] */
+    /* Number of requests that have arrived, and number of tokens in the cache. */
+    size_t arrived, held;
+    /* Clock readings in seconds: start of the run, and end of the last iteration. */
     double zero, last_end;
 } serving;
 
@@ -79,7 +88,7 @@ static int prepare(serving *v, kvd_err *err)
 
 /* ---- running iterations ---- */
 
-/* Returns where the tokens that request r emits are kept. */
+/* Returns the part of v->token that holds the output tokens of request r. */
 static uint32_t *tokens_of(const serving *v, size_t r)
 {
     return v->token + v->out->gap_at[r] + r;
@@ -105,7 +114,10 @@ static int fill(serving *v, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Records the tokens that the iteration produced; `end` is the time of its end. */
+/*
+ * Records the tokens that an iteration (one forward pass) produced. `end` is the clock reading in
+ * seconds at its end.
+ */
 static void take(serving *v, const kvd_iteration *it, double end)
 {
     kvd_jct_served *const o = v->out;
@@ -163,7 +175,9 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /* Time between calls of the engine (batcher, copies of ids) counts as host time. */
+    /*
+     * Time between two calls of the engine (scheduling, copies of token ids) counts as host time.
+     */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -174,7 +188,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Frees the slots of the requests that the batcher has preempted. */
+/* Frees, in the engine, the slots of requests that were preempted (lost their cache pages). */
 static int give_way(serving *v, kvd_err *err)
 {
     kvd_engine *const e = v->loop->engine;
@@ -205,7 +219,7 @@ static int arrive(serving *v, kvd_err *err)
 }
 
 /*
- * Waits for the next arrival: sleeps until a millisecond before it, because waking takes part of a
+ * Waits for the next arrival. Sleeps until a millisecond before it, because waking takes part of a
  * millisecond, then polls. Returns after at most about 0.1 s, so that the user can interrupt.
  */
 static void wait_for_arrival(serving *v)
@@ -238,7 +252,6 @@ static int serve(serving *v, kvd_err *err)
     }
 }
 
-/* Computes the means of the measured times over requests, counted from their arrivals. */
 static void summarise(serving *v)
 {
     kvd_jct_run *const r = &v->out->run;
@@ -265,8 +278,8 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     if (!status) {
         summarise(&v);
         /*
-         * GPUs update the energy counter about every 0.1 s, so a run of up to 1 s reports no
-         * energy.
+         * GPUs update the energy counter about every 0.1 s. A run of up to 1 s therefore reports
+         * no energy.
          */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;

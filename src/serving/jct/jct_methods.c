@@ -9,8 +9,9 @@
 #include "serving/jct/spread.h"
 
 /*
- * Returns the pairs [keys, values] whose singular values give the widths of the method: those of a
- * method of dims, or of a maker that draws its matrices. NULL: the method has no use for them.
+ * Returns the two pairs of matrices (one for keys, one for values) whose singular values give the
+ * kept dimensions of method i. They are those of a method of the dims axis, or of one that draws
+ * its matrices at random. Returns NULL if the method does not use singular values.
  */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
@@ -25,8 +26,9 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 }
 
 /*
- * Returns true if methods get random rotations instead of those of a spectrum file, because the
- * model is only a shape: its random weights have no meaningful rotations.
+ * Returns true if methods get random rotations instead of those of a spectrum file (rotations of a
+ * trained model). This is so if the user gave only a model's shape, because random weights have no
+ * meaningful rotations.
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -192,7 +194,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * With random rotations, rates from a file of other rotations are expected and need no warning.
+     * If rotations are random, the rates file was of course fitted to others, so no warning is
+     * printed.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
@@ -222,7 +225,11 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
     const kvd_method_setup setup = {.config = m->config,
                                     .model = m->info,
                                     .model_path = m->model_path,
-                                    /* drawn matrices have the made singular values */
+                                    /*
+                                     * A method that draws its matrices at random takes its
+                                     * singular values from spectrum[0], which has random
+                                     * rotations.
+                                     */
                                     .spectrum = x->point->method->dims ? x->point->method->spectrum
                                                 : m->made              ? &m->spectrum[0]
                                                                        : NULL,
@@ -234,8 +241,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
     plan->type = type;
     plan->seed = seed;
     /*
-     * If a plan only removes dimensions, prompts attend to the stored cache; other plans compress a
-     * prompt after they have processed it.
+     * If a plan only removes dimensions, prompts attend to the stored cache, and no length is
+     * needed. Other plans compress a prompt after it has been processed.
      */
     plan->prompt = kvd_plan_beyond_widths(plan) ? prompt : 0;
     return kvd_plan_open(plan, &setup, err);

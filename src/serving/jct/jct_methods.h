@@ -1,6 +1,6 @@
 /*
- * Compression methods of a sweep of kvdim-jct: their input files, points (kept widths) and plans,
- * each with the label that rows print.
+ * Compression methods that kvdim-jct measures: their input files, their settings (kept dimensions
+ * per head), and the label that identifies each in results.
  */
 #ifndef KVD_SERVING_JCT_JCT_METHODS_H
 #define KVD_SERVING_JCT_JCT_METHODS_H
@@ -12,14 +12,15 @@
 
 typedef struct {
     /*
-     * Label of the method in rows, such as "zack,p=0.5"; for a point of a rates file it includes
-     * the point's p.
+     * Label of the method in results, such as "zack,p=0.5". For a setting read from a rates file
+     * (kept dimensions per head) it includes the fraction p.
      */
     char label[256];
     const kvd_point *point;
     /*
-     * Least and greatest kept width, and coefficient of variation (CV) of the widths, over all
-     * heads and both sides (K and V). NaN if the method does not shorten the dims axis.
+     * Least and greatest number of kept dimensions, and coefficient of variation (CV) of these
+     * numbers, over all heads and both Q-K and V. NaN if the method does not shorten the dims
+     * axis.
      */
     double width_min, width_max, width_cv;
 } kvd_jct_method;
@@ -33,11 +34,12 @@ typedef struct {
     kvd_error_table table;
     kvd_activations calibration;
     kvd_fisher fisher;
-    /* True if the file of Fisher information is loaded. */
+    /* True if the file of Fisher information (gradients) is loaded. */
     bool weighted;
     /*
-     * `calibrated`: the file `calibration` is open. `made`: spectrum[0] has random rotations.
-     * `drawn`: the model has random weights, and methods draw their matrices at random too.
+     * `calibrated` is true if the file `calibration` is open, `made` if spectrum[0] has random
+     * rotations, and `drawn` if the model has random weights. With `drawn`, methods draw their
+     * matrices at random too.
      */
     bool calibrated, made, drawn;
     kvd_point *point[KVD_JCT_METHODS];
@@ -47,28 +49,29 @@ typedef struct {
 } kvd_jct_methods;
 
 /*
- * Returns true if methods get random rotations instead of those of a spectrum file. Their widths
- * then derive from the singular values in the file cfg->spread, which must be set.
+ * Returns true if methods get random rotations instead of those of a spectrum file. Their kept
+ * dimensions then derive from the singular values in the file cfg->spread, which must be set.
  */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /*
- * Reads the input files of all methods, which must be of this model, and computes the points of
- * every method. The caller must call kvd_jct_methods_release after a failure too.
+ * Reads the input files of all methods, which must be of this model, and computes the settings
+ * (kept dimensions of all heads) of every method. The caller must call kvd_jct_methods_release
+ * after a failure too.
  */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
 /*
- * Warns on stderr about input files that no method reads, and about rates that were fitted to the
- * rotations of another spectrum.
+ * Warns on stderr about input files that no method reads, and about a rates file (kept dimensions)
+ * that was fitted to other rotations than those of the spectrum file.
  */
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
 /*
- * Opens the plan (the prepared form) of method i for prompts of at most `prompt` tokens. The caller
- * must close it with kvd_plan_close.
+ * Opens the plan of method i, the form in which an engine runs it, for prompts of at most `prompt`
+ * tokens. The caller must close it with kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t prompt, uint64_t seed,
                         kvd_plan *plan, kvd_err *err);

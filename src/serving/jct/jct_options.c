@@ -11,8 +11,8 @@
 /* ---- checks of the options ---- */
 
 /*
- * Fails if options do not fit to --parallel sequence, in which GPUs divide the tokens of a prompt:
- * it computes prompts only, one after another.
+ * Fails if other options contradict --parallel sequence. In that mode GPUs divide the tokens of a
+ * prompt, and only prompts are computed, one after another.
  */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {

@@ -13,34 +13,40 @@ enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
 typedef struct {
     kvd_common_options common;
     const char *model;
-    const kvd_shape *shape; /* published model shape (--shape) that is used instead of a model */
+    /* Shape of a published model (--shape), timed with random weights in place of `model`. */
+    const kvd_shape *shape;
     kvd_method method[KVD_JCT_METHODS];
-    char *method_text[KVD_JCT_METHODS]; /* allocated */
+    char *method_text[KVD_JCT_METHODS]; /* text of each --method as typed, allocated */
     size_t n_methods;
     const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
     const char *spread; /* file of singular values for random rotations; NULL if not given */
-    size_t *input, *output, *batch; /* allocated */
+    /* Values of --input, --output and --batch: token counts and batch sizes, allocated. */
+    size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
-    const char *input_text, *output_text, *batch_text; /* the comma lists as the user typed them */
-    const char *requests, *lengths;      /* a trace, or poisson:RATE with the lengths */
-    size_t n_requests;                   /* 0 if not given */
-    size_t max_batch, max_tokens, pages; /* 0 if not given */
+    /* The lists in --input, --output and --batch as the user typed them. */
+    const char *input_text, *output_text, *batch_text;
+    /* Requests to replay: a trace file, or poisson:RATE with `lengths` for the token counts. */
+    const char *requests, *lengths;
+    size_t n_requests; /* number of requests to replay; 0 if not given */
+    /* Limits given as --max-batch, --max-tokens and --pages; 0 if not given. */
+    size_t max_batch, max_tokens, pages;
     size_t chunk;
     kvd_admission admission;
     size_t gpus;
-    bool sequence; /* true if several GPUs divide the tokens of a prompt */
+    bool sequence; /* true if several GPUs divide the tokens of a prompt among them */
     size_t repeats;
     bool graphs_given;
-    size_t steps; /* number of decode steps of a job that are run (sampled); 0 means all */
+    size_t steps; /* number of decode steps of a job that are computed (--steps); 0 means all */
     kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
     bool type_given;
-    const char *timeline; /* NULL if not given */
+    const char *timeline; /* file to which a timeline is written; NULL if not given */
 } kvd_jct_options;
 
-extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS + 1]; /* ends with NULL */
+/* Names of the kinds of attention in --attention; the list ends with NULL. */
+extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS + 1];
 
 /* Reads argv into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */
 void kvd_jct_parse(int argc, char **argv, kvd_jct_options *cfg);

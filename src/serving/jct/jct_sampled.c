@@ -8,13 +8,13 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    double weight; /* number of decode steps of the job that each sampled step represents */
+    double weight; /* number of decode steps of the job that each computed step represents */
     kvd_slice *slice;
-    uint32_t *id; /* [batch]: ids of the input tokens, and of the tokens produced */
+    uint32_t *id; /* input token ids of a step, and the token ids that it produced, [batch] */
 } sampled;
 
 /*
- * Returns the position in the sequence of the i-th sampled decode step: the middle of the steps
+ * Returns the position in the sequence of the i-th computed decode step: the middle of the steps
  * that it represents.
  */
 static size_t place(const sampled *s, size_t i)

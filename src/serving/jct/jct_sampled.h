@@ -1,6 +1,6 @@
 /*
- * Runs jobs of which only a sample of the decode steps is computed, so that outputs may be of any
- * length. The time of a decode step must depend only on its position.
+ * Runs jobs of which only some of the decode steps are computed, so that outputs may be of any
+ * length. The time of a decode step must depend only on its position in the sequence.
  */
 #ifndef KVD_SERVING_JCT_JCT_SAMPLED_H
 #define KVD_SERVING_JCT_JCT_SAMPLED_H
@@ -8,13 +8,13 @@
 #include "serving/jct/jct_loop.h"
 
 /*
- * Runs a job of `batch` requests of one size that arrive together; their prompts run as in
+ * Runs a job of `batch` requests of one size that arrive together. Their prompts run as in
  * kvd_jct_serve. Of the output - 1 decode steps, `steps` are run (1 .. output - 1), evenly spread.
  * Each is in the middle of the steps that it represents, and counts (output - 1) / steps times.
  *
- * run.decode and run.jct are these weighted sums; gaps are those of the sampled steps. All requests
- * must fit into the cache at once, and the engine must be able to start at any position
- * (facts.anywhere), because tokens between the sampled steps are never processed.
+ * run.decode and run.jct are these weighted sums; gaps are those of the computed steps. All
+ * requests must fit into the cache at once. The engine must be able to start at any position
+ * (facts.anywhere), because tokens between the computed steps are never processed.
  */
 int kvd_jct_serve_sampled(const kvd_jct_loop *l, size_t batch, size_t input, size_t output,
                           size_t steps, kvd_jct_served *out, kvd_err *err);

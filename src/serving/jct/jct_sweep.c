@@ -11,7 +11,7 @@
 #include "serving/jct/jct_grid.h"
 #include "serving/jct/jct_sampled.h"
 
-/* Compression method of the sweep that is being measured, with its engine. */
+/* The compression method that is being measured, with the engine that runs it. */
 typedef struct {
     size_t number;
     const kvd_jct_method *method;
@@ -22,10 +22,10 @@ typedef struct {
     kvd_jct_loop loop;
 } candidate;
 
-/* ---- rows, and points that are left out ---- */
+/* ---- results, and measurements that are left out ---- */
 
 /*
- * Reports on stderr that `points` measurement points cannot run, and records the message for the
+ * Reports on stderr that `points` measurements cannot run, and records the message for the output
  * file.
  */
 static void skip(kvd_jct_sweep *s, const char *what, const char *why, size_t points)
@@ -51,7 +51,7 @@ static kvd_jct_facts facts_of(const kvd_jct_sweep *s)
                            .points_done = s->done};
 }
 
-/* Saves the new rows in OUT.h5.rows and prints them. */
+/* Saves the new results in OUT.h5.rows and prints them. */
 static int save(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_facts facts = facts_of(s);
@@ -75,7 +75,7 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
 
 /* ---- files of the sweep ---- */
 
-/* Reads the rows that an earlier run of the same sweep saved. */
+/* Reads the results that an earlier run of the same sweep saved. */
 static int take_up(kvd_jct_sweep *s, kvd_err *err)
 {
     const char *const output = s->cfg->common.output;
@@ -134,14 +134,13 @@ void kvd_jct_sweep_close(kvd_jct_sweep *s)
     s->rows_path = NULL;
 }
 
-/* ---- rows of an earlier run ---- */
+/* ---- results of an earlier run ---- */
 
 static bool is(double a, size_t b)
 {
     return fabs(a - (double)b) < 0.5;
 }
 
-/* Returns true if the earlier run already measured this job with this method. */
 static bool has_job(const kvd_jct_sweep *s, const candidate *c, size_t batch, size_t input,
                     size_t output)
 {
@@ -179,8 +178,9 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 }
 
 /*
- * Returns the bytes per token of an uncompressed cache for a request of `length` tokens. In a layer
- * with an attention window the CPU engine stores only the newest tokens, the GPU engine all.
+ * Returns the bytes per token of an uncompressed cache for a request of `length` tokens. In a
+ * layer with an attention window, the CPU engine stores only the newest tokens, and the GPU engine
+ * stores all tokens.
  */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
@@ -276,8 +276,8 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
 }
 
 /*
- * Returns the number of decode steps of a job that are run: --steps of them, or all if --steps is
- * not given or if the engine's step needs all earlier tokens.
+ * Returns the number of decode steps of a job that are computed: the number given by --steps. It
+ * is all steps if --steps is not given, or if a step of the engine needs all earlier tokens.
  */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
@@ -287,8 +287,8 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
 
 /*
  * Warns about a method whose cache is not smaller than the uncompressed one. Either the method
- * compressed nothing, because its budgets and exact windows are longer than the requests, or its
- * additional data take more than it saves.
+ * compressed nothing, because the tokens that it always keeps exact outnumber those of the
+ * requests, or its additional data take more than it saves.
  */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)
@@ -338,8 +338,8 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 }
 
 /*
- * Returns true if all requests of a job with sampled decode steps fit into the cache at once.
- * Otherwise reports the job as left out, with its numbers.
+ * Returns true if all requests of a job with --steps fit into the cache at once. Otherwise reports
+ * the job as left out, with its numbers.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
@@ -358,7 +358,7 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
 
 /*
  * Returns true if a request of `tokens` tokens fits into the cache. Otherwise reports the
- * measurement point `what` as left out, with its numbers.
+ * measurement named `what` as left out, with its numbers.
  */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
@@ -391,7 +391,6 @@ static int job(kvd_jct_sweep *s, candidate *c, size_t batch, size_t input, size_
     return status ? kvd_in(err, "%s", what) : 0;
 }
 
-/* Reports on stderr that the option --steps has no effect for this method; the sweep continues. */
 static void say_all_steps(const kvd_jct_sweep *s, const candidate *c)
 {
     if (!s->cfg->steps || c->engine->facts.anywhere)
@@ -458,9 +457,9 @@ static int longest_first(const void *a, const void *b)
 /*
  * Runs warm-up prompts before the replay of a trace. The first product with a given number of rows
  * makes libraries load and choose kernels: on an H200 a prompt took 1 to 14 ms longer when it was
- * the first of its length. So one prompt of every length of the trace runs alone, longest first. On
- * the CPU, where products of all sizes use the same code, and with a chunk, where pieces have the
- * chunk's length, only the longest prompt runs.
+ * the first of its length. So one prompt of every length in the trace runs alone, longest first.
+ * In two cases only the longest prompt runs: on the CPU, where products of all sizes use the same
+ * code, and with a chunk size, because parts of prompts have that length.
  */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Prints rows of a file of schema kvdim/jct as lines of a table, and summaries of them. */
+/* Prints results of kvdim-jct as lines of a table, and summaries of them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +44,8 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
 }
 
 /*
- * Writes the mean, median and 99 % quantile of a column to `to`, over the rows of a method's
- * requests.
+ * Writes the mean, median and 99 % quantile of a column of the results table to `to`, over the
+ * requests of one method.
  */
 static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x,
                           char to[96])

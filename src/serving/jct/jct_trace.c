@@ -60,7 +60,6 @@ void kvd_jct_trace_job(kvd_jct_trace *t, const char *name)
         t->process);
 }
 
-/* Converts clock seconds to microseconds from the start of the timeline. */
 static double micro(const kvd_jct_trace *t, double seconds)
 {
     return (seconds - t->zero) * 1e6;

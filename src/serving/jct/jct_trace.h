@@ -16,13 +16,16 @@
 typedef struct {
     kvd_output out;
     FILE *f;
-    double zero; /* seconds of the clock at which the trace begins */
-    /* Process number of the current job in the timeline; every job has its own. */
+    double zero; /* clock reading in seconds at which the timeline begins */
+    /* Process number under which the viewer shows the current job; every job has its own. */
     int process;
     bool any;
 } kvd_jct_trace;
 
-/* Creates the timeline file `path`. While f is NULL (zeroed *t), all functions do nothing. */
+/*
+ * Creates the timeline file `path`. As long as t->f is NULL (zeroed *t), all functions for the
+ * timeline do nothing.
+ */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
 /* Completes and closes the timeline file. */
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
@@ -31,7 +34,10 @@ void kvd_jct_trace_release(kvd_jct_trace *t);
 
 /* Begins a job named `name` in the timeline; later events belong to it. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
-/* Adds an iteration that began at clock time `begin`, in seconds. */
+/*
+ * Adds one iteration (forward pass) to the timeline. `begin` is the clock reading in seconds at
+ * which it began.
+ */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,
                              const kvd_phase_times *times);
 void kvd_jct_trace_request(kvd_jct_trace *t, size_t request, double arrival, double first,

@@ -69,8 +69,8 @@ void kvd_spread_release(kvd_spread *s)
 /* ---- distribution over the heads ---- */
 
 /*
- * Returns the singular value of dimension j of d, interpolated from n measured values. Both are
- * placed at the middles of n or d equal parts of an interval.
+ * Returns the singular value of dimension j of d, interpolated from n measured values of another
+ * d. Dimension j is at the relative position (j + 0.5) / d, measured value i at (i + 0.5) / n.
  */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
@@ -89,7 +89,10 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /* one order for all pairs: Q-K and V of a head get the singular values of one measured head */
+    /*
+     * Choose the measured head for each head once for all pairs of matrices, so that Q-K and V of a
+     * head get the singular values of one measured head.
+     */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)
@@ -102,7 +105,6 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     return 0;
 }
 
-/* Draws a random rotation R [d][d] from independent normal numbers. */
 static int random_rotation(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err)
 {
     double *const x = malloc((2 * d * d + d) * sizeof *x);

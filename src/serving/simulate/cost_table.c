@@ -9,8 +9,8 @@ static double line(double x0, double y0, double x1, double y1, double x)
 }
 
 /*
- * Returns the index i of the interval at[i] .. at[i + 1] that contains x; `at` [n] is rising. For x
- * outside, returns the nearest such index, at most n - 2; 0 if n is 1.
+ * Returns the index i of the interval at[i] .. at[i + 1] that contains x, where `at` [n] is
+ * rising. If x is outside all intervals, returns the nearest one. If n is 1, returns 0.
  */
 static size_t below(const double *at, size_t n, double x)
 {
@@ -38,8 +38,8 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
     /*
-     * For u exactly on a curve, the neighbouring curve is not used, so a gap in its points has no
-     * effect.
+     * If u is exactly on a curve, the neighbouring curve is not used, so that a gap in the
+     * neighbour's points has no effect.
      */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])

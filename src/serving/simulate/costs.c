@@ -11,15 +11,18 @@
 
 struct kvd_costs {
     /*
-     * Time in seconds of a piece of a prompt, without the time that attention takes for its pairs
-     * of tokens.
+     * Time in seconds of a part of a prompt (u: its tokens, v: tokens before it), without the time
+     * of attention, which grows with the number of query-key products.
      */
     kvd_cost_table prompts;
-    /* Time in seconds of the matrix products of an iteration, by its number of tokens. */
+    /*
+     * Time in seconds of the matrix products of an iteration, as a function of its number of
+     * tokens.
+     */
     kvd_cost_table products;
     kvd_cost_table steps;
-    double pair;  /* seconds that the attention of a prompt takes per pair of tokens */
-    double empty; /* seconds of an iteration that does nothing */
+    double pair;  /* seconds of attention per query-key product in a prompt */
+    double empty; /* seconds of an iteration that processes no tokens */
     double bytes_per_token, weight_bytes, cache_bytes;
     int gpus;
     char engine[256];
@@ -89,7 +92,10 @@ static bool is_kind(const source *s, size_t row, const char *kind)
     return !strcmp(text(s, row, KIND), kind);
 }
 
-/* Returns true if the row was measured with this method on this number of GPUs (-1 means any). */
+/*
+ * Returns true if line `row` of the results was measured with this method on this number of GPUs
+ * (-1 means any).
+ */
 static bool is_of(const source *s, size_t row, const char *method, int gpus)
 {
     const double n = real(s, row, GPUS);
@@ -120,8 +126,9 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
 }
 
 /*
- * Adds a measured iteration to its table. If the iteration has several prompts, with u tokens
- * together, v is the number of prompts until the coefficient of attention is known.
+ * Adds a measured iteration to the table of prompts, of matrix products (if it has several
+ * prompts) or of decode steps. For several prompts, u is their number of tokens together. v is the
+ * number of prompts until take_attention_out, which knows the time of attention, sets it to 0.
  */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
@@ -141,8 +148,8 @@ static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 /* ---- separation of the time of attention ---- */
 
 /*
- * Returns the number of query-key pairs of a piece of `tokens` tokens after `before` earlier
- * tokens.
+ * Returns the number of query-key products in a part of a prompt: `tokens` tokens after `before`
+ * earlier tokens.
  */
 static double pairs(double tokens, double before)
 {
@@ -150,10 +157,10 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the attention time in seconds per query-key pair. It is the extra time of a piece that
- * was measured with tokens before it, per pair. Short pieces use the machine less fully, so the
- * least value counts. If prompts were only measured unsplit, it is the second difference of the two
- * longest prompts.
+ * Returns the attention time in seconds per query-key product. It is the extra time of a part of a
+ * prompt that was measured with tokens before it, divided by the number of extra products. Short
+ * parts use the machine less fully, so the least value counts. If prompts were only measured
+ * whole, the time is the second difference of the two longest prompts.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -173,8 +180,9 @@ static double pair_seconds(const kvd_cost_table *t)
 }
 
 /*
- * Subtracts the time of attention from the times of pieces of prompts. For pieces that begin a
- * prompt, what is left is the time of an iteration with this number of tokens.
+ * Subtracts the time of attention from the measured times of parts of prompts. For parts at the
+ * beginning of a prompt, the remaining time is that of the matrix products of an iteration with
+ * this number of tokens.
  */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
@@ -200,7 +208,7 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     c->weight_bytes = real(s, row, WEIGHTS);
     c->cache_bytes = real(s, row, CACHE);
     const double gpus = real(s, row, GPUS);
-    if (!(gpus >= 0 && gpus <= 1024)) /* 0 means on the CPU */
+    if (!(gpus >= 0 && gpus <= 1024)) /* 0 GPUs means that the CPU computed */
         return kvd_fail(err, "row %zu: %g GPUs", row, gpus);
     c->gpus = (int)gpus;
     snprintf(c->engine, sizeof c->engine, "%s", text(s, row, ENGINE));
@@ -212,8 +220,8 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 }
 
 /*
- * Sets the bytes per token to the largest number that a job of the method held, as the cache counts
- * it. Rows of iterations have only the bytes reserved.
+ * Sets the bytes per token to the largest number that a job of the method held, as the cache
+ * counts it. Lines of timed iterations have only the bytes reserved.
  */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {
@@ -255,7 +263,7 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
 
 /*
  * Returns the time in seconds of the matrix products of an iteration with this number of tokens.
- * Below the smallest measured number, the time is at most that of the smallest.
+ * Below the smallest measured number of tokens, the time is at most that of the smallest.
  */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
@@ -295,8 +303,8 @@ void kvd_costs_free(kvd_costs *c)
 /* ---- predicted times ---- */
 
 /*
- * Returns the seconds by which a piece of a prompt takes longer than its matrix products, because
- * of its attention and the tokens before it.
+ * Returns the seconds by which a part of a prompt, n tokens after `before` tokens, takes longer
+ * than its matrix products. The extra time is that of attention.
  */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {

@@ -9,23 +9,24 @@
 
 /*
  * Facts about a file of measured times. The first SAME of them must be equal in all files;
- * differences in the others are reported.
+ * differences in the remaining ones are reported.
  */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
     const char *path;
     kvd_model_info model;
-    char *fact[FACTS]; /* allocated; NULL if not in the file */
-    int gpus;          /* number of GPUs of the file's first row */
-    char **method;     /* [n]: methods of the rows of kind iteration, in the order of the rows */
-    size_t *rows, n;   /* [n]: number of rows of each method */
+    char *fact[FACTS]; /* text of each fact, allocated; NULL if the file does not have it */
+    int gpus;          /* number of GPUs in the file's first timed iteration */
+    /* Labels of the methods that have timed iterations, in the order of the file, [n]. */
+    char **method;
+    size_t *rows, n; /* number of timed iterations of each method, [n] */
 } file;
 
 struct kvd_costs_files {
     file *file;
     size_t n;
-    const char **method; /* [n_methods], of the files */
+    const char **method; /* labels of the methods of all files, [n_methods] */
     size_t n_methods;
     char apart[400];
 };
@@ -48,7 +49,7 @@ static void read_facts(file *x, kvd_h5 *f)
     x->fact[REVISION] = attribute(f, "/provenance", "git_revision");
     x->fact[DRIVER] = attribute(f, "/provenance", "driver");
     x->fact[PAGES] = attribute(f, "/parameters", "pages");
-    if (x->gpus > 0) /* the type of CPU matters only if the CPU computes */
+    if (x->gpus > 0) /* if a GPU computes, the type of CPU does not matter */
         return;
     x->fact[CPU] = attribute(f, "/provenance", "cpu");
     int64_t threads = 0;
@@ -87,7 +88,7 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
     return 0;
 }
 
-/* Reads the settings that all rows of a file share from its row `row`. */
+/* Reads, from line `row`, the settings that are equal in all lines of a results file. */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)
 {
@@ -100,7 +101,6 @@ static int take_setting(file *x, const kvd_rows *r, size_t row, const int column
                : kvd_no_memory(err, "a setting", 16);
 }
 
-/* Counts the rows of timed iterations (kind "iteration") measured on `gpus` GPUs, by method. */
 static int count_rows(file *x, const kvd_rows *r, int gpus, kvd_err *err)
 {
     int column[COLUMNS];

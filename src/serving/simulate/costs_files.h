@@ -1,9 +1,9 @@
 /*
  * Reads several files of measured times as one: kvdim-serve --costs A.h5 --costs B.h5.
  *
- * They must be of one model, machine and setting (number of GPUs, dtype, graphs, phases, pages of
- * the cache), because otherwise times of different things would be compared. The times of a method
- * come from one file only: no table combines two sweeps.
+ * The files must be of one model, machine and setting (number of GPUs, dtype, graphs, phases,
+ * pages of the cache), because otherwise times of different things would be compared. The times of
+ * a method come from one file only, so that no table combines two sweeps.
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
 #define KVD_SERVING_SIMULATE_COSTS_FILES_H
@@ -14,9 +14,9 @@
 typedef struct kvd_costs_files kvd_costs_files;
 
 /*
- * Opens complete jct files and reads their rows of timed iterations (kind "iteration") on `gpus`
- * GPUs; -1 means any number. Paths are borrowed. Fails, naming two files, if they differ in a value
- * that they must share, and if a file has no such row.
+ * Opens complete files of kvdim-jct and reads their timed iterations (lines of kind "iteration")
+ * on `gpus` GPUs; -1 means any number. Paths are borrowed. Fails, naming two files, if they differ
+ * in a value that they must have in common, and if a file has no timed iteration.
  */
 kvd_costs_files *kvd_costs_files_open(const char *const *path, size_t n, int gpus, kvd_err *err);
 void kvd_costs_files_free(kvd_costs_files *f);

@@ -16,8 +16,8 @@ typedef struct {
 } value;
 
 typedef struct {
-    double *all;      /* [n] rising */
-    double *of_block; /* [n] block after block, rising within each */
+    double *all;      /* all latencies in the sample, [n], rising */
+    double *of_block; /* latencies block after block, [n], rising within each block */
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];
 } sorted;
@@ -28,7 +28,10 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the values, and distributes them to their blocks in rising order. */
+/*
+ * Sorts the latencies, and distributes them to their blocks (of consecutive requests) in rising
+ * order.
+ */
 static int sort(const double *x, const uint8_t *block, size_t n, sorted *s, kvd_err *err)
 {
     value *v = malloc((n ? n : 1) * sizeof *v);
@@ -69,7 +72,6 @@ static double quantile(const sorted *s, double q)
     return s->all[i] + (at - (double)i) * (s->all[i + 1] - s->all[i]);
 }
 
-/* Returns the number of values in block b that are at most x. */
 static size_t count(const sorted *s, int b, double x)
 {
     size_t lo = s->start[b], hi = s->start[b + 1];
@@ -84,8 +86,8 @@ static size_t count(const sorted *s, int b, double x)
 }
 
 /*
- * Returns the k-th smallest value, counted from 0, of a bootstrap resample that contains block b
- * weight[b] times.
+ * Returns the k-th smallest latency, counted from 0, of a bootstrap resample that contains the
+ * values of block b weight[b] times.
  */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {

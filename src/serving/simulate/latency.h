@@ -19,16 +19,17 @@ enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
     /*
-     * Statistics with their intervals. Intervals are NaN if there are fewer than two blocks;
-     * everything is NaN if n is 0.
+     * Mean and quantiles of the times with their 95 % intervals. Intervals are NaN if there are
+     * fewer than two blocks. All numbers are NaN if n is 0.
      */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
-    double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
+    double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 of the latencies */
 } kvd_latency;
 
 /*
- * Computes statistics and quantiles of the times x [n], leaving out NaN. block [n] holds the block
- * of each value, below KVD_LATENCY_BLOCKS. Quantiles interpolate as kvd_quantile does.
+ * Computes statistics and quantiles of the times x [n], leaving out NaN. block [n] holds the index
+ * of each time's block of consecutive requests, below KVD_LATENCY_BLOCKS. Quantiles interpolate as
+ * kvd_quantile does.
  */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);

@@ -62,8 +62,8 @@ static int find_columns(source *s, kvd_err *err)
 }
 
 /*
- * Returns the value of an option of the program that wrote the file, as a number; 0 if the file
- * does not have it.
+ * Returns, as a number, the value of an option with which the results file was made; 0 if the file
+ * does not state it.
  */
 static size_t option_of(kvd_h5 *f, const char *name)
 {
@@ -77,7 +77,10 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/* Returns the admission of the replay; files without the option are of KVD_ADMIT_WHOLE. */
+/*
+ * Returns the rule by which the measured run admitted requests to the cache. Files written before
+ * the option existed are of KVD_ADMIT_WHOLE.
+ */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;
@@ -141,7 +144,10 @@ static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* qsort comparison of served requests: by arrival, requests with equal arrivals by row. */
+/*
+ * qsort comparison of served requests: by arrival; requests with equal arrivals in the order of the
+ * file.
+ */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;
@@ -213,7 +219,6 @@ void kvd_replay_release(kvd_replay *r)
 
 /* ---- comparison with the simulation ---- */
 
-/* Compares the mean and the 90 % quantile of measured and simulated values of one quantity. */
 static void compare(const char *quantity, const double *measured, const double *simulated, size_t n,
                     kvd_serve_comparison *c)
 {

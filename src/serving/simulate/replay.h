@@ -1,6 +1,6 @@
 /*
- * Reads a measured replay: the requests of a trace that kvdim-jct served and their times (rows of
- * kind "request"). Compares it with the simulation of the same requests.
+ * Reads a measured replay: the requests of a trace that kvdim-jct served and their times (lines of
+ * kind "request" in a jct file). Compares it with the simulation of the same requests.
  */
 #ifndef KVD_SERVING_SIMULATE_REPLAY_H
 #define KVD_SERVING_SIMULATE_REPLAY_H
@@ -8,11 +8,12 @@
 #include "serving/simulate/serve_rows.h"
 
 typedef struct {
-    kvd_requests requests; /* sorted by arrival */
-    double *ttft, *jct;    /* [requests.n] seconds, measured */
+    kvd_requests requests; /* the requests that were served, sorted by arrival */
+    /* Measured time to the first token and to the last token, in seconds, [requests.n]. */
+    double *ttft, *jct;
     /*
-     * Limits of the engine that served the replay; max_batch and max_tokens are 0 if the file does
-     * not have them.
+     * Limits of batch and cache in the engine that served the requests. max_batch and max_tokens
+     * are 0 if the file does not have them.
      */
     kvd_batching_limits limits;
     int gpus;
@@ -20,18 +21,18 @@ typedef struct {
 } kvd_replay;
 
 /*
- * Reads the rows of one method's requests from a complete jct file, measured on `gpus` GPUs (-1
- * means all rows). Returns 1 if there are none. Fails if rows differ in chunk, GPUs or cache size,
- * and on values that are not valid times or lengths.
+ * Reads the requests of one method from a complete file of kvdim-jct, measured on `gpus` GPUs (-1
+ * means any number). Returns 1 if there are none. Fails if lines differ in chunk, GPUs or cache
+ * size, and on values that are not valid times or lengths.
  */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 
 enum { KVD_REPLAY_COMPARISONS = 6 };
 /*
- * Compares measured and simulated times, by mean and 90 % quantile over requests: time to the first
- * token, mean time between tokens (requests of two tokens or more) and JCT. Uses the limits of *s.
- * Fails if the simulator refuses a request that was served.
+ * Compares measured and simulated times, by mean and 90 % quantile over requests: time to the
+ * first token, mean time between tokens (requests of two tokens or more) and JCT. Simulates with
+ * the settings *s. Fails if the simulator refuses a request that was served.
  */
 int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c,
                        kvd_err *err);

@@ -160,9 +160,6 @@ void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg)
 
 /* ---- provenance ---- */
 
-/*
- * Records the lists of --method and --request-rate in the output's parameters, separated by commas.
- */
 static int record_lists(const kvd_serve_options *cfg, kvd_run *run, kvd_err *err)
 {
     char *methods = NULL, *rates = NULL;

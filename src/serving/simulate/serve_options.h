@@ -12,26 +12,29 @@ typedef struct {
     kvd_common_options common;
     const char *costs[KVD_SERVE_COSTS];
     size_t n_costs;
-    const char *requests, *validate; /* NULL if not given */
+    const char *requests, *validate; /* files of --requests and --validate; NULL if not given */
     /*
      * Labels of the methods to simulate, allocated; if there are none, all methods of the cost
      * files are simulated.
      */
     char *method[KVD_SERVE_METHODS];
     size_t n_methods;
-    double *rate; /* requests per second, allocated; n_rates 0: not given */
+    double *rate; /* arrival rates in requests per second, allocated; n_rates 0: not given */
     size_t n_rates;
     size_t replicas;
     kvd_route route;
-    int gpus;                   /* -1 if not given */
-    double memory, reserve;     /* bytes of a GPU; NaN if not given */
-    kvd_batching_limits limits; /* all limits except the pages */
+    int gpus; /* number of GPUs of the measurements to use; -1 if not given */
+    /* Bytes of a GPU's memory, and bytes of it that are not used; NaN if not given. */
+    double memory, reserve;
+    /* Limits of batch size and tokens for the simulation; `pages` is not set. */
+    kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
-    double slo_ttft, slo_tbt; /* seconds; infinite means none */
-    double bound;             /* --max-rate, seconds per token; NaN means no search */
-    size_t n_requests;        /* 0 if not given */
-    /* Parts of the option --requests poisson:RATE[:LENGTHS]. */
-    double poisson_rate; /* NaN means a recorded trace */
+    double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
+    /* --max-rate: bound of the latency in seconds per token; NaN means no search for a rate. */
+    double bound;
+    size_t n_requests; /* number of requests to simulate; 0 if not given */
+    /* Arrival rate in requests per second; NaN means that a recorded trace is used. */
+    double poisson_rate;
     const char *lengths;
 } kvd_serve_options;
 

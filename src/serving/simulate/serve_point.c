@@ -8,11 +8,12 @@
 /* ---- samples of a simulation ---- */
 
 typedef struct {
-    kvd_served *served; /* [n] */
-    double *x;          /* [n] */
-    uint8_t *block;     /* [n] */
-    double *gap;        /* [n_gaps] */
-    uint8_t *gap_block; /* [n_gaps] */
+    kvd_served *served; /* simulated times of each request, [n] */
+    double *x;          /* TTFT or JCT of each request, [n] */
+    /* Number of the block of requests, for the bootstrap, to which each request belongs, [n]. */
+    uint8_t *block;
+    double *gap;        /* seconds between tokens of all requests, [n_gaps] */
+    uint8_t *gap_block; /* bootstrap block of each gap: the block of its request, [n_gaps] */
     size_t n, n_gaps;
 } samples;
 
@@ -38,7 +39,7 @@ static int allocate(samples *s, const kvd_requests *q, kvd_err *err)
     s->gap_block = calloc(s->n_gaps + 1, 1);
     if (!s->served || !s->x || !s->block || !s->gap || !s->gap_block)
         return kvd_no_memory(err, "the times of all tokens", s->n_gaps * (sizeof *s->gap + 1));
-    /* Blocks of the bootstrap have at least two consecutive requests and nearly equal sizes. */
+    /* The bootstrap draws blocks of at least two consecutive requests, of nearly equal sizes. */
     const size_t blocks =
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
@@ -78,7 +79,7 @@ static int summarise(samples *s, const kvd_requests *q, uint64_t seed, kvd_serve
                : 0;
 }
 
-/* ---- statistics of a simulated point ---- */
+/* ---- statistics of a simulation ---- */
 
 static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_served *served,
                   kvd_serve_point *out)
@@ -101,8 +102,8 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
     /*
-     * The drain time is at least 0: the last request may have been refused and arrive after the
-     * end.
+     * The drain time cannot be below 0: if the last request was refused, it may arrive after the
+     * last iteration ended.
      */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
@@ -147,8 +148,8 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
 }
 
 /*
- * Simulates the requests with arrivals `factor` times as fast and computes the mean normalised
- * latency (JCT per output token) of those that were served.
+ * Simulates the requests with arrivals `factor` times as fast. Computes the mean of JCT / output
+ * tokens over the requests that were served.
  */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)

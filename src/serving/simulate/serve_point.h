@@ -1,6 +1,6 @@
 /*
- * Simulates one measurement point of a study of serving (one method, one trace, one arrival rate),
- * and finds the highest rate that a method sustains.
+ * Simulates one experiment of serving (one method, one trace, one arrival rate), and finds the
+ * highest arrival rate that a method sustains.
  */
 #ifndef KVD_SERVING_SIMULATE_SERVE_POINT_H
 #define KVD_SERVING_SIMULATE_SERVE_POINT_H
@@ -13,32 +13,37 @@ typedef struct {
     kvd_batching_limits limits;
     int replicas;
     kvd_route route;
-    double slo_ttft, slo_tbt; /* seconds; infinite means none */
-    uint64_t seed;            /* seed of the bootstrap */
+    /* Service level objectives for TTFT and TBT in seconds; infinite means none. */
+    double slo_ttft, slo_tbt;
+    uint64_t seed; /* seed of the random draws for bootstrap intervals */
 } kvd_serve_setting;
 
 typedef struct {
     kvd_simulated simulated;
-    size_t requests; /* number of requests that arrived */
+    size_t requests; /* number of requests that arrived during the simulation */
     /* Arrival rate in requests per second. */
     double rate;
-    kvd_latency ttft;       /* times to the first token, in seconds */
-    kvd_latency tbt;        /* gaps between two tokens, in seconds */
-    kvd_latency jct;        /* times from the arrival to the last token, in seconds */
-    kvd_latency normalised; /* JCT / output tokens of a request, in seconds per token */
+    kvd_latency ttft; /* distribution over requests of the time to the first token, in seconds */
+    kvd_latency tbt;  /* distribution over tokens of the gap between two tokens, in seconds */
+    /* Distribution over requests of the time from arrival to last token, in seconds. */
+    kvd_latency jct;
+    /*
+     * Distribution over requests of that time divided by the output tokens, in seconds per token.
+     */
+    kvd_latency normalised;
     /*
      * Mean waiting time in seconds, from the arrival until the model processes the request's first
      * token.
      */
     double wait;
     /*
-     * Seconds from the last arrival to the end of the simulation. If the rate is too high, it grows
-     * with the length of the trace.
+     * Seconds from the last arrival to the end of the simulation. If the arrival rate is higher
+     * than the service sustains, this time grows with the length of the trace.
      */
     double drain;
     /*
-     * Served requests and output tokens per second, from the first arrival to the end of the
-     * simulation.
+     * Served requests per second, and output tokens per second, from the first arrival to the end
+     * of the simulation.
      */
     double served_rate, token_rate;
     /*
@@ -46,25 +51,33 @@ typedef struct {
      * level objectives). Refused requests are not within them.
      */
     double slo_share;
-    double goodput;     /* requests per second that are within the SLOs */
-    double utilisation; /* fraction of the replicas' time in iterations, first arrival to the end */
-    double kv_share;    /* mean fraction of the cache pages in use over that time */
-    double running;     /* requests that a replica runs at once, mean over its iterations' time */
+    double goodput; /* requests per second that are served within the service level objectives */
+    /*
+     * Fraction of the replicas' time that is spent in iterations, from the first arrival to the
+     * end.
+     */
+    double utilisation;
+    /* Mean fraction of the cache pages in use, from the first arrival to the end. */
+    double kv_share;
+    /*
+     * Mean number of requests that a replica runs at once, weighted by the time of its iterations.
+     */
+    double running;
 } kvd_serve_point;
 
 /*
  * Simulates the requests with their arrival times unchanged and computes the statistics in *out.
- * `rate` is the rate that is reported.
+ * `rate` is stored in *out as the arrival rate.
  */
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,
                       kvd_serve_point *out, kvd_err *err);
 
 /*
- * Finds the highest arrival rate, within 0.2 %, at which the mean normalised latency of the
+ * Finds the highest arrival rate, within 0.2 %, at which the mean of JCT / output tokens of the
  * requests is at most `bound` seconds per token. base_rate is the rate of the requests with their
- * arrival times unchanged; the search doubles or halves it and then bisects. *rate is 0 if the
- * latency is above the bound even at base_rate / 2^20, and infinite if it is below the bound even
- * at base_rate * 2^20; the trace is then too short to tell.
+ * arrival times unchanged. The search doubles or halves it and then bisects. *rate is 0 if the
+ * mean is above the bound even at base_rate / 2^20, and infinite if it is below the bound even at
+ * base_rate * 2^20. In both cases the trace is too short to tell.
  */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);
@@ -73,9 +86,10 @@ int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests,
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
 /*
- * Sets *pages to the number of cache pages of 64 tokens that fit into `memory` (bytes of one GPU)
- * minus `reserve`, on all GPUs, minus the weights. If `memory` is NaN, uses the size of the cache
- * in the measurement. Fails with the numbers if not one page fits.
+ * Sets *pages to the number of cache pages of 64 tokens that fit into GPU memory. Available are,
+ * over all GPUs, `memory` minus `reserve` (bytes per GPU), minus the model's weights. If `memory`
+ * is NaN, uses the size of the cache in the measurement. Fails with the numbers if not one page
+ * fits.
  */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 

@@ -103,7 +103,7 @@ const char kvd_serve_comparison_heading[] =
 
 /*
  * Writes a mean and its interval to `to`, from the columns <name>_mean_s, <name>_mean_lo_s and
- * <name>_mean_hi_s of row i.
+ * <name>_mean_hi_s of line i of the results table.
  */
 static const char *mean_cell(const kvd_rows *r, size_t i, const char *name, char to[48])
 {

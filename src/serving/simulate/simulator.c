@@ -11,11 +11,12 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 
 typedef struct {
     kvd_batcher *batcher;
-    kvd_iteration now;  /* iteration that runs, if `busy` */
-    bool busy, touched; /* touched: its state changed, so it may have new work */
+    kvd_iteration now; /* iteration (forward pass) that the replica runs if `busy` is true */
+    /* Touched: the state of the replica has changed, so it may have new work. */
+    bool busy, touched;
 } replica;
 
-/* Event of the queue: the end of an iteration of one replica. */
+/* Event of the simulation: one replica finishes an iteration at `time`. */
 typedef struct {
     double time;
     int replica;
@@ -25,13 +26,15 @@ typedef struct {
     const kvd_requests *requests;
     const kvd_costs *costs;
     kvd_route route;
-    int n, turn; /* n: number of replicas; turn: next replica in round robin */
+    int n, turn; /* number of replicas, and number of the next replica in round robin */
     replica *replica;
-    event *heap; /* [n]: ends of iterations; a replica has one iteration at a time */
+    /* Times at which running iterations end, [n]; a replica has one iteration at a time. */
+    event *heap;
     size_t n_events;
     kvd_served *served;
-    double *gap, *latest; /* latest [requests]: time of the latest token */
-    size_t *gap_at;       /* [requests]: index of the next gap */
+    /* Seconds between tokens of all requests; time of each request's latest token, [requests]. */
+    double *gap, *latest;
+    size_t *gap_at; /* index in `gap` of each request's next gap, [requests] */
     kvd_simulated *out;
 } simulation;
 

@@ -12,43 +12,54 @@
 
 #include "serving/simulate/costs.h"
 
-/* Rule that selects the replica for a request. Of equal replicas the first is selected. */
+/*
+ * Rule that selects the replica (copy of the model) for a request. Of equal replicas the first is
+ * selected.
+ */
 typedef enum {
-    /* replica with the fewest tokens that are not yet processed, as in the papers */
+    /* The replica with the fewest tokens that are not yet processed, as in the papers. */
     KVD_ROUTE_SHORTEST,
     KVD_ROUTE_ROUND_ROBIN,
-    KVD_ROUTE_LEAST_LOADED, /* replica with the fewest requests, waiting and running */
+    KVD_ROUTE_LEAST_LOADED, /* the replica with the fewest requests, waiting and running */
     KVD_ROUTES
 } kvd_route;
-extern const char *const kvd_route_name[KVD_ROUTES + 1]; /* ends with NULL */
+/* Names of the rules in --route; the list ends with NULL. */
+extern const char *const kvd_route_name[KVD_ROUTES + 1];
 
-/* Simulated times of one request, in seconds. */
+/* Simulated times of one request in seconds from the start of the simulation. */
 typedef struct {
-    double arrival, start; /* start: the model begins to process the request */
-    double first, end;     /* times of the first and of the last token */
-    double longest_gap;    /* longest time between two tokens; 0 with one token */
+    /* `start` is the time at which the model begins to process the request. */
+    double arrival, start;
+    double first, end;  /* times of the request's first and last token */
+    double longest_gap; /* longest time between two tokens of the request; 0 if it has one token */
     int replica;
 } kvd_served;
 
 typedef struct {
-    double end;  /* end of the last iteration */
-    double busy; /* sum over replicas of seconds in iterations */
+    double end;  /* time at which the last iteration ends, in seconds */
+    double busy; /* sum over replicas of the seconds spent in iterations */
     size_t iterations, extrapolated;
-    size_t refused;         /* requests that can never fit; all times of their kvd_served are NaN */
-    kvd_err refusal;        /* reason for the first refused request */
-    double page_seconds;    /* integral of pages in use, all replicas */
-    double request_seconds; /* integral of running requests over iterations, all replicas */
-    size_t preempted, recomputed; /* preemptions, and tokens that they made the model repeat */
+    /*
+     * Number of requests that can never fit into the cache. All times in their kvd_served are NaN.
+     */
+    size_t refused;
+    kvd_err refusal; /* reason why the first refused request can never fit */
+    /* Integral over time of cache pages in use, in page seconds, all replicas. */
+    double page_seconds;
+    /* Integral of the number of running requests over the time of iterations, all replicas. */
+    double request_seconds;
+    /* Number of preemptions, and number of tokens that the model processed again after them. */
+    size_t preempted, recomputed;
 } kvd_simulated;
 
 /*
- * Simulates serving the requests on a number of replicas. `gap` receives the seconds between
- * tokens, output - 1 for every request, one request after another; NaN for refused requests. Fails
- * if memory runs out, on limits that no batcher accepts, and if the user interrupts.
+ * Simulates serving n requests on a number of replicas. served [n] receives the times of each
+ * request. `gap`, if not NULL, receives the seconds between tokens: output - 1 of them for every
+ * request, one request after another, and NaN for refused requests. Fails if memory runs out, on
+ * limits that no batcher accepts, and if the user interrupts.
  */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
-                 const kvd_costs *costs, int replicas, kvd_route route,
-                 kvd_served *served /* [n] */, double *gap /* [sum of output - 1], or NULL */,
-                 kvd_simulated *out, kvd_err *err);
+                 const kvd_costs *costs, int replicas, kvd_route route, kvd_served *served,
+                 double *gap, kvd_simulated *out, kvd_err *err);
 
 #endif
