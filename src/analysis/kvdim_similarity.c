@@ -35,15 +35,15 @@ static const kvd_option options[] = {
     {.help = "Input"},
     {"SPECTRUM.h5", .positional = true, .type = KVD_OPT_TEXTS,
      KVD_INTO_LIST(config, input, n_inputs),
-     .help = "Bases of one model (kvdim-spectrum): the reference, then at least one other file"},
+     .help =
+         "Rotations of one model (kvdim-spectrum): first the reference, then at least one file to compare with it"},
     KVD_OPTIONS_COMMON(config, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
 static const kvd_program description = {
     .name = program,
-    .summary = "Compare the bases of spectrum files of one model, for every pair that all of them "
-               "hold. bqk and bvw are left out because they have no orthogonal basis. --seed draws "
-               "the random basis that serves as a control.",
+    .summary =
+        "Compare the rotations that were computed from different texts of one model, for all matrices that every file holds. bqk and bvw are left out because their projections are not orthogonal. Random rotations, drawn with --seed, serve as a control.",
     .usage = {"SPECTRUM.h5 SPECTRUM.h5... -o OUT.h5 [OPTION...]"},
     .any_of = {"SPECTRUM.h5", "output"},
     .examples = {"kvdim-similarity results/random.spectrum.h5 results/wiki.spectrum.h5 "

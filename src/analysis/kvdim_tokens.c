@@ -29,25 +29,25 @@ static const kvd_option options[] = {
     {.help = "Input"},
     {"ATTENTION.h5", .positional = true, .type = KVD_OPT_TEXTS,
      KVD_INTO_LIST(config, input, n_inputs),
-     .help = "Attention statistics (kvdim-collect --attention); files of one model are added"},
+     .help =
+         "Attention statistics of one model (kvdim-collect --attention); several files are added up"},
 
     {.help = "Study"},
     {"share", .type = KVD_OPT_NUMBER, KVD_INTO(config, share), .low = 0.001, .high = 0.5,
      .initial = "0.35",
-     .help = "Share of a request's tokens that are called important, and share that are called "
-             "unimportant; the default is ZDC's"},
+     .help =
+         "Fraction of a sequence's tokens that count as important, and fraction that count as unimportant; the default is ZDC's"},
     {"group-overlap", .type = KVD_OPT_NUMBER, KVD_INTO(config, group_overlap), .high = 1,
      .initial = "0.95",
-     .help = "Layers are grouped while both sets share more than this with those of the group's "
-             "first layer; the default is ZDC's"},
+     .help =
+         "A layer joins the group of the layers before it if its important tokens, and its unimportant tokens, overlap with those of the group's first layer by more than this fraction; the default is ZDC's"},
     KVD_OPTIONS_COMMON(config, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
 static const kvd_program description = {
     .name = program,
-    .summary = "Study which tokens matter to attention: ranges of scores per layer, overlap of "
-               "important and unimportant tokens between layers, spread of attention compared with "
-               "that of value norms, critical tokens per layer and head.",
+    .summary =
+        "Study which tokens matter to attention: range of attention scores per layer, overlap of important and unimportant tokens between layers, spread of attention compared with the spread of value norms, and number of tokens that receive most of the attention, per layer and head.",
     .usage = {"ATTENTION.h5... -o OUT.h5 [OPTION...]"},
     .any_of = {"ATTENTION.h5", "output"},
     .examples = {"kvdim-collect data/models/kvdim-6m --text book.txt --tokens 8192 --attention -o "

@@ -38,51 +38,52 @@ static int check_usage(void *config, kvd_err *err)
 static const kvd_option options[] = {
     {.help = "Input"},
     {"IN.h5", .positional = true, .type = KVD_OPT_TEXTS, KVD_INTO_LIST(T, input, n_inputs),
-     .help = "Activations or moments of one model (kvdim-collect); several count as one set of "
-             "texts"},
-    KVD_OPTION_TOKENS(T, "all", "Use only the first N tokens of dumps, in the order given"),
+     .help =
+         "Recorded Q, K and V, or second moments, of one model (kvdim-collect). Several files count as one set of texts"},
+    KVD_OPTION_TOKENS(
+        T, "all",
+        "Use only the first N tokens of files of recorded Q, K and V, in the order given"),
     KVD_OPTION_LABEL(T, "labels of the inputs"),
 
     {.help = "Decomposition"},
     {"pair", .type = KVD_OPT_WORDS, .arg = "LIST", .words = kvd_pair_name, KVD_INTO(T, wanted),
-     .initial = "qk,vw", .help = "Pairs to decompose; fqk and fvw come from kvdim-sensitivity"},
+     .initial = "qk,vw",
+     .help =
+         "Matrices to decompose, as docs/notation.md names them: qk is Q and K after RoPE, vw is V and W_O. kvdim-sensitivity computes fqk and fvw"},
     {"pairing", .type = KVD_OPT_WORD, .words = pairings, KVD_INTO(T, pairing), .initial = "shared",
-     .help = "One rotation per KV head, from K and every query head of its group, or one per query "
-             "head"},
+     .help =
+         "shared: one rotation per KV head, from K and all query heads that read it. per-query: one rotation per query head"},
     {"rope", .type = KVD_OPT_WORD, .words = ropes, KVD_INTO(T, before_rope), .initial = "after",
      .help = "Use Q and K after RoPE, or before it"},
     {"method", .type = KVD_OPT_WORD, .words = kvd_decomposition_name, KVD_INTO(T, method),
      KVD_GIVEN(T, method_given), .initial = "gram",
-     .help = "gram: eigenvalues of X^T X, one pass, constant memory; heads with singular values "
-             "below 1.25e-4 of the largest, which this method blurs, are computed again by tsqr if "
-             "the rows are available. tsqr: streaming QR. svd: LAPACK on all rows of a head. "
-             "Moments allow gram only. A GPU computes only the eigenvalues of gram, except those "
-             "of bqk and bvw: always with --device cuda, and with auto if the CPU would take half "
-             "a second"},
+     .help =
+         "gram: eigenvalues of X^T X, in one pass and constant memory. It is inaccurate for singular values below 1.25e-4 of the largest; heads with such values are computed again by tsqr if IN.h5 holds Q, K and V. tsqr: streaming QR. svd: LAPACK on all tokens of a head. Second moments allow only gram. A GPU computes only the eigenvalues of gram, except for bqk and bvw: always with --device cuda, and with auto if the CPU would take half a second"},
 
-    {.help = "Fewer rows of dumps, as ZDC calibrates"},
+    {.help = "Calibration on fewer tokens, as in ZDC (needs recorded Q, K and V)"},
     {"prune", .type = KVD_OPT_NUMBER, .arg = "SHARE", KVD_INTO(T, reduction.prune), .high = 1,
      .below_high = true, .initial = "0",
-     .help = "Leave out this share of the sequences of every dump, chosen at random with --seed; "
-             "ZDC leaves out 0.5"},
+     .help =
+         "Leave out this fraction of the sequences of every file, chosen at random with --seed; ZDC leaves out 0.5"},
     {"centroids", .type = KVD_OPT_WHOLE, .arg = "K", KVD_INTO(T, reduction.centroids), .low = 1,
-     .high = UINT32_MAX, .otherwise = "the rows themselves",
-     .help = "Replace the rows of every head of Q, K and V by K centroids of K-means, started "
-             "with --seed; ZDC takes 1000000"},
+     .high = UINT32_MAX, .otherwise = "no K-means",
+     .help =
+         "Replace the token vectors of every head of Q, K and V by K centroids of K-means, started with --seed; ZDC takes 1000000"},
     {"weighted", .type = KVD_OPT_FLAG, KVD_INTO(T, reduction.weighted), .requires = "centroids",
-     .help = "Multiply each centroid by the square root of its number of rows, which the paper "
-             "does not"},
+     .help =
+         "Multiply each centroid by the square root of its number of tokens; the paper does not"},
 
     {.help = "Output"},
     {"no-bases", .type = KVD_OPT_FLAG, KVD_INTO(T, no_bases),
-     .help = "Write the singular values without the bases, for kvdim-report alone: 128 times "
-             "smaller with heads of 128 dimensions"},
+     .help =
+         "Write the singular values without the rotations. Only kvdim-report can use the file, which is 128 times smaller with heads of 128 dimensions"},
     KVD_OPTIONS_COMMON(T, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
 static const kvd_program command_line = {
     .name = "kvdim-spectrum",
-    .summary = "Compute singular values and bases of every head from activations or moments.",
+    .summary =
+        "Compute singular values and rotations of every head from recorded Q, K and V or from their second moments.",
     .usage = {"IN.h5... -o OUT.h5 [OPTION...]"},
     .any_of = {"IN.h5", "output"},
     .examples = {"kvdim-spectrum results/wiki.moments.h5 --pair qk,vw,bqk,bvw -o "

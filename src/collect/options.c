@@ -125,13 +125,12 @@ static const kvd_option options[] = {
     {.help = "Model"},
     KVD_OPTION_MODEL(T),
     {"shape", .type = KVD_OPT_CALL, .arg = "NAME", .call = find_shape, .excludes = "MODEL text",
-     .help = "Published shape with random weights, always the same ones, in place of MODEL, to "
-             "measure time and memory; --shape list names the shapes"},
+     .help =
+         "Measure time and memory with random weights of a published model's shape in place of MODEL. The weights are the same in every run. --shape list prints the names"},
     {"untrained", .type = KVD_OPT_WHOLE, .arg = "SEED", KVD_INTO(T, untrained), .low = 1,
      .high = 4294967295.0, .excludes = "shape",
      .help =
-         "Replace the weights of MODEL by random ones with this seed and keep its configuration "
-         "and tokenizer: the null of claims about trained models"},
+         "Replace the weights of MODEL by random ones drawn with this seed, and keep its configuration and tokenizer. Claims about trained models are compared with such a model"},
 
     {.help = "Input"},
     KVD_OPTIONS_TEXT(T, "ids random"),

@@ -97,59 +97,59 @@ static const kvd_option options[] = {
              "answers for each text alone"},
     KVD_OPTION_SEQ_LEN(I),
     {"prompt", .type = KVD_OPT_WHOLE, KVD_INTO(I, prompt), .high = 1 << 30, .initial = "0",
-     .unit = "tokens, every row is a step",
-     .help = "Take the first N rows of every sequence as its prompt: they attend to each other "
-             "uncompressed and are then compressed; only later rows are scored, one step after "
-             "another"},
+     .unit = "tokens: every token is a decode step",
+     .help =
+         "Take the first N tokens of every sequence as its prompt. Tokens of the prompt attend to each other uncompressed, then the cache is compressed. Only predictions of later tokens are scored, one decode step after another"},
     KVD_OPTION_LABEL(I, "from the file names"),
 
     {.help = "Methods"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = kvd_inputs_call_method,
      .repeatable = true,
-     .otherwise = "every method whose pairs a --rates file has, else a --spectrum",
+     .otherwise =
+         "every method for which the --rates files, or else the --spectrum files, hold the matrices",
      .help = KVD_METHOD_GRAMMAR ". The uncompressed model, none, is always evaluated too"},
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     KVD_OPTIONS_METHOD_FILES(I),
     {"seeds", .type = KVD_OPT_WHOLE, KVD_INTO(I, seeds), .low = 1, .high = 1000, .initial = "1",
-     .help = "Evaluate methods that draw random numbers under N seeds, --seed and those after it, "
-             "and give the mean and the spread"},
+     .help =
+         "Evaluate methods that draw random numbers with N seeds, --seed and those after it, and report mean and spread"},
 
     {.help = "Searches and comparisons"},
     {"target", .type = KVD_OPT_NUMBER, .arg = "SHARE", KVD_INTO(T, target), .high = 1,
      .above_low = true,
-     .help = "For each method, search the fewest bytes that keep this share of the uncompressed "
-             "top-1 accuracy, along the key that trades bytes for quality: p of dims methods, "
-             "else the key of the method named last (--list-methods)"},
+     .help =
+         "For each method, search the setting with the fewest bytes that keeps this fraction of the uncompressed model's top-1 accuracy. The search varies the parameter that --list-methods names after --target: p of methods that remove dimensions, or else a parameter of the method named last"},
     {"target-key", .type = KVD_OPT_TEXT, .arg = "[NAME.]KEY", KVD_INTO(T, target_key),
-     .requires = "target", .help = "Search this key instead"},
+     .requires = "target", .help = "Vary this parameter instead"},
     {"points-only", .type = KVD_OPT_FLAG, KVD_INTO(T, points_only), .requires = "target",
-     .help = "Do not search: take the answer from the points that the methods ask for"},
+     .help = "Do not search between settings: choose among those given with --method"},
     {"sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,
-     .help = "Evaluate each --method at N values of the key that --target searches, from many "
-             "bytes to few; without --method every method that stores less by itself"},
+     .help =
+         "Evaluate each --method at N values of the parameter that --target varies, from most bytes to fewest. Without --method, sweep every method that stores fewer bytes on its own"},
     {"scan-errors", .type = KVD_OPT_FLAG, KVD_INTO(T, scan),
      .excludes = "sweep resume target rates error-table seeds weights-bits",
-     .help = "Measure the cost of cutting each single head of one --method, and write that table "
-             "to -o"},
+     .help =
+         "Cut one head at a time with one --method, measure the loss of quality, and write the table of all heads to -o"},
     {"weights-bits", .type = KVD_OPT_WHOLES, .arg = "LIST",
      KVD_INTO_LIST(T, weights_bits, n_weights_bits), .low = 2, .high = 8,
-     .help = "For comparison, also evaluate the model with its layers' matrices quantised to each "
-             "number of bits and an uncompressed cache"},
+     .help =
+         "For comparison, also evaluate the model with an uncompressed cache and weights quantised to each number of bits"},
     {"weights-group", .type = KVD_OPT_WHOLE, KVD_INTO(T, weights_group), .low = 1,
      .high = KVD_WEIGHT_GROUP, .initial = "128", .unit = "weights", .requires = "weights-bits",
-     .help = "Weights of a row that share a scale and a zero point"},
+     .help = "Number of weights of a matrix row that share a scale and a zero point"},
 
     {.help = "Run"},
     KVD_OPTION_COMPUTE(T),
     {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
      KVD_GIVEN(T, cache_given), .otherwise = "that of --compute",
-     .help = "Type in which K' and V' are stored. With --compute bf16 the default runs on the "
-             "attention kernels that kvdim-attn times"},
+     .help =
+         "Type in which compressed keys and values are stored. With --compute bf16 the default runs on the "
+         "attention kernels that kvdim-attn times"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume), .excludes = "seeds",
-     .help = "Save each point in FILE.rows when it is done, and continue where an interrupted run "
-             "with the same options stopped"},
+     .help =
+         "Save the result of each method and setting in OUT.h5.rows as soon as it is measured, and continue where an interrupted run with the same options stopped"},
     KVD_OPTIONS_COMMON(I, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
@@ -165,9 +165,8 @@ static const kvd_program program = {
                  DEMO "--method zack,p=0.5,uniform,p=0.5 -o accuracy.h5",
                  DEMO "--method zack --target 0.99 -o target.h5",
                  DEMO "--calibration dump.h5 --prompt 128 --sweep 8 --resume -o sweep.h5"},
-    .notes = "Before the methods are evaluated, the projections of each --spectrum at full width "
-             "must reproduce the uncompressed logits, and every point must show that each sequence "
-             "and layer was compressed.",
+    .notes =
+        "Two checks guard the results. Before methods are evaluated, the matrices of each --spectrum must reproduce the uncompressed logits while no dimension is removed. Every measured method must show that it compressed the cache of every sequence and layer.",
     .moved = "generate reference needle classify classes ask items",
     .moved_to = "kvdim-tasks",
     .options = options,

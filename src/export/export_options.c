@@ -48,30 +48,31 @@ static const kvd_option options[] = {
     {.help = "Input"},
     KVD_OPTION_MODEL(T),
     {"spectrum", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, spectrum),
-     .help = "Bases (kvdim-spectrum, kvdim-sensitivity)"},
+     .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity)"},
     {"rates", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, rates),
-     .help = "Widths (kvdim-fit)"},
+     .help = "Number of kept dimensions of every head (kvdim-fit)"},
     {"point", .type = KVD_OPT_WHOLE, .arg = "I", KVD_INTO(T, point), KVD_GIVEN(T, point_given),
      .high = 1 << 30, .requires = "rates", .otherwise = "the only one",
-     .help = "Point of --rates, counted from 0"},
+     .help = "Index of the removal rate to take from --rates, counted from 0"},
     {"overall-p", .type = KVD_OPT_NUMBER, .arg = "P", KVD_INTO(T, overall_p), .high = 1,
      .requires = "rates", .excludes = "point",
-     .help = "Overall fraction removed: take the point of --rates with the smallest fraction of at "
-             "least P"},
+     .help =
+         "Fraction of all dimensions removed: take the removal rate of --rates with the smallest fraction of at least P"},
     {"method", .type = KVD_OPT_CALL, .arg = "NAME[,KEY=VALUE...]", .call = read_method,
-     .otherwise = "zack, fdc or balanced, whichever has the pairs of --rates",
-     .help = "One dims method with the keys of kvdim-eval: p or r in place of --rates; cut=v or "
-             "cut=qk for one side"},
+     .otherwise = "zack, fdc or balanced, whichever --rates was fitted for",
+     .help =
+         "One method that removes dimensions, with the parameters that kvdim-eval takes: p or r in place of --rates, cut=v or cut=qk to cut only values or only queries and keys"},
     KVD_OPTION_LIST_METHODS,
     KVD_OPTION_ERROR_TABLE(T),
 
     {.help = "Output"},
     {"dtype", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(T, dtype),
      KVD_GIVEN(T, dtype_given), .excludes = "rotations-only",
-     .otherwise = "every tensor keeps its own", .help = "Type of all weights but experts in MXFP4"},
+     .otherwise = "every tensor keeps its type",
+     .help = "Type of all weights except experts stored in MXFP4"},
     {"rotations-only", .type = KVD_OPT_FLAG, KVD_INTO(T, rotations),
-     .help = "Write the projections of every head, in float32, as rotations.safetensors in place "
-             "of a checkpoint, for use elsewhere"},
+     .help =
+         "Write only the projections of every head, in float32, to rotations.safetensors for use in other software. No checkpoint is written"},
     {"force", .type = KVD_OPT_FLAG, KVD_INTO(T, force),
      .help = "Replace FOLDER, which must be an earlier export"},
     KVD_OPTIONS_COMMON(T, "FOLDER", "Write the checkpoint into FOLDER"),
@@ -87,9 +88,8 @@ static const kvd_program program = {
                  "kvdim-eval folded --text book.txt --method none -o folded.h5",
                  "kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --rates "
                  "rates.h5 --method zack,cut=v -o predicted.h5"},
-    .notes = "V is folded into W_V and W_O of every model. Q and K are folded into W_Q and W_K if "
-             "no RoPE comes between these and the scores, and stay whole in other models. Removed "
-             "dimensions are zero in the weights, because the format has one width for all heads.",
+    .notes =
+        "In every model, the projection of values is multiplied into W_V and W_O. The projection of queries and keys is multiplied into W_Q and W_K of models without RoPE; in other models queries and keys stay whole. Removed dimensions become zeros in the weights, because the checkpoint format has one head size for all heads.",
     .moved = "plugin",
     .moved_to = "kvdim-eval",
     .options = options,

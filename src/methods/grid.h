@@ -41,12 +41,14 @@ void kvd_method_print_all(void);
 
 #define KVD_METHOD_ARG "NAME[+NAME...][,KEY=VALUE...]"
 #define KVD_METHOD_GRAMMAR                                                                         \
-    "NAME+NAME fills several axes of the cache; KEY=A/B/C gives one method per value; "            \
-    "none,zack,p=0.5 is a list of two methods; --list-methods names all"
+    "Method with its parameters, such as zack,p=0.5. NAME+NAME combines methods that shorten "     \
+    "different axes of the cache. KEY=A/B/C stands for one method per value. none,zack,p=0.5 is "  \
+    "a list of two methods. --list-methods prints all names and parameters"
 #define KVD_OPTION_ERROR_TABLE(T)                                                                  \
     {                                                                                              \
         "error-table", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, table),                    \
-                       .help = "Measured errors (kvdim-eval --scan-errors), for ranks=error"       \
+                       .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
+                               "for ranks=error"                                                   \
     }
 /*
  * Option rows for programs that take files for methods. T is a structure type with the fields
@@ -54,17 +56,20 @@ void kvd_method_print_all(void);
  */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
-     .help = "Bases (kvdim-spectrum, kvdim-sensitivity); a method takes the file with its pairs"}, \
+     .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity). Of "     \
+             "several files, a method takes the one that has the matrices it needs"},              \
         {"rates", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, rates, n_rates),          \
-         .help = "Points (kvdim-fit), for methods without p and r"},                               \
+         .help = "Number of kept dimensions of every head (kvdim-fit), for methods named without " \
+                 "p and r"},                                                                       \
         KVD_OPTION_ERROR_TABLE(T),                                                                 \
         {"calibration", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, calibration),             \
-         .help = "Activations of calibration text (kvdim-collect --rope both), for methods that "  \
+         .help = "Q, K and V of calibration text (kvdim-collect --rope both), for methods that "   \
                  "need them"},                                                                     \
     {                                                                                              \
         "fisher", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, fisher),                        \
-                  .help = "Squared gradients (kvdim-collect --fisher), for palu's search and for " \
-                          "kvquant, whose gradients are of the tokens of --calibration"            \
+                  .help = "Squared gradients of the loss (kvdim-collect --fisher), for palu's "    \
+                          "search of ranks and for kvquant. kvquant needs the gradients of the "   \
+                          "tokens of --calibration"                                                \
     }
 #define KVD_OPTION_PLUGIN                                                                          \
     {                                                                                              \
@@ -75,8 +80,9 @@ void kvd_method_print_all(void);
     }
 #define KVD_OPTION_LIST_METHODS                                                                    \
     {                                                                                              \
-        "list-methods", .type = KVD_OPT_PRINT, .print = kvd_method_print_all,                      \
-                        .help = "Print every method with its keys and their defaults, and stop"    \
+        "list-methods",                                                                            \
+            .type = KVD_OPT_PRINT, .print = kvd_method_print_all,                                  \
+            .help = "Print every method with its parameters and their defaults, and stop"          \
     }
 
 #endif

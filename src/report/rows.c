@@ -409,8 +409,11 @@ static void describe_serving(kvd_report_row *e)
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
     const char *const engine = kvd_report_text(e, "engine");
-    snprintf(e->place, sizeof e->place, "%.48s on %.*s: %.60s%s%s%s", e->file->model.name,
-             (int)strcspn(engine, ",;"), engine, kvd_report_text(e, "trace"), replicas, chunk,
+    char device[40]; /* name of the GPU, which ends at the first comma of the engine's name */
+    snprintf(device, sizeof device, "%.39s", engine);
+    device[strcspn(device, ",;")] = '\0';
+    snprintf(e->place, sizeof e->place, "%.48s on %s: %.48s%s%s%s", e->file->model.name, device,
+             kvd_report_text(e, "trace"), replicas, chunk,
              stored ? "; admitted by what is stored" : "");
     snprintf(e->series, sizeof e->series, "%.100s", kvd_report_text(e, "method"));
     e->kind = kvd_report_text(e, "kind");

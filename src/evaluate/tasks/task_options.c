@@ -112,14 +112,15 @@ static const kvd_option options[] = {
          "and their answers have at most N; make those of --ruler for N"},
     {"prompt", .type = KVD_OPT_WHOLE, KVD_INTO(I, prompt), .high = 1 << 30, .initial = "0",
      .unit = "tokens",
-     .help = "Rows of a sequence that --generate takes as the prompt: they attend to each other "
-             "uncompressed and are then compressed"},
+     .help =
+         "Number of first tokens of a sequence that --generate takes as the prompt. They attend to each other uncompressed, then the cache is compressed"},
     KVD_OPTION_LABEL(I, "from the file names"),
 
     {.help = "Methods"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = kvd_inputs_call_method,
      .repeatable = true,
-     .otherwise = "every method whose pairs a --rates file has, else a --spectrum",
+     .otherwise =
+         "every method for which the --rates files, or else the --spectrum files, hold the matrices",
      .help = KVD_METHOD_GRAMMAR ". The uncompressed model, none, always runs too"},
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
@@ -208,7 +209,7 @@ static const kvd_option options[] = {
     KVD_OPTION_COMPUTE(T),
     {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
      KVD_GIVEN(T, cache_given), .otherwise = "that of --compute",
-     .help = "Type in which K' and V' are stored"},
+     .help = "Type in which compressed keys and values are stored"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 16, .otherwise = "1",
      .help = "GPUs of this machine, each with the whole model, that divide the sequences"},

@@ -265,16 +265,17 @@ static const char *const checks[] = {"auto", "rows", "all", "none", NULL},
 #define T kvd_attn_options
 
 static const kvd_option options[] = {
-    {.help = "Widths (each gives one case)"},
+    {.help = "Kept dimensions (each value is timed as one case)"},
     {"dims", .type = KVD_OPT_TEXTS, .arg = "WIDTHS", KVD_INTO_LIST(T, dims, n_dims),
      .otherwise = "--d-head",
-     .help = "128, or 64:48 (d_qk:d_v), or a comma list of these per KV head (repeated if "
-             "shorter), or a CSV file of columns d_qk,d_v"},
+     .help =
+         "Kept dimensions of the heads: one number for all, such as 128; d_qk:d_v for different numbers in Q, K and in V, such as 64:48; a comma list with one entry per KV head, repeated if it is shorter; or a CSV file with the columns d_qk,d_v and one line per KV head"},
     {"rates", .type = KVD_OPT_TEXT, .arg = "R.h5", KVD_INTO(T, rates),
-     .help = "Padded widths from kvdim-fit, heads in order from --layer on"},
+     .help =
+         "Kept dimensions from kvdim-fit, rounded up to multiples of 16; heads are taken in order from --layer on"},
     {"overall-p", .type = KVD_OPT_NUMBERS, .arg = "LIST|A:B:STEP",
      KVD_INTO_LIST(T, overall_p, n_overall_p), .high = 1, .requires = "rates", .otherwise = "all",
-     .help = "Overall fractions removed: points of --rates"},
+     .help = "Fractions of all dimensions removed, of those that --rates was fitted for"},
     {"layer", .type = KVD_OPT_WHOLE, .arg = "L", KVD_INTO(T, layer), .high = 1000000,
      .initial = "0", .requires = "rates", .help = "First layer whose heads are taken"},
 
@@ -282,51 +283,58 @@ static const kvd_option options[] = {
     {"phase", .type = KVD_OPT_WORDS, .words = kvd_attn_phase_name, KVD_INTO(T, phase),
      .help = "One phase or both"},
     {"batch", .type = KVD_OPT_WHOLES, .arg = "LIST", KVD_INTO_LIST(T, batch, n_batches), .low = 1,
-     .high = MOST_BATCH, .initial = "1", .help = "Requests, each number with each --seq-len"},
+     .high = MOST_BATCH, .initial = "1",
+     .help = "Number of requests; each number is timed with each --seq-len"},
     {"seq-len", .type = KVD_OPT_WHOLES, .arg = "LIST", KVD_INTO_LIST(T, seq_len, n_seq_lens),
      .low = 1, .high = MOST_TOKENS, .initial = "4096", .unit = "tokens",
-     .help = "Tokens per request"},
+     .help = "Number of tokens per request"},
     {"size", .type = KVD_OPT_CALL, .arg = "BxS,...", .call = read_sizes,
-     .excludes = "batch seq-len", .help = "Pairs of both instead, as 64x8192,1x131072"},
+     .excludes = "batch seq-len",
+     .help =
+         "Requests x tokens of each case, such as 64x8192,1x131072, in place of --batch and --seq-len"},
     {"ragged", .type = KVD_OPT_WORD, .words = ragged, KVD_INTO(T, lengths), .initial = "equal",
-     .help = "Lengths of the requests: all --seq-len; lognormal with that mean; or one of that "
-             "length and the others 1/16 of it"},
+     .help =
+         "Lengths of the requests. equal: all have --seq-len tokens. lognormal: random with that mean. one-long: one request has that length, the others 1/16 of it"},
     {"lengths", .type = KVD_OPT_TEXT, .arg = "FILE.csv", KVD_INTO(T, lengths_file),
-     .excludes = "batch seq-len size ragged", .help = "One length per line"},
+     .excludes = "batch seq-len size ragged",
+     .help = "File with the length of one request per line"},
     {"heads", .type = KVD_OPT_WHOLE, KVD_INTO(T, n_heads), .low = 1, .high = KVD_HEADS_MAX,
-     .initial = "32", .help = "Query heads"},
+     .initial = "32", .help = "Number of query heads"},
     {"kv-heads", .type = KVD_OPT_WHOLE, KVD_INTO(T, n_kv_heads), .low = 1, .high = KVD_HEADS_MAX,
-     .initial = "8", .help = "KV heads"},
+     .initial = "8", .help = "Number of KV heads"},
     {"d-head", .type = KVD_OPT_WHOLE, KVD_INTO(T, d_head), KVD_GIVEN(T, d_head_given), .low = 1,
      .high = KVD_WIDTH_MAX, .initial = "128", .unit = "dimensions, or that of --rates",
-     .help = "Width of an uncut head"},
+     .help = "Dimensions of an uncut head"},
 
     {.help = "Implementations"},
     {"impl", .type = KVD_OPT_CALL, .arg = "LIST", .call = read_impls,
-     .otherwise = "cuda,cudnn on a GPU, else cpu", .help = "Implementations, see --list"},
+     .otherwise = "cuda,cudnn on a GPU, else cpu",
+     .help = "Implementations to time; --list prints the names"},
     {"list", .type = KVD_OPT_PRINT, .print = print_list,
-     .help = "Print the implementations and what they take, and stop"},
+     .help = "Print the implementations with the types and sizes that each supports, and stop"},
     {"schedule", .type = KVD_OPT_WORDS, .words = kvd_scheduler_name, KVD_INTO(T, scheduler),
      KVD_GIVEN(T, scheduler_given), .otherwise = "ours",
-     .help = "Schedulers of implementations that have several"},
+     .help =
+         "How work is divided over the GPU, for implementations with several ways. none: not by cost. papers: as the papers describe. ours: by the cost of each head"},
     {"dtype", .type = KVD_OPT_WORDS, .words = kvd_dtype_words, KVD_INTO(T, dtype),
      KVD_GIVEN(T, dtype_given), .otherwise = "bf16 on a GPU, else f32",
      .help = "Types of Q, K and V"},
     {"data", .type = KVD_OPT_WORD, .words = data, KVD_INTO(T, sharp), .initial = "normal",
-     .help = "sharp: outliers in Q and K, so that few tokens dominate the softmax"},
+     .help =
+         "Values of Q and K. normal: normally distributed. sharp: with outliers, so that few tokens dominate the softmax"},
 
     {.help = "Measurement"},
     {"samples", .type = KVD_OPT_WHOLE, KVD_INTO(T, plan.samples), .low = 1, .high = 100000,
-     .initial = "30", .help = "Timed launches of each case"},
+     .initial = "30", .help = "Number of timed launches of each case"},
     {"warmup", .type = KVD_OPT_WHOLE, KVD_INTO(T, plan.warmup), .high = 100000, .initial = "5",
-     .help = "Launches before the timed ones"},
+     .help = "Number of launches before the timed ones"},
     {"cold", .type = KVD_OPT_FLAG, KVD_INTO(T, cold), .excludes = "hot",
      .help = "Fill the caches with other data before every launch, which is the default"},
     {"hot", .type = KVD_OPT_FLAG, KVD_INTO(T, hot),
      .help = "Leave the data of the last launch in the caches"},
     {"check", .type = KVD_OPT_WORD, .words = checks, KVD_INTO(T, check), .initial = "auto",
-     .help = "Query rows compared with the reference: all if that is quick, else a sample (auto); "
-             "a sample; all; none"},
+     .help =
+         "Query tokens whose results are compared with the reference. auto: all if that is quick, or else a sample"},
     KVD_OPTIONS_COMMON(T, "OUT.h5", "Write the result to OUT.h5, which is whole after every case"),
     {0}};
 

@@ -62,12 +62,12 @@ static int read_requests(void *config, const char *text, kvd_err *err)
 static const kvd_option options[] = {
     {.help = "Costs"},
     {"costs", .type = KVD_OPT_TEXTS, .arg = "JCT.h5", KVD_INTO_LIST(T, costs, n_costs),
-     .help = "Measured costs of iterations (kvdim-jct --iterations). Several files must be of one "
-             "model, GPU and setting, with each method in one of them"},
+     .help =
+         "Measured times of engine iterations (kvdim-jct --iterations). Several files must have the same model, GPU and settings, and each method must be in one of them"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = add_methods, .repeatable = true,
      .otherwise = "all",
-     .help = "Methods as the rows of --costs name them, keys included; NAME@stock and NAME@papers "
-             "name costs that kvdim-jct measured with that --attention. " KVD_METHOD_GRAMMAR},
+     .help =
+         "Methods to simulate, written with the parameters that --costs names. NAME@stock and NAME@papers are methods that kvdim-jct measured with that --attention. " KVD_METHOD_GRAMMAR},
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .high = 1024,
@@ -112,18 +112,17 @@ static const kvd_option options[] = {
      .help = "GiB of --memory that neither weights nor cache take"},
     {"max-batch", .type = KVD_OPT_WHOLE, KVD_INTO(T, limits.max_batch), .low = 1, .high = 1 << 24,
      KVD_GIVEN(T, max_batch_given), .initial = "64",
-     .help = "Requests that a replica runs at the same time"},
+     .help = "Largest number of requests that a replica runs at the same time"},
     {"max-tokens", .type = KVD_OPT_WHOLE, KVD_INTO(T, limits.max_tokens), .low = 1, .high = 1 << 30,
      KVD_GIVEN(T, max_tokens_given), .initial = "8192", .unit = "tokens",
-     .help = "Tokens of whole prompts in one iteration; a longer prompt runs alone"},
+     .help = "Largest number of prompt tokens in one iteration; a longer prompt runs alone"},
     {"chunk", .type = KVD_OPT_WHOLE, KVD_INTO(T, limits.chunk), .high = 1 << 30,
      KVD_GIVEN(T, chunk_given), .initial = "0", .unit = "tokens: prompts run whole",
      .help = "Split prompts so that an iteration has at most N tokens"},
     {"admission", .type = KVD_OPT_WORD, .words = kvd_admission_name, KVD_INTO(T, limits.admission),
      KVD_GIVEN(T, admission_given), .initial = "whole",
-     .help = "Pages that a request reserves. whole: for all its input and output tokens when it "
-             "enters. stored: for the tokens that it stores; when no page is left, the request "
-             "that arrived last is preempted and computed again later, as in vLLM"},
+     .help =
+         "Cache pages that a request reserves. whole: enough for all its input and output tokens, when it is admitted. stored: as many as its stored tokens fill; if no page is free, the request that arrived last is preempted and computed again later, as in vLLM"},
     {"slo-ttft", .type = KVD_OPT_NUMBER, .arg = "S", KVD_INTO(T, slo_ttft), .high = 1e9,
      .above_low = true, .requires = "requests", .otherwise = "none",
      .help = "Objective for the time to the first token, in seconds"},
