@@ -171,6 +171,7 @@ static void add_columns(kvd_table *t)
     kvd_table_interval(t);
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "score_change_lo", "from");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "score_change_hi", "to");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "prompt_ms", "ms per prompt");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_ms", "ms per step");
 }
 
@@ -189,8 +190,11 @@ static void put_columns(kvd_table *t, const standing *x)
     kvd_table_text(t, settings);
     kvd_table_real(t, stored(x));
     kvd_table_real(t, was_read(x));
-    for (size_t k = 0; k < sizeof scores / sizeof *scores; k++)
-        kvd_table_real(t, 100 * kvd_entry_real(x->all, scores[k]));
+    for (size_t k = 0; k < sizeof scores / sizeof *scores; k++) {
+        const double percent = 100 * kvd_entry_real(x->all, scores[k]);
+        kvd_table_real(t, fabs(percent) < 1e-9 ? 0 : percent); /* rounding errors of a sum of 0 */
+    }
+    kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "prompt_s"));
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "step_s"));
 }
 
@@ -209,7 +213,8 @@ static int whole_table(const leaderboard *b, kvd_section *s, kvd_err *err)
         t, "Score: mean over tasks, each with the same weight, with a 95 %% interval that draws "
            "items within each task. Change: less the score of the uncompressed model, paired by "
            "item. Stored and read: bytes of the cache, and those that a step reads, over an "
-           "uncompressed 16-bit cache. Milliseconds per step are those of the run on its CPU.");
+           "uncompressed 16-bit cache. Milliseconds are those of the run on its machine, for one "
+           "sequence: the time of a batch divided by its number of sequences.");
     for (size_t i = 0; i < b->n; i++) {
         put_columns(t, b->point[i]);
         for (size_t k = 0; k < b->n_tasks; k++)
