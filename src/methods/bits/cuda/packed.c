@@ -194,6 +194,7 @@ static kvd_packed_decode_args decode_args(const kvd_gpu_method *m, void *out)
     return (kvd_packed_decode_args){.q = m->cache->q_steps,
                                     .o = out,
                                     .pages_before = k->pages_before,
+                                    .live = m->cache->batch->device.live,
                                     .partial = k->partial,
                                     .n_ctas = m->cache->n_sms};
 }

@@ -219,6 +219,8 @@ __global__ void __launch_bounds__(32 * MERGERS)
               warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int pages = p.d.pages_before[b + 1] - p.d.pages_before[b],
               each = p.d.pages_before[p.a.n + 1];
+    if (pages == 0)
+        return;
     const int x0 = p.d.pages_before[b] * p.a.map.n_kv_heads + g * pages;
     const int first = x0 / each, last = (x0 + pages - 1) / each;
     if (first == last)
@@ -261,19 +263,21 @@ __global__ void __launch_bounds__(32 * MERGERS)
 
 /*
  * Writes prefix sums of the requests' numbers of pages to before[0 .. n], 1024 requests at a time,
- * and then the number of pages per warp. Launched with one CTA.
+ * and then the number of pages per warp. Requests from *live on count as empty. Launched with one CTA.
  */
 __global__ void __launch_bounds__(1024)
-    plan_kernel(const int32_t *kv_len, int n, int heads, int warps_of_all, int32_t *before)
+    plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int heads, int warps_of_all,
+                int32_t *before)
 {
     __shared__ int32_t warps[32];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int n_live = live ? min(*live, n) : n;
     int carried = 0;
     if (threadIdx.x == 0)
         before[0] = 0;
     for (int i0 = 0; i0 < n; i0 += 1024) {
         const int i = i0 + (int)threadIdx.x;
-        int x = i < n ? (kv_len[i] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 0;
+        int x = i < n_live ? (kv_len[i] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 0;
         for (int k = 1; k < 32; k *= 2) {
             const int y = __shfl_up_sync(~0u, x, k);
             x += lane >= k ? y : 0;
@@ -382,8 +386,8 @@ cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_de
     packed_params p;
     if (!kernel_of(a) || !lay_out(a, &p) || a->n < 1 || d->n_ctas < 1)
         return cudaErrorInvalidValue;
-    plan_kernel<<<1, 1024, 0, stream>>>(a->kv_len, a->n, a->map.n_kv_heads, d->n_ctas * p.warps,
-                                        d->pages_before);
+    plan_kernel<<<1, 1024, 0, stream>>>(a->kv_len, d->live, a->n, a->map.n_kv_heads,
+                                        d->n_ctas * p.warps, d->pages_before);
     return cudaGetLastError();
 }
 

@@ -23,6 +23,11 @@ typedef struct {
      * of all requests before request i, for i = 0 .. n; then the number of pages per warp.
      */
     int32_t *pages_before;
+    /*
+     * Device: number of requests that have work, the first of the n. The outputs of the others are
+     * not written. NULL: all n.
+     */
+    const int32_t *live;
     float *partial; /* device, kvd_packed_decode_bytes bytes */
     int32_t n_ctas; /* number of CTAs; fastest is the number of multiprocessors */
 } kvd_packed_decode_args;
@@ -32,8 +37,8 @@ bool kvd_packed_decodes(const kvd_packed_args *a);
 /* Returns the bytes of kvd_packed_decode_args.partial for n_ctas CTAs. */
 size_t kvd_packed_decode_bytes(int n_ctas);
 /*
- * Fills d->pages_before; called once per iteration for all layers. n, kv_len, pages_before and
- * n_ctas must be those of the later calls of kvd_packed_decode.
+ * Fills d->pages_before; called once per iteration for all layers. n, kv_len, live, pages_before
+ * and n_ctas must be those of the later calls of kvd_packed_decode.
  */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
