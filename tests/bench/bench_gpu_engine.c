@@ -1,5 +1,5 @@
 /*
- * usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv|METHOD]...]
+ * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT [WIDTHS.csv|METHOD]...]
  *
  * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. A prompt of
  * CONTEXT tokens (8192): operations of matrix products per second, as a fraction of cuBLAS on an
@@ -11,7 +11,8 @@
  * the KV heads, repeated) with random projections, or a method (such as kivi,bits=4; steps of 1, 8
  * and 64 requests, with the times of phases). Phases are measured in a second engine; its totals
  * are printed next to those without phases. -gN: on N GPUs, compared with N times the peak rates of
- * the first.
+ * the first. -nN,N,...: only decode steps of these numbers of requests (at most 64), without phases
+ * and prompts; numbers that do not fit into memory are left out.
  */
 #include <math.h>
 #include <stdio.h>
@@ -31,6 +32,7 @@ enum { BATCH = 64, PREFILLS = 4, STEPS = 24 };
 
 static size_t context = 8192;
 static int n_gpus = 1;
+static const char *sizes; /* -n: numbers of requests, separated by commas; NULL: powers of two */
 static kvd_ceiling gemm, bandwidth;
 
 static double median(double *x, int n)
@@ -173,6 +175,19 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
+/* Returns the number of requests that is measured after n, or 0 if n was the last one. */
+static size_t next_size(size_t n, size_t factor)
+{
+    static const char *at;
+    char *end = NULL;
+    if (!sizes)
+        return !n ? 1 : n * factor <= BATCH ? n * factor : 0;
+    at = n ? at : sizes;
+    const size_t next = *at ? strtoul(at, &end, 10) : 0;
+    at = end && *end == ',' ? end + 1 : "";
+    return next <= BATCH ? next : 0;
+}
+
 static void bench(const kvd_checkpoint *c, const kvd_plan *plan, const char *name, bool phases)
 {
     kvd_err err;
@@ -197,13 +212,23 @@ static void bench(const kvd_checkpoint *c, const kvd_plan *plan, const char *nam
            e->facts.peak_bytes / 1e9,
            (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
     kvd_phase_times sum;
-    for (size_t n = 1; n <= BATCH; n *= kvd_plan_beyond_widths(plan) ? 8 : 2) {
+    const size_t factor = kvd_plan_beyond_widths(plan) ? 8 : 2;
+    for (size_t n = next_size(0, factor); n; n = next_size(n, factor)) {
+        if (sizes && n * ((context + 63) / 64) > e->facts.pages) {
+            printf("  step of %zu: no room\n", n);
+            continue;
+        }
         const double s = decode(e, n, id, &sum);
         const double bytes = read_bytes(m, dims) + (double)(n * context) * e->facts.bytes_per_token;
         printf("  step of %zu: %.3f ms, %.1f GB, %.2f TB/s, %.1f %% of the bound\n", n, 1e3 * s,
                bytes / 1e9, bytes / s / 1e12, 100 * bytes / s / bandwidth.rate);
         if (phases)
             print_phases(&sum, STEPS);
+    }
+    if (sizes) {
+        free(id);
+        e->free(e);
+        return;
     }
     const double t = prefill(e, id, &sum),
                  flop = (double)context * kvd_forward_flop_per_token(m, (double)context);
@@ -241,7 +266,7 @@ static void bench_method(const kvd_checkpoint *c, const char *text)
     plan.type = KVD_BF16;
     plan.prompt = context;
     end_on(kvd_plan_open(&plan, &setup, &err), &err);
-    bench(c, &plan, text, true);
+    bench(c, &plan, text, !sizes);
     kvd_plan_close(&plan);
 }
 
@@ -250,15 +275,14 @@ int main(int argc, char **argv)
     static const kvd_plan none = {.type = KVD_BF16};
     kvd_err err = {""};
     int devices = 0;
-    if (argc > 1 && !strncmp(argv[1], "-g", 2)) {
-        n_gpus = atoi(argv[1] + 2);
-        argv++;
-        argc--;
-    }
+    for (; argc > 1 && argv[1][0] == '-'; argv++, argc--)
+        if (argv[1][1] == 'n')
+            sizes = argv[1] + 2;
+        else
+            n_gpus = atoi(argv[1] + 2);
     if (argc < 2) {
-        fprintf(
-            stderr,
-            "usage: bench_gpu_engine [-gN] MODEL|shape:NAME [CONTEXT [WIDTHS.csv|METHOD]...]\n");
+        fprintf(stderr, "usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT "
+                        "[WIDTHS.csv|METHOD]...]\n");
         return 2;
     }
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
