@@ -167,8 +167,47 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
 /* ---- measures for the ledger of claims ------------------------------------------------------ */
 
 /*
+ * Returns the largest change, over all head dimensions, from the mean singular values of `from` to
+ * those of `to`, as a fraction of the former. NaN if one of the files lacks the matrices `pair`.
+ */
+static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
+{
+    double worst = 0;
+    if (!from->pair[pair].present || !to->pair[pair].present)
+        return (double)NAN;
+    for (int j = 0; j < from->model.d_head; j++) {
+        const double a = kvd_mean_sigma(to, pair, j, true), b = kvd_mean_sigma(from, pair, j, true);
+        if (b > 0)
+            worst = fmax(worst, fabs(a / b - 1));
+    }
+    return worst;
+}
+
+/*
+ * Sets *lo and *hi to the smallest and the largest change, in percent, between spectra of the two
+ * halves of a text (labels NAME-a and NAME-b) of the same model. NaN if no file has such halves.
+ */
+static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
+                                  double *lo, double *hi)
+{
+    *lo = *hi = (double)NAN;
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t j = 0; j < r->n; j++) {
+            const kvd_spectrum *a = &r->item[i].spectrum, *b = &r->item[j].spectrum;
+            if (r->item[i].kind != KVD_RESULT_SPECTRUM || r->item[j].kind != KVD_RESULT_SPECTRUM ||
+                !kvd_other_half(a->label, b->label) || strcmp(a->model.hash, x->model.hash) != 0 ||
+                strcmp(b->model.hash, x->model.hash) != 0)
+                continue;
+            const double change = 100 * change_of_spectrum(a, b, pair);
+            *lo = fmin(*lo, change); /* fmin and fmax ignore NaN */
+            *hi = fmax(*hi, change);
+        }
+}
+
+/*
  * Computes the measure prune-spectrum: by how many percent the mean singular values change when
- * half of the calibration sequences are pruned, the largest change over all head dimensions.
+ * half of the calibration sequences are pruned, the largest change over all head dimensions. The
+ * values expected if the claim is false are the changes between the two halves of a text.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
@@ -179,16 +218,13 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
             !x->pair[pair].present || kind_of(&x->calibration) != kind_wanted(name))
             continue;
         const kvd_spectrum *all = kvd_calibration_unpruned(r, x);
-        double worst = 0;
-        for (int j = 0; all && all->pair[pair].present && j < x->model.d_head; j++) {
-            const double a = kvd_mean_sigma(x, pair, j, true),
-                         b = kvd_mean_sigma(all, pair, j, true);
-            if (b > 0)
-                worst = fmax(worst, fabs(a / b - 1));
-        }
-        if (all && all->pair[pair].present &&
-            kvd_values_put(out, 100 * worst, err, "%s", r->item[i].name))
+        const double change = all ? change_of_spectrum(all, x, pair) : (double)NAN;
+        if (isnan(change))
+            continue;
+        if (kvd_values_put(out, 100 * change, err, "%s", r->item[i].name))
             return -1;
+        change_between_halves(r, x, pair, &out->value[out->n - 1].null_lo,
+                              &out->value[out->n - 1].null_hi);
     }
     return 0;
 }

@@ -261,8 +261,7 @@ bool kvd_on_calibration_text(const kvd_rows *rows, size_t row)
     return strcmp(kvd_row_text(rows, row, "label"), kvd_row_text(rows, row, "calibration")) == 0;
 }
 
-/* Returns true if the labels are NAME-a and NAME-b, which are the two halves of one text. */
-static bool other_half(const char *a, const char *b)
+bool kvd_other_half(const char *a, const char *b)
 {
     const size_t n = strlen(a);
     return n > 2 && strlen(b) == n && !strncmp(a, b, n - 1) && !strcmp(a + n - 2, "-a") &&
@@ -288,8 +287,8 @@ static int of_degradation(const request *q, const char *name, kvd_measured *out,
                     const kvd_result *y = &q->r->item[j];
                     if (kvd_on_calibration_text(y->accuracy.rows, b) ||
                         kvd_rows_differ(x, a, y, b, "label,sample") ||
-                        other_half(kvd_row_text(x->accuracy.rows, a, "label"),
-                                   kvd_row_text(y->accuracy.rows, b, "label")) != half)
+                        kvd_other_half(kvd_row_text(x->accuracy.rows, a, "label"),
+                                       kvd_row_text(y->accuracy.rows, b, "label")) != half)
                         continue;
                     if (kvd_values_put(out, kvd_row_real(y->accuracy.rows, b, column) / d, err,
                                        "%s at p = %.3f, %s against %s",

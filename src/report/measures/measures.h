@@ -80,6 +80,8 @@ bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
  * the method.
  */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
+/* Returns true if the labels are NAME-a and NAME-b, which name the two halves of one text. */
+bool kvd_other_half(const char *a, const char *b);
 
 /* ---- measured values, which the ledger of claims asks for by name ---------------------------- */
 

@@ -263,7 +263,8 @@ __global__ void __launch_bounds__(32 * MERGERS)
 
 /*
  * Writes prefix sums of the requests' numbers of pages to before[0 .. n], 1024 requests at a time,
- * and then the number of pages per warp. Requests from *live on count as empty. Launched with one CTA.
+ * and then the number of pages per warp. Requests whose number is at least *live pad the batch and
+ * count as empty. Launched with one CTA.
  */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int heads, int warps_of_all,
