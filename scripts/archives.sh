@@ -15,8 +15,7 @@ names() {
   (
     cd "$1"
     case $1 in
-      results/h200/*) find . -type f -regex '.*\.\(h5\|log\|json\|json\.gz\)' ! -path '*/report/*' ;;
-      results/*) find . -type f -regex '.*\.\(h5\|csv\|svg\)' ! -path '*/report/*' ;;
+      results/*) find . -type f -regex '.*\.\(h5\|csv\|svg\|log\|json\|json\.gz\)' ! -path '*/report/*' ;;
       *) find . -type f ! -path ./files.tar.xz ! -name '.*' ;;
     esac
   ) | sed 's,^\./,,' | LC_ALL=C sort

@@ -11,7 +11,7 @@ A line of the CSV is one KV head of one layer, side and setting. `largest` and `
 less theirs, over the rms of the numbers themselves, `rms_equal` of those alone whose codes are equal; `error_ours` and
 `error_theirs` are rms(decoded - x) / rms(x). `equal_codes` and `same_apart` are shares; `off_tie` is how far a number with another
 code is at most from the middle between two codes, in steps, of kvquant in half ranges. What a setting is stands in
-results/public-code/quantisers.md.
+results/public-code/README.md.
 
 Needs torch and h5py; kivi also triton, run by its interpreter, kvquant also scikit-learn. No GPU: what asks for one is stubbed here.
 """
