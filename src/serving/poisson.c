@@ -23,16 +23,16 @@
 enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {
-    const char *name, *csv, *trace;
+    const char *name, *table, *trace;
 } tables[] = {
-    {"imdb", "zack_table03_traces.csv", "IMDb classification"},
-    {"arxiv", "zack_table03_traces.csv", "arXiv summarization"},
-    {"cocktail", "zack_table03_traces.csv", "Cocktail for IR"},
-    {"humaneval", "zack_table03_traces.csv", "HumanEval"},
-    {"cocktail-fdc", "fdc_table06_traces.csv", "Cocktail for IR"},
-    {"pg19", "fdc_table06_traces.csv", "Google PG-19"},
-    {"pile", "zdc_table02_traces.csv", "The Pile"},
-    {"sharegpt", "zdc_table02_traces.csv", "ShareGPT"},
+    {"imdb", "zack_table03_traces", "IMDb classification"},
+    {"arxiv", "zack_table03_traces", "arXiv summarization"},
+    {"cocktail", "zack_table03_traces", "Cocktail for IR"},
+    {"humaneval", "zack_table03_traces", "HumanEval"},
+    {"cocktail-fdc", "fdc_table06_traces", "Cocktail for IR"},
+    {"pg19", "fdc_table06_traces", "Google PG-19"},
+    {"pile", "zdc_table02_traces", "The Pile"},
+    {"sharegpt", "zdc_table02_traces", "ShareGPT"},
 };
 enum { TABLES = sizeof tables / sizeof *tables };
 
@@ -151,13 +151,14 @@ static int from_table(kvd_requests *r, int table, kvd_rng *rng, kvd_err *err)
 {
     char folder[2 * PATH_MAX], path[3 * PATH_MAX];
     table_row t = {.trace = tables[table].trace};
-    if (kvd_data_folder(NULL, NULL, "data/paper", "paper", tables[table].csv, folder, err))
+    if (kvd_data_folder(NULL, NULL, "data/paper", "paper", "tables.csv", folder, err))
         return -1;
-    snprintf(path, sizeof path, "%s/%s", folder, tables[table].csv);
-    if (kvd_csv_read(path, read_row, &t, err))
+    snprintf(path, sizeof path, "%s/tables.csv", folder);
+    if (kvd_csv_read_table(path, tables[table].table, read_row, &t, err))
         return -1;
     if (!t.found)
-        return kvd_fail(err, "'%s' has no row '%s'", path, t.trace);
+        return kvd_fail(err, "'%s' has no row '%s' in the table '%s'", path, t.trace,
+                        tables[table].table);
     for (size_t i = 0; i < r->n; i++) {
         r->request[i].input = draw(&t.side[0], rng);
         r->request[i].output = draw(&t.side[1], rng);

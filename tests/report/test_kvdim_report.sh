@@ -52,7 +52,7 @@ check "the published tables alone" "$report" --published --no-plots -o "$D/publi
 for f in published-models published-fit published-shared published-doubles published-readings; do
   [ -s "$D/published/tables/$f.csv" ] || { echo "$f" >"$D/log"; not_ok "table $f"; }
 done
-[ "$(cell "$D/published/tables/published-fit.csv" violated table=fdc_table02_qk_eps_delta.csv)" = 11 ] && ok "pairs that break the triangle inequality" || not_ok "pairs that break the triangle inequality"
+[ "$(cell "$D/published/tables/published-fit.csv" violated table=fdc_table02_qk_eps_delta)" = 11 ] && ok "pairs that break the triangle inequality" || not_ok "pairs that break the triangle inequality"
 if grep -q "Measured by\|not measured\|id=\"provenance\"" "$D/published/index.html"; then not_ok "nothing about results on a page without results"; else ok "nothing about results on a page without results"; fi
 check "readings are measured" "$report" --published "$D/in" --no-plots -q -o "$D/published"
 grep -q "difference of averages over all heads" "$D/published/tables/published-readings.csv" && ok "the reading of published size" || not_ok "the reading of published size"

@@ -19,7 +19,7 @@
 #include "temp_folder.h"
 
 static const char heading[] =
-    "id,source,claim,published_csv,published_column,published_low,published_high,unit,measure,test,limit,"
+    "id,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,limit,"
     "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n";
 
 static const char *folder;
@@ -170,21 +170,16 @@ static void test_verdicts(void **state)
     char a[] = "a", b[] = "b";
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
-    put_file("table.csv", "model,x_percent,y_percent\n", "m,30,36\nn,N/A,41\n");
-    /* The measured value of cv:k, the coefficient of variation, is 35.36 % in all these claims. */
-    expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
-    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r,
-                   KVD_NOT_REPRODUCED);
-    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,within,0.7,,,,,,w,r,n,\n", &r,
-                   KVD_REPRODUCED);
-    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,at-least,high,cv:k,at-least,20,,,w,r,n,\n",
-                   &r, KVD_TREND_HOLDS);
-    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,at-most,high,,,,,,w,r,n,\n", &r,
-                   KVD_REPRODUCED);
-    expect_verdict("i,s,c,table.csv,y_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r,
-                   KVD_REPRODUCED);
-    expect_verdict("i,s,c,table.csv,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r,
-                   KVD_NOT_REPRODUCED);
+    put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\n");
+    /* cv:k is 35.36 %, which both claims are compared with */
+    expect_verdict("i,s,c,t,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
+    expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.7,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,t,y_percent,,,%,cv:k,at-least,high,cv:k,at-least,20,,,w,r,n,\n", &r,
+                   KVD_TREND_HOLDS);
+    expect_verdict("i,s,c,t,y_percent,,,%,cv:k,at-most,high,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,t,y_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
+    expect_verdict("i,s,c,t,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,,,35,36,%,cv:k,between,35:36,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     /* A claim without a rule for its number is never reproduced. */
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
@@ -202,8 +197,7 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,words,w,r,n,\n", &r, KVD_CANNOT_TELL);
     /* A claim that names no measure must give the reason why it cannot be measured. */
     expect_verdict("i,s,c,,,,,%,,,,,,,,,w,r,n,too large\n", &r, KVD_NOT_MEASURED);
-    expect_verdict("i,s,c,table.csv,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &nothing,
-                   KVD_NOT_MEASURED);
+    expect_verdict("i,s,c,t,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &nothing, KVD_NOT_MEASURED);
     expect_verdict("i,s,c,,,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,,w,r,n,\n", &r,
                    KVD_NOT_MEASURED);
 }
@@ -498,7 +492,7 @@ static void test_hostile_ledgers(void **state)
     const kvd_results r = {&item, 1};
     kvd_err err = {""};
     kvd_ledger l = {0};
-    put_file("table.csv", "model,x\n", "m,abc\n");
+    put_file("tables.csv", "t,model,x\n", "t,m,abc\n");
     expect_error("i,s,c\n", &r, "3 fields, wanted 20");
     expect_error("i,s,c,,,,,%,speed:k,,,,,,,,w,r,n,\n", &r, "unknown measure 'speed:k'");
     expect_error("i,s,c,,,1,,%,cv:k,near,1,,,,,,w,r,n,\n", &r, "unknown test 'near'");
@@ -508,10 +502,9 @@ static void test_hostile_ledgers(void **state)
                  "'within' without a published number");
     expect_error("i,s,c,,,1,,%,cv:k,between,7,,,,,,w,r,n,\n", &r, "is not A:B");
     expect_error("i,s,c,,,ten,,%,cv:k,,,,,,,,w,r,n,\n", &r, "ten");
-    expect_error("i,s,c,../table.csv,x,,,%,cv:k,,,,,,,,w,r,n,\n", &r, "is not a file name");
-    expect_error("i,s,c,absent.csv,x,,,%,cv:k,,,,,,,,w,r,n,\n", &r, "absent.csv");
-    expect_error("i,s,c,table.csv,x,,,%,cv:k,,,,,,,,w,r,n,\n", &r, "abc");
-    expect_error("i,s,c,table.csv,y,,,%,cv:k,,,,,,,,w,r,n,\n", &r, "no number in a column 'y'");
+    expect_error("i,s,c,absent,x,,,%,cv:k,,,,,,,,w,r,n,\n", &r, "no table 'absent'");
+    expect_error("i,s,c,t,x,,,%,cv:k,,,,,,,,w,r,n,\n", &r, "abc");
+    expect_error("i,s,c,t,y,,,%,cv:k,,,,,,,,w,r,n,\n", &r, "no number in a column 'y'");
     expect_error("i,s,c,,,,,%,cv:k,at-most,7,,,,,,w,r,n,\n", &r,
                  "the test must be above-null or below-null");
     expect_error("i,s,c,,,,,%,,,,,,,,,w,r,n,\n", &r, "neither a measure nor a reason");
@@ -527,7 +520,7 @@ static void test_hostile_ledgers(void **state)
     assert_int_equal(kvd_ledger_judge(folder, &r, &l, &err), -1);
     put_file(
         "ledger.csv",
-        "di,source,claim,published_csv,published_column,published_low,published_high,unit,measure,test,"
+        "di,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,"
         "limit,",
         "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n");
     assert_int_equal(kvd_ledger_judge(folder, &r, &l, &err), -1);

@@ -25,17 +25,17 @@ static int make_folder(void **state)
     return 0;
 }
 
-static void put_file(const char *name, const char *text)
+static void put_tables(const char *text)
 {
     char path[160];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(path, sizeof path, "%s/tables.csv", folder);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fputs(text, f);
     assert_int_equal(fclose(f), 0);
 }
 
-#define HEADING "model,dataset,eps_mean,delta_mean\n"
+#define HEADING "x,model,dataset,eps_mean,delta_mean\n"
 
 static kvd_published_table table(const char *rows)
 {
@@ -43,8 +43,8 @@ static kvd_published_table table(const char *rows)
     kvd_published_table t;
     kvd_err err = {""};
     snprintf(text, sizeof text, "%s%s", HEADING, rows);
-    put_file("x_table01.csv", text);
-    if (kvd_published_load(folder, "x_table01.csv", &t, &err))
+    put_tables(text);
+    if (kvd_published_load(folder, "x", &t, &err))
         fail_msg("%s", err.msg);
     return t;
 }
@@ -59,10 +59,9 @@ static void test_triangle(void **unused)
     static const struct {
         const char *rows;
         size_t violated;
-    } want[] = {{"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,6.0e-4\n", 0},
-                /* The inequality holds within rounding. */
-                {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,5.0e-4\n", 0},
-                {"m,a,5.00e-2,4.0e-4\nm,b,5.10e-2,3.0e-4\n", 1}};
+    } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
+                {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0}, /* within rounding */
+                {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
         kvd_published_table t = table(want[i].rows);
         assert_int_equal(t.n, 1);
@@ -83,9 +82,9 @@ static void test_triangle(void **unused)
 static void test_one_epsilon(void **unused)
 {
     (void)unused;
-    kvd_published_table t =
-        table("m,a,5.000e-2,5.00e-4\nm,b,5.020e-2,3.00e-4\nm,c,5.060e-2,1.00e-4\n"
-              "n,a,5.000e-2,5.00e-4\nn,b,5.020e-2,1.00e-4\nn,c,5.060e-2,3.00e-4\nn,d,N/A,N/A\n");
+    kvd_published_table t = table(
+        "x,m,a,5.000e-2,5.00e-4\nx,m,b,5.020e-2,3.00e-4\nx,m,c,5.060e-2,1.00e-4\n"
+        "x,n,a,5.000e-2,5.00e-4\nx,n,b,5.020e-2,1.00e-4\nx,n,c,5.060e-2,3.00e-4\nx,n,d,N/A,N/A\n");
     assert_int_equal(t.n, 2);
     assert_int_equal(t.model[1].n, 3);
     assert_true(kvd_published_one_epsilon(&t.model[0]));
@@ -104,17 +103,18 @@ static void test_one_epsilon(void **unused)
 static void test_twins(void **unused)
 {
     (void)unused;
-    put_file("x_table01.csv", "model,p,q\na,0.50,1\nb,0.60,2\nc,0.70,3\nd,0.80,4\ne,0.90,5\n");
-    put_file("y_table02.csv", "model,r,s\nb,0.60,9\na,0.50,8\nd,0.8,7\nc,0.70,6\nf,1,5\n");
-    put_file("z_table03.csv", "model,r,s\nz,0.60,9\n");
-    put_file("z_table04_traces.csv", "model,p\na,0.50\nb,0.60\nc,0.70\nd,0.80\n");
+    put_tables(
+        "x,model,p,q\nx,a,0.50,1\nx,b,0.60,2\nx,c,0.70,3\nx,d,0.80,4\nx,e,0.90,5\n"
+        "y,model,r,s\ny,b,0.60,9\ny,a,0.50,8\ny,d,0.8,7\ny,c,0.70,6\ny,f,1,5\n"
+        "z,model,r,s\nz,z,0.60,9\n"
+        "z_traces,model,p\nz_traces,a,0.50\nz_traces,b,0.60\nz_traces,c,0.70\nz_traces,d,0.80\n");
     kvd_published_twin *twin;
     kvd_published_double *same;
     size_t n;
     kvd_err err = {""};
     assert_int_equal(kvd_published_twins(folder, &twin, &n, &err), 0);
     assert_int_equal(n, 1);
-    assert_string_equal(twin[0].table[0], "x_table01.csv");
+    assert_string_equal(twin[0].table[0], "x");
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
@@ -136,9 +136,9 @@ static void test_papers(void **unused)
     static const struct {
         const char *file;
         size_t models, pairs, violated, fits;
-    } want[] = {{"zack_table04_qk_eps_delta.csv", 7, 39, 0, 6},
-                {"zack_table05_vwl_eps_delta.csv", 7, 39, 0, 7},
-                {"fdc_table02_qk_eps_delta.csv", 5, 50, 11, 0}};
+    } want[] = {{"zack_table04_qk_eps_delta", 7, 39, 0, 6},
+                {"zack_table05_vwl_eps_delta", 7, 39, 0, 7},
+                {"fdc_table02_qk_eps_delta", 5, 50, 11, 0}};
     for (size_t k = 0; k < 3; k++) {
         kvd_published_table t;
         kvd_err err = {""};
@@ -168,12 +168,12 @@ static void test_refused(void **unused)
     (void)unused;
     kvd_published_table t;
     kvd_err err = {""};
-    put_file("x_table01.csv", "model,p\na,1\n");
-    assert_int_equal(kvd_published_load(folder, "x_table01.csv", &t, &err), -1);
+    put_tables("x,model,p\nx,a,1\n");
+    assert_int_equal(kvd_published_load(folder, "x", &t, &err), -1);
     assert_non_null(strstr(err.msg, "has no columns model, dataset"));
     kvd_published_release(&t);
-    put_file("x_table01.csv", HEADING "m,a,many,1\n");
-    assert_int_equal(kvd_published_load(folder, "x_table01.csv", &t, &err), -1);
+    put_tables(HEADING "x,m,a,many,1\n");
+    assert_int_equal(kvd_published_load(folder, "x", &t, &err), -1);
     assert_non_null(strstr(err.msg, "many"));
     kvd_published_release(&t);
 }

@@ -180,6 +180,31 @@ done:
     return rc;
 }
 
+typedef struct {
+    const char *name;
+    kvd_csv_row row;
+    void *ctx;
+    size_t n_rows;
+} table_reader;
+
+static int table_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                     kvd_err *err)
+{
+    table_reader *const t = ctx;
+    (void)line;
+    if (!n_fields || strcmp(field[0], t->name))
+        return 0;
+    return t->row(t->ctx, ++t->n_rows, field + 1, len + 1, n_fields - 1, err);
+}
+
+int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx, kvd_err *err)
+{
+    table_reader t = {.name = name, .row = row, .ctx = ctx};
+    if (kvd_csv_read(path, table_row, &t, err))
+        return -1;
+    return t.n_rows ? 0 : kvd_fail(err, "'%s' has no table '%s'", path, name);
+}
+
 int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row row, void *ctx,
                   kvd_err *err)
 {

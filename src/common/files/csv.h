@@ -25,6 +25,14 @@ typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const siz
  */
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
+/*
+ * Reads one table of a CSV file that holds several, in which the first field of every row is the
+ * name of its table. Calls `row` for the rows of the table `name` without this field; `line` counts
+ * the rows of the table from 1, so that row 1 is its heading. Fails if no row has the name.
+ */
+int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
+                       kvd_err *err);
+
 /* Parses CSV text in memory as kvd_csv_read does a file; `name` is used in messages. */
 int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row row, void *ctx,
                   kvd_err *err);

@@ -13,7 +13,7 @@ enum {
     ID,
     SOURCE,
     CLAIM,
-    PUBLISHED_CSV,
+    PUBLISHED_TABLE,
     PUBLISHED_COLUMN,
     LOW,
     HIGH,
@@ -35,7 +35,7 @@ enum {
 static const char *const column_name[N_COLUMNS] = {"id",
                                                    "source",
                                                    "claim",
-                                                   "published_csv",
+                                                   "published_table",
                                                    "published_column",
                                                    "published_low",
                                                    "published_high",
@@ -101,26 +101,22 @@ static int published_row(void *ctx, size_t line, char *const *field, const size_
     return 0;
 }
 
-/*
- * Stores the smallest and the largest number in the wanted columns of a published table (CSV file).
- */
-static int published_range(const char *paper, const char *csv, const char *column, double *low,
+/* Stores the smallest and largest number of a published table in the wanted columns. */
+static int published_range(const char *paper, const char *table, const char *column, double *low,
                            double *high, kvd_err *err)
 {
     published p = {.want = column};
     char *path = NULL;
     int status = -1;
-    if (strchr(csv, '/'))
-        return kvd_fail(err, "published table '%s' is not a file name", csv);
-    if (asprintf(&path, "%s/%s", paper, csv) < 0) {
+    if (asprintf(&path, "%s/tables.csv", paper) < 0) {
         path = NULL;
         kvd_no_memory(err, "a path", 0);
         goto done;
     }
-    if (kvd_csv_read(path, published_row, &p, err))
+    if (kvd_csv_read_table(path, table, published_row, &p, err))
         goto done;
     if (p.n_values == 0) {
-        kvd_fail(err, "'%s' has no number in a column '%s'", path, column);
+        kvd_fail(err, "'%s' has no number in a column '%s' of the table '%s'", path, column, table);
         goto done;
     }
     *low = p.low;
@@ -430,10 +426,10 @@ static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *
     if (!e->id || !e->source || !e->claim || !e->setting || !e->rule || !e->needs || !e->unit ||
         !e->cannot)
         return kvd_no_memory(err, "the ledger", 0);
-    if (field[PUBLISHED_CSV][0] ? published_range(x->paper, field[PUBLISHED_CSV],
-                                                  field[PUBLISHED_COLUMN], &e->low, &e->high, err)
-                                : number_or_none(field[LOW], &e->low, err) ||
-                                      number_or_none(field[HIGH], &e->high, err))
+    if (field[PUBLISHED_TABLE][0] ? published_range(x->paper, field[PUBLISHED_TABLE],
+                                                    field[PUBLISHED_COLUMN], &e->low, &e->high, err)
+                                  : number_or_none(field[LOW], &e->low, err) ||
+                                        number_or_none(field[HIGH], &e->high, err))
         return kvd_in(err, "'%s'", e->id);
     return judge(x->r, field, e, err) ? kvd_in(err, "'%s'", e->id) : 0;
 }

@@ -6,9 +6,8 @@
  *
  * Columns of ledger.csv:
  *
- *   id, source, claim       name of the claim ("ZACK Table 4"), place in the paper, the claim in
- *                           our words
- *   published_csv           CSV file of the published table that gives the range, or empty
+ *   id, source, claim       "ZACK Table 4", the place of the claim, the claim in our words
+ *   published_table         table of tables.csv that gives the range, or empty
  *   published_column        column of that table; "*_cv_percent" names all columns with that ending
  *   published_low, _high    the published range if no table gives it
  *   unit                    unit of all numbers of the claim
@@ -181,7 +180,7 @@ void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
 /*
- * Checks if the published tables of epsilon and delta are consistent, from the files of data/paper
+ * Checks of the published tables of epsilon and delta for consistency, from data/paper/tables.csv
  * alone (ZACK Tables 4 and 5, FDC Table 2). Epsilon is the mean absolute entry of a rotation, delta
  * the mean absolute difference from the rotation of a reference text. Also finds columns that
  * several tables share.
@@ -203,16 +202,16 @@ typedef struct {
 } kvd_published_model;
 
 typedef struct {
-    char name[64]; /* name of the CSV file, such as "zack_table04_qk_eps_delta.csv" */
+    char name[64]; /* name in tables.csv, such as "zack_table04_qk_eps_delta" */
     kvd_published_model *model;
     size_t n;
 } kvd_published_table;
 
 /*
- * Reads a published table of epsilon and delta. Entries printed as N/A are left out. The caller
- * releases *out, also on failure.
+ * Reads a table of epsilon and delta from tables.csv in the folder `paper`. Entries printed as N/A
+ * are left out. The caller releases `*out`, also on failure.
  */
-int kvd_published_load(const char *paper, const char *file, kvd_published_table *out, kvd_err *err);
+int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
 /*

@@ -1,6 +1,5 @@
 #include "report/measures/ledger.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,16 +41,16 @@ static int take_row(void *ctx, size_t line, char *const *field, const size_t *le
     return 0;
 }
 
-static int read_sheet(const char *paper, const char *file, sheet *s, kvd_err *err)
+static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *err)
 {
     char *path = NULL;
     *s = (sheet){0};
-    if (asprintf(&path, "%s/%s", paper, file) < 0)
+    if (asprintf(&path, "%s/tables.csv", paper) < 0)
         return kvd_no_memory(err, "a path", 0);
-    snprintf(s->name, sizeof s->name, "%s", file);
-    int status = kvd_csv_read(path, take_row, s, err);
+    snprintf(s->name, sizeof s->name, "%s", name);
+    int status = kvd_csv_read_table(path, name, take_row, s, err);
     if (!status && s->n_rows < 2)
-        status = kvd_fail(err, "'%s' has no row", path);
+        status = kvd_fail(err, "'%s' has no row in the table '%s'", path, name);
     free(path);
     s->n_keys = s->n_fields > 1 && s->n_rows && !strcmp(s->cell[0][1], "dataset") ? 2 : 1;
     return status ? -1 : 0;
@@ -106,16 +105,17 @@ static int take_model(kvd_published_table *t, char row[MOST_FIELDS][40], kvd_err
     return 0;
 }
 
-int kvd_published_load(const char *paper, const char *file, kvd_published_table *out, kvd_err *err)
+int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err)
 {
     sheet s;
     *out = (kvd_published_table){0};
-    snprintf(out->name, sizeof out->name, "%s", file);
-    int status = read_sheet(paper, file, &s, err);
+    snprintf(out->name, sizeof out->name, "%s", name);
+    int status = read_sheet(paper, name, &s, err);
     if (!status && (s.n_fields < 4 || s.n_keys != 2 || strncmp(s.cell[0][2], "eps", 3) ||
                     strncmp(s.cell[0][3], "delta", 5)))
         status =
-            kvd_fail(err, "'%s/%s' has no columns model, dataset, eps..., delta...", paper, file);
+            kvd_fail(err, "'%s' in '%s/tables.csv' has no columns model, dataset, eps..., delta...",
+                     name, paper);
     for (size_t i = 1; !status && i < s.n_rows; i++)
         status = take_model(out, s.cell[i], err);
     free(s.cell);
@@ -225,18 +225,6 @@ static bool is_number(const char *text)
     return *text && !*end;
 }
 
-static int is_table(const struct dirent *e)
-{
-    const size_t n = strlen(e->d_name);
-    return n > 4 && !strcmp(e->d_name + n - 4, ".csv") && strstr(e->d_name, "_table") &&
-           !strstr(e->d_name, "traces");
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
 static void free_sheets(sheet *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -244,23 +232,43 @@ static void free_sheets(sheet *s, size_t n)
     free(s);
 }
 
+enum { MOST_TABLES = 64 };
+typedef struct {
+    char name[MOST_TABLES][64];
+    size_t n;
+} table_names;
+
+/* Adds the name of a new table to the list. Tables of traces are left out. */
+static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
+                     kvd_err *err)
+{
+    table_names *const t = ctx;
+    (void)line;
+    (void)len;
+    if (!n_fields || strstr(field[0], "traces") || (t->n && !strcmp(t->name[t->n - 1], field[0])))
+        return 0;
+    if (t->n == MOST_TABLES)
+        return kvd_fail(err, "more than %d tables", (int)MOST_TABLES);
+    snprintf(t->name[t->n++], sizeof t->name[0], "%.63s", field[0]);
+    return 0;
+}
+
 static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
 {
-    struct dirent **entry = NULL;
-    const int found = scandir(paper, &entry, is_table, by_name);
+    table_names names = {.n = 0};
+    char *path = NULL;
     *out = NULL;
     *n = 0;
-    if (found < 0)
-        return kvd_fail_errno(err, "cannot read the folder '%s'", paper);
-    int status = found ? 0 : kvd_fail(err, "'%s' holds no published table", paper);
-    if (!status && !(*out = calloc((size_t)found, sizeof **out)))
-        status = kvd_no_memory(err, "published tables", (size_t)found * sizeof **out);
-    for (int i = 0; i < found; i++) {
-        if (!status)
-            status = read_sheet(paper, entry[i]->d_name, &(*out)[(*n)++], err);
-        free(entry[i]);
-    }
-    free(entry);
+    if (asprintf(&path, "%s/tables.csv", paper) < 0)
+        return kvd_no_memory(err, "a path", 0);
+    int status = kvd_csv_read(path, take_name, &names, err);
+    if (!status && !names.n)
+        status = kvd_fail(err, "'%s' holds no published table", path);
+    free(path);
+    if (!status && !(*out = calloc(names.n, sizeof **out)))
+        status = kvd_no_memory(err, "published tables", names.n * sizeof **out);
+    for (size_t i = 0; !status && i < names.n; i++)
+        status = read_sheet(paper, names.name[i], &(*out)[(*n)++], err);
     return status ? -1 : 0;
 }
 

@@ -11,9 +11,8 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-static const char *const eps_delta[] = {"zack_table04_qk_eps_delta.csv",
-                                        "zack_table05_vwl_eps_delta.csv",
-                                        "fdc_table02_qk_eps_delta.csv"};
+static const char *const eps_delta[] = {"zack_table04_qk_eps_delta", "zack_table05_vwl_eps_delta",
+                                        "fdc_table02_qk_eps_delta"};
 enum { N_TABLES = sizeof eps_delta / sizeof *eps_delta };
 
 /*
