@@ -14,7 +14,7 @@ set -u
 OUT=${1:?usage: bench_gpu.sh OUT_DIR [SAMPLES]}
 SAMPLES=${2:-30}
 A=${ATTN:-build/bin/kvdim-attn}
-W=data/widths
+W=data/widths/lists.csv
 mkdir -p "$OUT" || exit 1
 
 # cuDNN and cuBLAS are looked for by the loader; a PyTorch in python3 brings them along.
@@ -38,10 +38,10 @@ run() {
 
 equal="--dims 128 --dims 96 --dims 64 --dims 48 --dims 32"
 lists=
-for p in 10 20 30 40 50 60 70 80; do lists="$lists --dims $W/kvdim25m-p$p.csv --dims $W/wide-p$p.csv"; done
-few="--dims 128 --dims $W/kvdim25m-p50.csv --dims $W/kvdim25m-p60.csv --dims $W/wide-p50.csv --dims $W/wide-p60.csv"
-rivals="--dims 128 --dims $W/kvdim25m-p50.csv --dims $W/kvdim25m-p60.csv --dims $W/wide-p50.csv"
-two="--dims 128 --dims $W/kvdim25m-p50.csv"
+for p in 10 20 30 40 50 60 70 80; do lists="$lists --dims $W:kvdim25m-p$p --dims $W:wide-p$p"; done
+few="--dims 128 --dims $W:kvdim25m-p50 --dims $W:kvdim25m-p60 --dims $W:wide-p50 --dims $W:wide-p60"
+rivals="--dims 128 --dims $W:kvdim25m-p50 --dims $W:kvdim25m-p60 --dims $W:wide-p50"
+two="--dims 128 --dims $W:kvdim25m-p50"
 
 run prefill --phase prefill --size 1x16384,2x8192 --impl cuda,cudnn $equal $lists
 run decode --phase decode --size 64x8192,1x131072 --impl cuda,cudnn $equal $lists

@@ -2,11 +2,13 @@
 
     make_widths.py RATES.h5 SPECTRUM.h5 OUT_DIR
 
-kvdim25m-pXX.csv: the KV heads of every second layer of kvdim-25m (layers 0, 2, 4, 6; two heads each), from the point of
+lists.csv has the lists below, one line "name,d_qk,d_v" per KV head (kvdim-attn --dims lists.csv:NAME).
+
+kvdim25m-pXX: the KV heads of every second layer of kvdim-25m (layers 0, 2, 4, 6; two heads each), from the point of
 RATES.h5 (a fine grid of removal rates) whose padded widths of these heads are nearest to p = 0.XX. Where they miss it by more than half a
 step of 16, single widths move by 16, those first that the padding favoured (or hurt) most.
 
-wide-pXX.csv: the same p, widths spread from 16 to 128: width i of 16 is 16 + 112 (i/15)^g with g such that the mean fits, rounded to
+wide-pXX: the same p, widths spread from 16 to 128: width i of 16 is 16 + 112 (i/15)^g with g such that the mean fits, rounded to
 multiples of 16 by largest remainder; two neighbours make a head. No model stands behind them.
 
 kvdim25m-sigma.csv: the singular values of every head and pair of SPECTRUM.h5, to five digits. kvdim-jct deals them out over the heads of
@@ -23,16 +25,14 @@ D, N, STEP = 128, 8, 16
 TOTAL = 2 * N * D // STEP  # units of 16 in an uncut layer
 
 
-def write(path, d_qk, d_v, p):
+def write(f, name, d_qk, d_v, p):
     kept = sum(d_qk) + sum(d_v)
     got = 1 - kept / (2 * N * D)
-    assert abs(got - p) <= 0.005, (path, got)
-    assert all(w % STEP == 0 and STEP <= w <= D for w in (*d_qk, *d_v)), path
-    with open(path, "w", newline="") as f:
-        f.write("d_qk,d_v\n")
-        for a, b in zip(d_qk, d_v):
-            f.write(f"{a},{b}\n")
-    print(f"{os.path.basename(path)}: p = {got:.4f}, d_qk {min(d_qk)}..{max(d_qk)}, d_v {min(d_v)}..{max(d_v)}")
+    assert abs(got - p) <= 0.005, (name, got)
+    assert all(w % STEP == 0 and STEP <= w <= D for w in (*d_qk, *d_v)), name
+    for a, b in zip(d_qk, d_v):
+        f.write(f"{name},{a},{b}\n")
+    print(f"{name}: p = {got:.4f}, d_qk {min(d_qk)}..{max(d_qk)}, d_v {min(d_v)}..{max(d_v)}")
 
 
 def fitted(rates, p):
@@ -86,12 +86,13 @@ def spread(spectrum, path):
 def main():
     rates, spectrum, out = h5py.File(sys.argv[1]), h5py.File(sys.argv[2]), sys.argv[3]
     os.makedirs(out, exist_ok=True)
-    for tenth in range(1, 9):
-        p = tenth / 10
-        d_qk, d_v, r, moved = fitted(rates, p)
-        write(os.path.join(out, f"kvdim25m-p{10 * tenth}.csv"), d_qk, d_v, p)
-        print(f"  removal rate {r:.4f}, {moved} widths moved by 16")
-        write(os.path.join(out, f"wide-p{10 * tenth}.csv"), *wide(p), p)
+    with open(os.path.join(out, "lists.csv"), "w", newline="") as f:
+        for tenth in range(1, 9):
+            d_qk, d_v, r, moved = fitted(rates, tenth / 10)
+            write(f, f"kvdim25m-p{10 * tenth}", d_qk, d_v, tenth / 10)
+            print(f"  removal rate {r:.4f}, {moved} widths moved by 16")
+        for tenth in range(1, 9):
+            write(f, f"wide-p{10 * tenth}", *wide(tenth / 10), tenth / 10)
     spread(spectrum, os.path.join(out, "kvdim25m-sigma.csv"))
 
 

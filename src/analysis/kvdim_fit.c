@@ -52,20 +52,21 @@ static const kvd_option options[] = {
      .help = "Singular values (kvdim-spectrum, kvdim-sensitivity)"},
 
     {.help = "Kept dimensions"},
-    VALUES(
-        "removal-rate", .high = 1, .below_high = true, .excludes = "overall-p loss",
-        .help =
-            "Singular value removal rates r of ZACK's Eq. 6. Each rate applies to all heads and layers, to queries and keys and to values"),
-    VALUES(
-        "overall-p", .high = 1, KVD_GIVEN(T, by_p), .excludes = "loss",
-        .help =
-            "Fractions of all dimensions to remove. For each, the removal rate is searched that removes the nearest attainable fraction at or above it"),
+    VALUES("removal-rate", .high = 1, .below_high = true, .excludes = "overall-p loss",
+           .help =
+               "Singular value removal rates r of ZACK's Eq. 6. Each rate applies to all heads and "
+               "layers, to queries and keys and to values"),
+    VALUES("overall-p", .high = 1, KVD_GIVEN(T, by_p), .excludes = "loss",
+           .help =
+               "Fractions of all dimensions to remove. For each, the removal rate is searched that "
+               "removes the nearest attainable fraction at or above it"),
     {"pair", .type = KVD_OPT_WORDS, .arg = "QK,V", .words = kvd_pair_name, KVD_INTO(T, wanted),
      KVD_TYPED(T, pairs),
      .otherwise =
          "the first of qk, bqk, fqk and the first of vw, wv, bvw, fvw that SPECTRUM.h5 has",
      .help =
-         "Matrices that share a rotation: one name for queries and keys (qk, bqk, fqk, q or k) and one for values (vw, wv, bvw, fvw or v); docs/notation.md explains the names"},
+         "Matrices that share a rotation: one name for queries and keys (qk, bqk, fqk, q or k) and "
+         "one for values (vw, wv, bvw, fvw or v); docs/notation.md explains the names"},
     {"energy", .type = KVD_OPT_FLAG, KVD_INTO(T, energy),
      .help = "Apply Eq. 6 to squared singular values, not to singular values as printed"},
     {"by-loss", .type = KVD_OPT_FLAG, KVD_INTO(T, by_loss), .requires = "overall-p",
@@ -74,13 +75,16 @@ static const kvd_option options[] = {
     {"error-table", .type = KVD_OPT_TEXT, .arg = "T.h5", KVD_INTO(T, error_table),
      .requires = "overall-p", .excludes = "energy pair",
      .help =
-         "Minimise the sum of the errors measured in T.h5 (kvdim-eval --scan-errors) in place of applying Eq. 6. T.h5 says which matrices were cut"},
+         "Minimise the sum of the errors measured in T.h5 (kvdim-eval --scan-errors) in place of "
+         "applying Eq. 6. T.h5 says which matrices were cut"},
 
     {.help = "Settings of ZDC"},
     {"regression", .type = KVD_OPT_TEXTS, .arg = "SWEEP.h5", KVD_INTO_LIST(T, sweep, n_sweeps),
      .requires = "loss", .excludes = "pair energy by-loss error-table",
      .help =
-         "Propose parameters of the method zdc by regression over a sweep: a result of kvdim-eval over a grid of g, rise, p.qk, p.v, p_u.qk and p_u.v. Sweeps of other models may be added"},
+         "Propose parameters of the method zdc by regression over a sweep: a result of kvdim-eval "
+         "over a grid of g, rise, p.qk, p.v, p_u.qk and p_u.v. Sweeps of other models may be "
+         "added"},
     VALUES("loss", .low = 1e-6, .high = 1000, .requires = "regression",
            .help = "Losses to propose settings for: perplexity divided by that of the uncompressed "
                    "model, minus 1"),

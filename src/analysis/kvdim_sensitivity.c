@@ -228,7 +228,8 @@ static int print(const job *j, kvd_err *err)
     json_t *const rows = json_array();
     if (!j->cfg->common.quiet && !j->cfg->common.json)
         printf(
-            "%s: %zu tokens of '%s', %s; entropy of its predictions %.4f nats\nwidths by loss, and the KL "
+            "%s: %zu tokens of '%s', %s; entropy of its predictions %.4f nats\nwidths by loss, and "
+            "the KL "
             "divergence "
             "that they are predicted to cost\n     p   nats/token\n",
             j->cfg->common.output, s->n_tokens, s->label, s->model.name,

@@ -36,14 +36,17 @@ static const kvd_option options[] = {
     {"SPECTRUM.h5", .positional = true, .type = KVD_OPT_TEXTS,
      KVD_INTO_LIST(config, input, n_inputs),
      .help =
-         "Rotations of one model (kvdim-spectrum): first the reference, then at least one file to compare with it"},
+         "Rotations of one model (kvdim-spectrum): first the reference, then at least one file to "
+         "compare with it"},
     KVD_OPTIONS_COMMON(config, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
 static const kvd_program description = {
     .name = program,
     .summary =
-        "Compare the rotations that were computed from different texts of one model, for all matrices that every file holds. bqk and bvw are left out because their projections are not orthogonal. Random rotations, drawn with --seed, serve as a control.",
+        "Compare the rotations that were computed from different texts of one model, for all "
+        "matrices that every file holds. bqk and bvw are left out because their projections are "
+        "not orthogonal. Random rotations, drawn with --seed, serve as a control.",
     .usage = {"SPECTRUM.h5 SPECTRUM.h5... -o OUT.h5 [OPTION...]"},
     .any_of = {"SPECTRUM.h5", "output"},
     .examples = {"kvdim-similarity results/random.spectrum.h5 results/wiki.spectrum.h5 "
@@ -166,10 +169,10 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
                                 "d_head", s[0].model.d_head, "pairs", pairs);
         status = kvd_json_print(all, err);
     } else if (!cfg->common.quiet) {
-        printf(
-            "\nepsilon, delta: as in ZACK section 4; aligned: after matching column signs; overlap, "
-            "energy, own: "
-            "leading half, see docs/formats.md\n");
+        printf("\nepsilon, delta: as in ZACK section 4; aligned: after matching column signs; "
+               "overlap, "
+               "energy, own: "
+               "leading half, see docs/formats.md\n");
         if (kvd_model_info_random(&s[0].model))
             printf("%s: %s\n", s[0].model.name, kvd_random_weights_note);
     }

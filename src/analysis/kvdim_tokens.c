@@ -30,24 +30,29 @@ static const kvd_option options[] = {
     {"ATTENTION.h5", .positional = true, .type = KVD_OPT_TEXTS,
      KVD_INTO_LIST(config, input, n_inputs),
      .help =
-         "Attention statistics of one model (kvdim-collect --attention); several files are added up"},
+         "Attention statistics of one model (kvdim-collect --attention); several files are added "
+         "up"},
 
     {.help = "Study"},
     {"share", .type = KVD_OPT_NUMBER, KVD_INTO(config, share), .low = 0.001, .high = 0.5,
      .initial = "0.35",
-     .help =
-         "Fraction of a sequence's tokens that count as important, and fraction that count as unimportant; the default is ZDC's"},
+     .help = "Fraction of a sequence's tokens that count as important, and fraction that count as "
+             "unimportant; the default is ZDC's"},
     {"group-overlap", .type = KVD_OPT_NUMBER, KVD_INTO(config, group_overlap), .high = 1,
      .initial = "0.95",
-     .help =
-         "A layer joins the group of the layers before it if its important tokens, and its unimportant tokens, overlap with those of the group's first layer by more than this fraction; the default is ZDC's"},
+     .help = "A layer joins the group of the layers before it if its important tokens, and its "
+             "unimportant tokens, overlap with those of the group's first layer by more than this "
+             "fraction; the default is ZDC's"},
     KVD_OPTIONS_COMMON(config, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
 static const kvd_program description = {
     .name = program,
     .summary =
-        "Study which tokens matter to attention: range of attention scores per layer, overlap of important and unimportant tokens between layers, spread of attention compared with the spread of value norms, and number of tokens that receive most of the attention, per layer and head.",
+        "Study which tokens matter to attention: range of attention scores per layer, overlap of "
+        "important and unimportant tokens between layers, spread of attention compared with the "
+        "spread of value norms, and number of tokens that receive most of the attention, per layer "
+        "and head.",
     .usage = {"ATTENTION.h5... -o OUT.h5 [OPTION...]"},
     .any_of = {"ATTENTION.h5", "output"},
     .examples = {"kvdim-collect data/models/kvdim-6m --text book.txt --tokens 8192 --attention -o "
@@ -80,11 +85,11 @@ static void print_layers(const kvd_tokens *t)
 
 static void print_distances(const kvd_tokens *t)
 {
-    printf(
-        "\ntokens that two layers share, %% of the lowest / of the highest %.3g %% (means over layer "
-        "pairs; by "
-        "chance: %.3g %%), ranked by\n%8s",
-        100 * t->share, 100 * t->share, "distance");
+    printf("\ntokens that two layers share, %% of the lowest / of the highest %.3g %% (means over "
+           "layer "
+           "pairs; by "
+           "chance: %.3g %%), ranked by\n%8s",
+           100 * t->share, 100 * t->share, "distance");
     for (int by = 0; by < KVD_N_RANKINGS; by++)
         printf(" %19s", kvd_ranking_name[by]);
     putchar('\n');

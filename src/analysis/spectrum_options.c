@@ -38,8 +38,8 @@ static int check_usage(void *config, kvd_err *err)
 static const kvd_option options[] = {
     {.help = "Input"},
     {"IN.h5", .positional = true, .type = KVD_OPT_TEXTS, KVD_INTO_LIST(T, input, n_inputs),
-     .help =
-         "Recorded Q, K and V, or second moments, of one model (kvdim-collect). Several files count as one set of texts"},
+     .help = "Recorded Q, K and V, or second moments, of one model (kvdim-collect). Several files "
+             "count as one set of texts"},
     KVD_OPTION_TOKENS(
         T, "all",
         "Use only the first N tokens of files of recorded Q, K and V, in the order given"),
@@ -49,41 +49,51 @@ static const kvd_option options[] = {
     {"pair", .type = KVD_OPT_WORDS, .arg = "LIST", .words = kvd_pair_name, KVD_INTO(T, wanted),
      .initial = "qk,vw",
      .help =
-         "Matrices to decompose, as docs/notation.md names them: qk is Q and K after RoPE, vw is V and W_O. kvdim-sensitivity computes fqk and fvw"},
+         "Matrices to decompose, as docs/notation.md names them: qk is Q and K after RoPE, vw is V "
+         "and W_O. kvdim-sensitivity computes fqk and fvw"},
     {"pairing", .type = KVD_OPT_WORD, .words = pairings, KVD_INTO(T, pairing), .initial = "shared",
      .help =
-         "shared: one rotation per KV head, from K and all query heads that read it. per-query: one rotation per query head"},
+         "shared: one rotation per KV head, from K and all query heads that read it. per-query: "
+         "one rotation per query head"},
     {"rope", .type = KVD_OPT_WORD, .words = ropes, KVD_INTO(T, before_rope), .initial = "after",
      .help = "Use Q and K after RoPE, or before it"},
     {"method", .type = KVD_OPT_WORD, .words = kvd_decomposition_name, KVD_INTO(T, method),
      KVD_GIVEN(T, method_given), .initial = "gram",
      .help =
-         "gram: eigenvalues of X^T X, in one pass and constant memory. It is inaccurate for singular values below 1.25e-4 of the largest; heads with such values are computed again by tsqr if IN.h5 holds Q, K and V. tsqr: streaming QR. svd: LAPACK on all tokens of a head. Second moments allow only gram. A GPU computes only the eigenvalues of gram, except for bqk and bvw: always with --device cuda, and with auto if the CPU would take half a second"},
+         "gram: eigenvalues of X^T X, in one pass and constant memory. It is inaccurate for "
+         "singular values below 1.25e-4 of the largest; heads with such values are computed again "
+         "by tsqr if IN.h5 holds Q, K and V. tsqr: streaming QR. svd: LAPACK on all tokens of a "
+         "head. Second moments allow only gram. A GPU computes only the eigenvalues of gram, "
+         "except for bqk and bvw: always with --device cuda, and with auto if the CPU would take "
+         "half a second"},
 
     {.help = "Calibration on fewer tokens, as in ZDC (needs recorded Q, K and V)"},
     {"prune", .type = KVD_OPT_NUMBER, .arg = "SHARE", KVD_INTO(T, reduction.prune), .high = 1,
      .below_high = true, .initial = "0",
      .help =
-         "Leave out this fraction of the sequences of every file, chosen at random with --seed; ZDC leaves out 0.5"},
+         "Leave out this fraction of the sequences of every file, chosen at random with --seed; "
+         "ZDC leaves out 0.5"},
     {"centroids", .type = KVD_OPT_WHOLE, .arg = "K", KVD_INTO(T, reduction.centroids), .low = 1,
      .high = UINT32_MAX, .otherwise = "no K-means",
      .help =
-         "Replace the token vectors of every head of Q, K and V by K centroids of K-means, started with --seed; ZDC takes 1000000"},
+         "Replace the token vectors of every head of Q, K and V by K centroids of K-means, started "
+         "with --seed; ZDC takes 1000000"},
     {"weighted", .type = KVD_OPT_FLAG, KVD_INTO(T, reduction.weighted), .requires = "centroids",
      .help =
          "Multiply each centroid by the square root of its number of tokens; the paper does not"},
 
     {.help = "Output"},
     {"no-bases", .type = KVD_OPT_FLAG, KVD_INTO(T, no_bases),
-     .help =
-         "Write the singular values without the rotations. Only kvdim-report can use the file, which is 128 times smaller with heads of 128 dimensions"},
+     .help = "Write the singular values without the rotations. Only kvdim-report can use the file, "
+             "which is 128 times smaller with heads of 128 dimensions"},
     KVD_OPTIONS_COMMON(T, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
 static const kvd_program command_line = {
     .name = "kvdim-spectrum",
     .summary =
-        "Compute singular values and rotations of every head from recorded Q, K and V or from their second moments.",
+        "Compute singular values and rotations of every head from recorded Q, K and V or from "
+        "their second moments.",
     .usage = {"IN.h5... -o OUT.h5 [OPTION...]"},
     .any_of = {"IN.h5", "output"},
     .examples = {"kvdim-spectrum results/wiki.moments.h5 --pair qk,vw,bqk,bvw -o "
@@ -265,14 +275,16 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
     if (!kvd_pair_balanced(pair) && rows < d) {
         fprintf(
             stderr,
-            "%s: warning: pair '%s' has %zu rows for %zu dimensions: the last %zu singular values are 0\n",
+            "%s: warning: pair '%s' has %zu rows for %zu dimensions: the last %zu singular values "
+            "are 0\n",
             program, kvd_pair_name[pair], rows, d, d - rows);
         return;
     }
     if (s->pair[pair].by_tsqr)
         fprintf(
             stderr,
-            "%s: note: pair '%s': %zu heads with singular values below %g of their largest were decomposed "
+            "%s: note: pair '%s': %zu heads with singular values below %g of their largest were "
+            "decomposed "
             "by tsqr, which resolves them\n",
             program, kvd_pair_name[pair], s->pair[pair].by_tsqr, KVD_GRAM_LIMIT);
     const size_t blurred = from_moments && cfg->method == KVD_BY_GRAM && !kvd_pair_balanced(pair)
@@ -281,7 +293,8 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
     if (blurred)
         fprintf(
             stderr,
-            "%s: warning: pair '%s': %zu singular values are below 1e-5 of their head's largest, where "
+            "%s: warning: pair '%s': %zu singular values are below 1e-5 of their head's largest, "
+            "where "
             "gram is "
             "good to less than 1e-6; --method tsqr on activations resolves them\n",
             program, kvd_pair_name[pair], blurred);
@@ -354,11 +367,11 @@ static void print_how(const char *gpu, const kvd_spectrum_options *cfg, const kv
         printf("pruned: %zu sequences of %zu tokens left out\n", c->sequences_dropped,
                c->tokens_dropped);
     if (c->centroids)
-        printf(
-            "K-means: %zu %scentroids for every head of Q, K and V, %.1f iterations, %.3g %% of the "
-            "energy of the rows lost\n",
-            c->centroids, c->weighted ? "weighted " : "", c->kmeans_iterations,
-            100 * c->kmeans_residual);
+        printf("K-means: %zu %scentroids for every head of Q, K and V, %.1f iterations, %.3g %% of "
+               "the "
+               "energy of the rows lost\n",
+               c->centroids, c->weighted ? "weighted " : "", c->kmeans_iterations,
+               100 * c->kmeans_residual);
     printf("seconds: rows %.3g, K-means %.3g, decomposition %.3g; the inputs took %.3g\n",
            c->seconds_rows, c->seconds_kmeans, c->seconds_decompose, c->seconds_collect);
 }
@@ -385,9 +398,11 @@ static int print_table(const kvd_spectrum_options *cfg, const char *gpu, const k
     }
     print_how(gpu, cfg, s);
     printf(
-        "CV: sample standard deviation / mean of the largest singular value over heads; effective rank: "
+        "CV: sample standard deviation / mean of the largest singular value over heads; effective "
+        "rank: "
         "exp of the "
-        "entropy of sigma^2; dims 90%%, 99%%: leading dimensions that hold this share of sum sigma^2\n");
+        "entropy of sigma^2; dims 90%%, 99%%: leading dimensions that hold this share of sum "
+        "sigma^2\n");
     return 0;
 }
 

@@ -125,12 +125,13 @@ static const kvd_option options[] = {
     {.help = "Model"},
     KVD_OPTION_MODEL(T),
     {"shape", .type = KVD_OPT_CALL, .arg = "NAME", .call = find_shape, .excludes = "MODEL text",
-     .help =
-         "Measure time and memory with random weights of a published model's shape in place of MODEL. The weights are the same in every run. --shape list prints the names"},
+     .help = "Measure time and memory with random weights of a published model's shape in place of "
+             "MODEL. The weights are the same in every run. --shape list prints the names"},
     {"untrained", .type = KVD_OPT_WHOLE, .arg = "SEED", KVD_INTO(T, untrained), .low = 1,
      .high = 4294967295.0, .excludes = "shape",
      .help =
-         "Replace the weights of MODEL by random ones drawn with this seed, and keep its configuration and tokenizer. Claims about trained models are compared with such a model"},
+         "Replace the weights of MODEL by random ones drawn with this seed, and keep its "
+         "configuration and tokenizer. Claims about trained models are compared with such a model"},
 
     {.help = "Input"},
     KVD_OPTIONS_TEXT(T, "ids random"),
@@ -358,10 +359,10 @@ static void print_lines(const kvd_collect_summary *s)
         printf("attention %s, %.1f MB, %zu of %zu requests token by token\n", o->stats_path,
                file_bytes(o->stats_path) / 1e6, o->stats.n_kept, o->stats.n_requests);
     if (o->want_fisher)
-        printf(
-            "squared gradients %s, %.1f MB, %zu tokens one by one; loss %.4f nats per predicted token\n",
-            o->fisher_path, file_bytes(o->fisher_path) / 1e6, o->fisher.n_rows,
-            o->fisher.loss / (double)o->fisher.n_predicted);
+        printf("squared gradients %s, %.1f MB, %zu tokens one by one; loss %.4f nats per predicted "
+               "token\n",
+               o->fisher_path, file_bytes(o->fisher_path) / 1e6, o->fisher.n_rows,
+               o->fisher.loss / (double)o->fisher.n_predicted);
     for (size_t i = 0; i < s->snapshots->n; i++)
         printf("snapshot %s, %zu tokens\n", s->snapshots->at[i].path, s->snapshots->at[i].n_tokens);
     printf("on %s\n", s->engine);

@@ -99,42 +99,51 @@ static const kvd_option options[] = {
     {"prompt", .type = KVD_OPT_WHOLE, KVD_INTO(I, prompt), .high = 1 << 30, .initial = "0",
      .unit = "tokens: every token is a decode step",
      .help =
-         "Take the first N tokens of every sequence as its prompt. Tokens of the prompt attend to each other uncompressed, then the cache is compressed. Only predictions of later tokens are scored, one decode step after another"},
+         "Take the first N tokens of every sequence as its prompt. Tokens of the prompt attend to "
+         "each other uncompressed, then the cache is compressed. Only predictions of later tokens "
+         "are scored, one decode step after another"},
     KVD_OPTION_LABEL(I, "from the file names"),
 
     {.help = "Methods"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = kvd_inputs_call_method,
      .repeatable = true,
      .otherwise =
-         "every method for which the --rates files, or else the --spectrum files, hold the matrices",
+         "every method for which the --rates files, or else the --spectrum files, hold the "
+         "matrices",
      .help = KVD_METHOD_GRAMMAR ". The uncompressed model, none, is always evaluated too"},
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     KVD_OPTIONS_METHOD_FILES(I),
     {"seeds", .type = KVD_OPT_WHOLE, KVD_INTO(I, seeds), .low = 1, .high = 1000, .initial = "1",
      .help =
-         "Evaluate methods that draw random numbers with N seeds, --seed and those after it, and report mean and spread"},
+         "Evaluate methods that draw random numbers with N seeds, --seed and those after it, and "
+         "report mean and spread"},
 
     {.help = "Searches and comparisons"},
     {"target", .type = KVD_OPT_NUMBER, .arg = "SHARE", KVD_INTO(T, target), .high = 1,
      .above_low = true,
      .help =
-         "For each method, search the setting with the fewest bytes that keeps this fraction of the uncompressed model's top-1 accuracy. The search varies the parameter that --list-methods names after --target: p of methods that remove dimensions, or else a parameter of the method named last"},
+         "For each method, search the setting with the fewest bytes that keeps this fraction of "
+         "the uncompressed model's top-1 accuracy. The search varies the parameter that "
+         "--list-methods names after --target: p of methods that remove dimensions, or else a "
+         "parameter of the method named last"},
     {"target-key", .type = KVD_OPT_TEXT, .arg = "[NAME.]KEY", KVD_INTO(T, target_key),
      .requires = "target", .help = "Vary this parameter instead"},
     {"points-only", .type = KVD_OPT_FLAG, KVD_INTO(T, points_only), .requires = "target",
      .help = "Do not search between settings: choose among those given with --method"},
     {"sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,
-     .help =
-         "Evaluate each --method at N values of the parameter that --target varies, from most bytes to fewest. Without --method, sweep every method that stores fewer bytes on its own"},
+     .help = "Evaluate each --method at N values of the parameter that --target varies, from most "
+             "bytes to fewest. Without --method, sweep every method that stores fewer bytes on its "
+             "own"},
     {"scan-errors", .type = KVD_OPT_FLAG, KVD_INTO(T, scan),
      .excludes = "sweep resume target rates error-table seeds weights-bits",
-     .help =
-         "Cut one head at a time with one --method, measure the loss of quality, and write the table of all heads to -o"},
+     .help = "Cut one head at a time with one --method, measure the loss of quality, and write the "
+             "table of all heads to -o"},
     {"weights-bits", .type = KVD_OPT_WHOLES, .arg = "LIST",
      KVD_INTO_LIST(T, weights_bits, n_weights_bits), .low = 2, .high = 8,
      .help =
-         "For comparison, also evaluate the model with an uncompressed cache and weights quantised to each number of bits"},
+         "For comparison, also evaluate the model with an uncompressed cache and weights quantised "
+         "to each number of bits"},
     {"weights-group", .type = KVD_OPT_WHOLE, KVD_INTO(T, weights_group), .low = 1,
      .high = KVD_WEIGHT_GROUP, .initial = "128", .unit = "weights", .requires = "weights-bits",
      .help = "Number of weights of a matrix row that share a scale and a zero point"},
@@ -143,13 +152,14 @@ static const kvd_option options[] = {
     KVD_OPTION_COMPUTE(T),
     {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
      KVD_GIVEN(T, cache_given), .otherwise = "that of --compute",
-     .help =
-         "Type in which compressed keys and values are stored. With --compute bf16 the default runs on the "
-         "attention kernels that kvdim-attn times"},
+     .help = "Type in which compressed keys and values are stored. With --compute bf16 the default "
+             "runs on the "
+             "attention kernels that kvdim-attn times"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume), .excludes = "seeds",
      .help =
-         "Save the result of each method and setting in OUT.h5.rows as soon as it is measured, and continue where an interrupted run with the same options stopped"},
+         "Save the result of each method and setting in OUT.h5.rows as soon as it is measured, and "
+         "continue where an interrupted run with the same options stopped"},
     KVD_OPTIONS_COMMON(I, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 
@@ -166,7 +176,9 @@ static const kvd_program program = {
                  DEMO "--method zack --target 0.99 -o target.h5",
                  DEMO "--calibration dump.h5 --prompt 128 --sweep 8 --resume -o sweep.h5"},
     .notes =
-        "Two checks guard the results. Before methods are evaluated, the matrices of each --spectrum must reproduce the uncompressed logits while no dimension is removed. Every measured method must show that it compressed the cache of every sequence and layer.",
+        "Two checks guard the results. Before methods are evaluated, the matrices of each "
+        "--spectrum must reproduce the uncompressed logits while no dimension is removed. Every "
+        "measured method must show that it compressed the cache of every sequence and layer.",
     .moved = "generate reference needle classify classes ask items",
     .moved_to = "kvdim-tasks",
     .options = options,

@@ -57,11 +57,13 @@ static const kvd_option options[] = {
     {"overall-p", .type = KVD_OPT_NUMBER, .arg = "P", KVD_INTO(T, overall_p), .high = 1,
      .requires = "rates", .excludes = "point",
      .help =
-         "Fraction of all dimensions removed: take the removal rate of --rates with the smallest fraction of at least P"},
+         "Fraction of all dimensions removed: take the removal rate of --rates with the smallest "
+         "fraction of at least P"},
     {"method", .type = KVD_OPT_CALL, .arg = "NAME[,KEY=VALUE...]", .call = read_method,
      .otherwise = "zack, fdc or balanced, whichever --rates was fitted for",
      .help =
-         "One method that removes dimensions, with the parameters that kvdim-eval takes: p or r in place of --rates, cut=v or cut=qk to cut only values or only queries and keys"},
+         "One method that removes dimensions, with the parameters that kvdim-eval takes: p or r in "
+         "place of --rates, cut=v or cut=qk to cut only values or only queries and keys"},
     KVD_OPTION_LIST_METHODS,
     KVD_OPTION_ERROR_TABLE(T),
 
@@ -72,7 +74,8 @@ static const kvd_option options[] = {
      .help = "Type of all weights except experts stored in MXFP4"},
     {"rotations-only", .type = KVD_OPT_FLAG, KVD_INTO(T, rotations),
      .help =
-         "Write only the projections of every head, in float32, to rotations.safetensors for use in other software. No checkpoint is written"},
+         "Write only the projections of every head, in float32, to rotations.safetensors for use "
+         "in other software. No checkpoint is written"},
     {"force", .type = KVD_OPT_FLAG, KVD_INTO(T, force),
      .help = "Replace FOLDER, which must be an earlier export"},
     KVD_OPTIONS_COMMON(T, "FOLDER", "Write the checkpoint into FOLDER"),
@@ -89,7 +92,10 @@ static const kvd_program program = {
                  "kvdim-eval data/models/kvdim-6m --text book.txt --spectrum spectrum.h5 --rates "
                  "rates.h5 --method zack,cut=v -o predicted.h5"},
     .notes =
-        "In every model, the projection of values is multiplied into W_V and W_O. The projection of queries and keys is multiplied into W_Q and W_K of models without RoPE; in other models queries and keys stay whole. Removed dimensions become zeros in the weights, because the checkpoint format has one head size for all heads.",
+        "In every model, the projection of values is multiplied into W_V and W_O. The projection "
+        "of queries and keys is multiplied into W_Q and W_K of models without RoPE; in other "
+        "models queries and keys stay whole. Removed dimensions become zeros in the weights, "
+        "because the checkpoint format has one head size for all heads.",
     .moved = "plugin",
     .moved_to = "kvdim-eval",
     .options = options,

@@ -230,10 +230,13 @@ static int record(sweep *s, kvd_err *err)
         if (kvd_run_parameter(r, name, err, "%s", text))
             return -1;
     }
-    for (size_t i = 0; i < cfg->n_dims; i++)
-        if (strspn(cfg->dims[i], "0123456789:,") != strlen(cfg->dims[i]) &&
-            add_input_once(s, cfg->dims[i], err))
+    for (size_t i = 0; i < cfg->n_dims; i++) {
+        char *const path = kvd_width_list_path(cfg->dims[i]);
+        const int status = path ? add_input_once(s, path, err) : 0;
+        free(path);
+        if (status)
             return -1;
+    }
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /*
- * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT [WIDTHS.csv|METHOD]...]
+ * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
  *
  * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. A prompt of
  * CONTEXT tokens (8192): operations of matrix products per second, as a fraction of cuBLAS on an
@@ -54,20 +54,27 @@ typedef struct {
     int n, d_qk[WIDTHS], d_v[WIDTHS];
 } widths;
 
-static void read_widths(widths *w, const char *path, int d_head)
+static void read_widths(widths *w, const char *text, int d_head)
 {
-    char line[64];
+    char line[64], path[512];
+    const char *const suffix = strstr(text, ".csv:"), *const name = suffix ? suffix + 5 : "";
+    const int length = suffix ? (int)(suffix + 4 - text) : (int)strlen(text);
+    snprintf(path, sizeof path, "%.*s", length, text);
     FILE *const f = fopen(path, "r");
     w->n = 0;
     while (f && w->n < WIDTHS && fgets(line, sizeof line, f)) {
         int *const qk = &w->d_qk[w->n], *const v = &w->d_v[w->n];
-        if (sscanf(line, "%d,%d", qk, v) == 2 && *qk > 0 && *qk <= d_head && *v > 0 && *v <= d_head)
+        const size_t skip = *name ? strlen(name) + 1 : 0;
+        if (skip && (strncmp(line, name, skip - 1) || line[skip - 1] != ','))
+            continue;
+        if (sscanf(line + skip, "%d,%d", qk, v) == 2 && *qk > 0 && *qk <= d_head && *v > 0 &&
+            *v <= d_head)
             w->n++;
     }
     if (f)
         (void)fclose(f);
     if (w->n == 0) {
-        fprintf(stderr, "bench_gpu_engine: no widths of heads of %d in '%s'\n", d_head, path);
+        fprintf(stderr, "bench_gpu_engine: no widths of heads of %d in '%s'\n", d_head, text);
         exit(1);
     }
 }
@@ -282,7 +289,7 @@ int main(int argc, char **argv)
             n_gpus = atoi(argv[1] + 2);
     if (argc < 2) {
         fprintf(stderr, "usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT "
-                        "[WIDTHS.csv|METHOD]...]\n");
+                        "[WIDTHS.csv[:NAME]|METHOD]...]\n");
         return 2;
     }
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -304,8 +311,7 @@ int main(int argc, char **argv)
     if (argc < 4)
         bench(c, &none, "none", true);
     for (int i = 3; i < argc; i++) {
-        const size_t n = strlen(argv[i]);
-        if (n > 4 && !strcmp(argv[i] + n - 4, ".csv"))
+        if (strstr(argv[i], ".csv"))
             bench_widths(c, argv[i]);
         else
             bench_method(c, argv[i]);

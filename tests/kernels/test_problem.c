@@ -19,6 +19,7 @@
 #include "kernels/timing/bench.h"
 #include "kernels/timing/impl.h"
 #include "kernels/timing/problem.h"
+#include "temp_folder.h"
 
 static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, size_t seq_len,
                            kvd_lengths lengths)
@@ -222,6 +223,30 @@ static void test_width_files(void **state)
     }
     close(fd);
     unlink(path);
+
+    /* One list of a file of several. */
+    kvd_width_list w;
+    kvd_err err;
+    char *text = NULL;
+    const char *const folder = temp_folder();
+    assert_true(asprintf(&text, "%s/lists.csv:b", folder) > 0);
+    text[strlen(text) - 2] = '\0';
+    FILE *const f = fopen(text, "w");
+    assert_non_null(f);
+    fputs("a,48,64\nb,16,32\nb,64,48\nc,1\n", f);
+    assert_int_equal(fclose(f), 0);
+    text[strlen(text)] = ':';
+    assert_int_equal(parse(&w, text, &err), 0);
+    assert_string_equal(w.name, "b");
+    assert_int_equal(w.heads.d_qk[0], 16);
+    assert_int_equal(w.heads.d_v[3], 48);
+    text[strlen(text) - 1] = 'c';
+    assert_int_equal(parse(&w, text, &err), -1);
+    assert_non_null(strstr(err.msg, "1 columns, 2 are wanted"));
+    text[strlen(text) - 1] = 'd';
+    assert_int_equal(parse(&w, text, &err), -1);
+    assert_non_null(strstr(err.msg, "has no table 'd'"));
+    free(text);
 }
 
 /* ---- lower bounds of the time ---- */

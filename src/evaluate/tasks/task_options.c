@@ -113,14 +113,16 @@ static const kvd_option options[] = {
     {"prompt", .type = KVD_OPT_WHOLE, KVD_INTO(I, prompt), .high = 1 << 30, .initial = "0",
      .unit = "tokens",
      .help =
-         "Number of first tokens of a sequence that --generate takes as the prompt. They attend to each other uncompressed, then the cache is compressed"},
+         "Number of first tokens of a sequence that --generate takes as the prompt. They attend to "
+         "each other uncompressed, then the cache is compressed"},
     KVD_OPTION_LABEL(I, "from the file names"),
 
     {.help = "Methods"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = kvd_inputs_call_method,
      .repeatable = true,
      .otherwise =
-         "every method for which the --rates files, or else the --spectrum files, hold the matrices",
+         "every method for which the --rates files, or else the --spectrum files, hold the "
+         "matrices",
      .help = KVD_METHOD_GRAMMAR ". The uncompressed model, none, always runs too"},
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,

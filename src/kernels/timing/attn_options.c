@@ -1,6 +1,7 @@
 #include "kernels/timing/attn_options.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,23 +96,51 @@ static int read_row(void *ctx, size_t line, char *const *field, const size_t *le
     return 0;
 }
 
-static int parse_file(kvd_width_list *list, const char *option, const char *path, kvd_err *err)
+static bool are_numbers(const char *text)
+{
+    return text[0] && strspn(text, "0123456789:,") == strlen(text);
+}
+
+/* Returns NAME of "FILE.csv:NAME", or NULL if the text has another form. */
+static const char *list_name(const char *text)
+{
+    const char *const suffix = strstr(text, ".csv:");
+    return suffix ? suffix + 5 : NULL;
+}
+
+char *kvd_width_list_path(const char *text)
+{
+    const char *const name = list_name(text);
+    return are_numbers(text) ? NULL
+                             : strndup(text, name ? (size_t)(name - text) - 1 : strlen(text));
+}
+
+static int parse_file(kvd_width_list *list, const char *option, const char *text, kvd_err *err)
 {
     reading r = {&list->heads, 0};
-    if (kvd_csv_read(path, read_row, &r, err))
+    const char *const name = list_name(text);
+    char *const path = kvd_width_list_path(text);
+    if (!path)
+        return kvd_no_memory(err, option, strlen(text));
+    const int status = name ? kvd_csv_read_table(path, name, read_row, &r, err)
+                            : kvd_csv_read(path, read_row, &r, err);
+    free(path);
+    if (status)
         return kvd_in(err, "%s", option);
     if (r.n == 0)
-        return kvd_fail(err, "%s: '%s' has no widths", option, path);
+        return kvd_fail(err, "%s: '%s' has no widths", option, text);
     repeat(&list->heads, r.n);
-    base_name(path, list->name, sizeof list->name);
+    if (name)
+        snprintf(list->name, sizeof list->name, "%s", name);
+    else
+        base_name(text, list->name, sizeof list->name);
     return 0;
 }
 
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err)
 {
-    return text[0] && strspn(text, "0123456789:,") == strlen(text)
-               ? parse_numbers(list, option, text, err)
-               : parse_file(list, option, text, err);
+    return are_numbers(text) ? parse_numbers(list, option, text, err)
+                             : parse_file(list, option, text, err);
 }
 
 /* ---- rates ---- */
@@ -269,10 +298,14 @@ static const kvd_option options[] = {
     {"dims", .type = KVD_OPT_TEXTS, .arg = "WIDTHS", KVD_INTO_LIST(T, dims, n_dims),
      .otherwise = "--d-head",
      .help =
-         "Kept dimensions of the heads: one number for all, such as 128; d_qk:d_v for different numbers in Q, K and in V, such as 64:48; a comma list with one entry per KV head, repeated if it is shorter; or a CSV file with the columns d_qk,d_v and one line per KV head"},
+         "Kept dimensions of the heads: one number for all, such as 128; d_qk:d_v for different "
+         "numbers in Q, K and in V, such as 64:48; a comma list with one entry per KV head, "
+         "repeated if it is shorter; a CSV file with the columns d_qk,d_v and one line per KV "
+         "head; or FILE.csv:NAME, one list of a file with the columns name,d_qk,d_v"},
     {"rates", .type = KVD_OPT_TEXT, .arg = "R.h5", KVD_INTO(T, rates),
      .help =
-         "Kept dimensions from kvdim-fit, rounded up to multiples of 16; heads are taken in order from --layer on"},
+         "Kept dimensions from kvdim-fit, rounded up to multiples of 16; heads are taken in order "
+         "from --layer on"},
     {"overall-p", .type = KVD_OPT_NUMBERS, .arg = "LIST|A:B:STEP",
      KVD_INTO_LIST(T, overall_p, n_overall_p), .high = 1, .requires = "rates", .otherwise = "all",
      .help = "Fractions of all dimensions removed, of those that --rates was fitted for"},
@@ -290,11 +323,12 @@ static const kvd_option options[] = {
      .help = "Number of tokens per request"},
     {"size", .type = KVD_OPT_CALL, .arg = "BxS,...", .call = read_sizes,
      .excludes = "batch seq-len",
-     .help =
-         "Requests x tokens of each case, such as 64x8192,1x131072, in place of --batch and --seq-len"},
+     .help = "Requests x tokens of each case, such as 64x8192,1x131072, in place of --batch and "
+             "--seq-len"},
     {"ragged", .type = KVD_OPT_WORD, .words = ragged, KVD_INTO(T, lengths), .initial = "equal",
      .help =
-         "Lengths of the requests. equal: all have --seq-len tokens. lognormal: random with that mean. one-long: one request has that length, the others 1/16 of it"},
+         "Lengths of the requests. equal: all have --seq-len tokens. lognormal: random with that "
+         "mean. one-long: one request has that length, the others 1/16 of it"},
     {"lengths", .type = KVD_OPT_TEXT, .arg = "FILE.csv", KVD_INTO(T, lengths_file),
      .excludes = "batch seq-len size ragged",
      .help = "File with the length of one request per line"},
@@ -315,13 +349,14 @@ static const kvd_option options[] = {
     {"schedule", .type = KVD_OPT_WORDS, .words = kvd_scheduler_name, KVD_INTO(T, scheduler),
      KVD_GIVEN(T, scheduler_given), .otherwise = "ours",
      .help =
-         "How work is divided over the GPU, for implementations with several ways. none: not by cost. papers: as the papers describe. ours: by the cost of each head"},
+         "How work is divided over the GPU, for implementations with several ways. none: not by "
+         "cost. papers: as the papers describe. ours: by the cost of each head"},
     {"dtype", .type = KVD_OPT_WORDS, .words = kvd_dtype_words, KVD_INTO(T, dtype),
      KVD_GIVEN(T, dtype_given), .otherwise = "bf16 on a GPU, else f32",
      .help = "Types of Q, K and V"},
     {"data", .type = KVD_OPT_WORD, .words = data, KVD_INTO(T, sharp), .initial = "normal",
-     .help =
-         "Values of Q and K. normal: normally distributed. sharp: with outliers, so that few tokens dominate the softmax"},
+     .help = "Values of Q and K. normal: normally distributed. sharp: with outliers, so that few "
+             "tokens dominate the softmax"},
 
     {.help = "Measurement"},
     {"samples", .type = KVD_OPT_WHOLE, KVD_INTO(T, plan.samples), .low = 1, .high = 100000,
@@ -334,7 +369,8 @@ static const kvd_option options[] = {
      .help = "Leave the data of the last launch in the caches"},
     {"check", .type = KVD_OPT_WORD, .words = checks, KVD_INTO(T, check), .initial = "auto",
      .help =
-         "Query tokens whose results are compared with the reference. auto: all if that is quick, or else a sample"},
+         "Query tokens whose results are compared with the reference. auto: all if that is quick, "
+         "or else a sample"},
     KVD_OPTIONS_COMMON(T, "OUT.h5", "Write the result to OUT.h5, which is whole after every case"),
     {0}};
 
@@ -344,8 +380,9 @@ static const kvd_program program = {
                "check each against the reference, and compare it with the limits of the machine.",
     .usage = {"--phase PHASE [--dims WIDTHS | --rates R.h5] -o OUT.h5 [OPTION...]", "--list"},
     .any_of = {"phase", "output"},
-    .examples = {"kvdim-attn --phase decode --size 64x8192 --dims data/widths/kvdim25m-p50.csv "
-                 "--impl cuda,cudnn -o decode.h5"},
+    .examples =
+        {"kvdim-attn --phase decode --size 64x8192 --dims data/widths/lists.csv:kvdim25m-p50 "
+         "--impl cuda,cudnn -o decode.h5"},
     .notes = "The exit status is also 1 when a row is wrong.",
     .options = options,
     .check = check_usage};

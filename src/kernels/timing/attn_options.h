@@ -24,11 +24,18 @@ typedef struct {
 /*
  * Sets the widths and the name from `text`, which has one of three forms: "64" or "64:48"
  * (d_qk:d_v), a comma-separated list of these with one item per KV head, or the name of a CSV file
- * with two columns, d_qk and d_v (a first row with these two words is skipped). Widths must be
- * within 1 .. d_head. The name is the text, or the name of the file without folder and suffix.
- * Returns 0, or -1 and fills *err.
+ * with two columns, d_qk and d_v (a first row with these two words is skipped). "FILE.csv:NAME"
+ * reads the rows of a file of three columns whose first field is NAME. Widths must be within 1 ..
+ * d_head. The name of the list is the text, NAME, or the name of the file without folder and
+ * suffix. Returns 0, or -1 and fills *err.
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
+
+/*
+ * Returns the path of the file that `text` names, or NULL if `text` gives numbers or no memory is
+ * left. The caller frees it.
+ */
+char *kvd_width_list_path(const char *text);
 
 /*
  * Sets the widths to those (rounded up to 16, kept16) of one removal rate p in a file of kept

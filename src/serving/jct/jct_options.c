@@ -90,7 +90,9 @@ static const kvd_option options[] = {
     KVD_OPTION_MODEL(T),
     {"shape", .type = KVD_OPT_CALL, .arg = "NAME", .call = find_shape, .excludes = "MODEL",
      .help =
-         "Measure with random weights of a published model's shape in place of MODEL; kvdim-collect --shape list prints the names. Methods that remove dimensions then need no --spectrum (see --spread)"},
+         "Measure with random weights of a published model's shape in place of MODEL; "
+         "kvdim-collect --shape list prints the names. Methods that remove dimensions then need no "
+         "--spectrum (see --spread)"},
 
     {.help = "Methods"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = add_methods, .repeatable = true,
@@ -101,12 +103,15 @@ static const kvd_option options[] = {
     {"spread", .type = KVD_OPT_TEXT, .arg = "FILE.csv", KVD_INTO(T, spread), .excludes = "spectrum",
      .otherwise = "data/widths/kvdim25m-sigma.csv with --shape",
      .help =
-         "Use random rotations in place of --spectrum, and take singular values from the heads in FILE.csv (columns pair, dim and one per head), in turn. Times are valid; generated tokens mean nothing"},
+         "Use random rotations in place of --spectrum, and take singular values from the heads in "
+         "FILE.csv (columns pair, dim and one per head), in turn. Times are valid; generated "
+         "tokens mean nothing"},
 
     {.help = "Requests"},
     LENGTH(
         "input-len", 1 << 24, NULL, input, n_inputs, input_text, "output-len",
-        "Number of tokens of a prompt. Every prompt length runs with every output length and every batch"),
+        "Number of tokens of a prompt. Every prompt length runs with every output length and every "
+        "batch"),
     LENGTH("output-len", 1 << 24, NULL, output, n_outputs, output_text, "input-len",
            "Number of tokens that a request generates"),
     LENGTH("batch", 65535, "1", batch, n_batches, batch_text, "input-len",
@@ -114,15 +119,16 @@ static const kvd_option options[] = {
     {"requests", .type = KVD_OPT_TEXT, .arg = "FILE|poisson:RATE", KVD_INTO(T, requests),
      .excludes = "input-len output-len batch iterations repeats steps",
      .help =
-         "Replay a trace in real time, or Poisson arrivals at RATE requests per second with the lengths of --lengths. The result has one row per request"},
+         "Replay a trace in real time, or Poisson arrivals at RATE requests per second with the "
+         "lengths of --lengths. The result has one row per request"},
     {"lengths", .type = KVD_OPT_TEXT, .arg = "FILE|NAME|fixed:INPUT:OUTPUT", KVD_INTO(T, lengths),
      .requires = "requests", .help = "Lengths of the requests of poisson:RATE"},
     {"n-requests", .type = KVD_OPT_WHOLE, KVD_INTO(T, n_requests), .low = 1, .high = 1e8,
      .requires = "requests", .otherwise = "100 with poisson:RATE, else all of the trace",
      .help = "Number of Poisson arrivals, or the first N requests of a trace"},
     {"iterations", .type = KVD_OPT_FLAG, KVD_INTO(T, iterations),
-     .help =
-         "Also measure single iterations of the engine for many batch sizes and lengths; kvdim-serve simulates from them"},
+     .help = "Also measure single iterations of the engine for many batch sizes and lengths; "
+             "kvdim-serve simulates from them"},
 
     {.help = "Engine"},
     {"chunk", .type = KVD_OPT_WHOLE, KVD_INTO(T, chunk), .high = 1 << 24, .initial = "0",
@@ -140,7 +146,9 @@ static const kvd_option options[] = {
     {"admission", .type = KVD_OPT_WORD, .words = kvd_admission_name, KVD_INTO(T, admission),
      .initial = "whole",
      .help =
-         "Cache pages that a request reserves. whole: enough for all its input and output tokens, when it is admitted. stored: as many as its stored tokens fill; if no page is free, the request that arrived last is preempted and computed again later, as in vLLM"},
+         "Cache pages that a request reserves. whole: enough for all its input and output tokens, "
+         "when it is admitted. stored: as many as its stored tokens fill; if no page is free, the "
+         "request that arrived last is preempted and computed again later, as in vLLM"},
     {"dtype", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(T, type),
      KVD_GIVEN(T, type_given), .otherwise = "bf16 on a GPU, else f32",
      .help = "Type of the weights and the cache; on the CPU weights are always float32"},
@@ -149,11 +157,14 @@ static const kvd_option options[] = {
     {"attention", .type = KVD_OPT_WORD, .words = kvd_jct_attention_name, KVD_INTO(T, attention),
      .initial = "ours",
      .help =
-         "Attention on a GPU. ours: work is divided by the cost of each head. papers: work is divided as the papers describe. stock: an unmodified kernel, for which heads are padded to the widest head of the layer and latents are multiplied back to full width"},
+         "Attention on a GPU. ours: work is divided by the cost of each head. papers: work is "
+         "divided as the papers describe. stock: an unmodified kernel, for which heads are padded "
+         "to the widest head of the layer and latents are multiplied back to full width"},
     {"parallel", .type = KVD_OPT_WORD, .words = parallel, KVD_INTO(T, sequence),
      .initial = "tensor",
      .help =
-         "How GPUs share the model. tensor: each GPU has some heads and columns of the weights. sequence: each GPU has all weights and a part of the prompt; requires --output-len 1"},
+         "How GPUs share the model. tensor: each GPU has some heads and columns of the weights. "
+         "sequence: each GPU has all weights and a part of the prompt; requires --output-len 1"},
     {"graphs", .type = KVD_OPT_WORD, .words = kvd_switch_words, KVD_INTO(T, graphs),
      KVD_GIVEN(T, graphs_given), .initial = "on", .help = "Replay steps as CUDA graphs"},
 
@@ -167,12 +178,15 @@ static const kvd_option options[] = {
     {"steps", .type = KVD_OPT_WHOLE, KVD_INTO(T, steps), .low = 1, .high = 1 << 24,
      .otherwise = "all",
      .help =
-         "On a GPU, run only N decode steps of each job, evenly spaced over the output. Each counts for (output - 1) / N steps. Methods whose steps depend on all earlier steps run every step"},
+         "On a GPU, run only N decode steps of each job, evenly spaced over the output. Each "
+         "counts for (output - 1) / N steps. Methods whose steps depend on all earlier steps run "
+         "every step"},
     {"timeline", .type = KVD_OPT_TEXT, .arg = "FILE.json", KVD_INTO(T, timeline),
      .help = "Write iterations and requests as a trace that Perfetto opens"},
     KVD_OPTION_RESUME(
         T,
-        "Continue an interrupted run: keep the rows in OUT.h5.rows, or else those in OUT.h5, and measure only what is missing"),
+        "Continue an interrupted run: keep the rows in OUT.h5.rows, or else those in OUT.h5, and "
+        "measure only what is missing"),
     KVD_OPTIONS_COMMON(
         T, "OUT.h5",
         "Write the result to OUT.h5 when the sweep ends; rows are saved in OUT.h5.rows after every "

@@ -63,11 +63,13 @@ static const kvd_option options[] = {
     {.help = "Costs"},
     {"costs", .type = KVD_OPT_TEXTS, .arg = "JCT.h5", KVD_INTO_LIST(T, costs, n_costs),
      .help =
-         "Measured times of engine iterations (kvdim-jct --iterations). Several files must have the same model, GPU and settings, and each method must be in one of them"},
+         "Measured times of engine iterations (kvdim-jct --iterations). Several files must have "
+         "the same model, GPU and settings, and each method must be in one of them"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = add_methods, .repeatable = true,
      .otherwise = "all",
-     .help =
-         "Methods to simulate, written with the parameters that --costs names. NAME@stock and NAME@papers are methods that kvdim-jct measured with that --attention. " KVD_METHOD_GRAMMAR},
+     .help = "Methods to simulate, written with the parameters that --costs names. NAME@stock and "
+             "NAME@papers are methods that kvdim-jct measured with that --attention. "
+             "" KVD_METHOD_GRAMMAR},
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .high = 1024,
@@ -122,7 +124,9 @@ static const kvd_option options[] = {
     {"admission", .type = KVD_OPT_WORD, .words = kvd_admission_name, KVD_INTO(T, limits.admission),
      KVD_GIVEN(T, admission_given), .initial = "whole",
      .help =
-         "Cache pages that a request reserves. whole: enough for all its input and output tokens, when it is admitted. stored: as many as its stored tokens fill; if no page is free, the request that arrived last is preempted and computed again later, as in vLLM"},
+         "Cache pages that a request reserves. whole: enough for all its input and output tokens, "
+         "when it is admitted. stored: as many as its stored tokens fill; if no page is free, the "
+         "request that arrived last is preempted and computed again later, as in vLLM"},
     {"slo-ttft", .type = KVD_OPT_NUMBER, .arg = "S", KVD_INTO(T, slo_ttft), .high = 1e9,
      .above_low = true, .requires = "requests", .otherwise = "none",
      .help = "Objective for the time to the first token, in seconds"},
