@@ -25,7 +25,7 @@ check "by error" "$fit" "$D/s.h5" --error-table "$D/t.h5" --overall-p 0.1,0.5 -o
 grep -q "rule error, pairs bqk and bvw" "$D/log" && grep -q "nan  *0.500000" "$D/log" && ok "rule error" || not_ok "rule error"
 
 if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then
-  check "NumPy finds the same widths" "$PYTHON" tests/oracle/rates.py "$D/s.h5" "$D/r.h5"
+  check "NumPy finds the same widths" "$PYTHON" tests/oracle/results.py rates "$D/s.h5" "$D/r.h5"
 else
   echo "skip NumPy finds the same widths: no h5py for $PYTHON"
 fi

@@ -33,7 +33,7 @@ assert 0 < x["delta_aligned"] <= x["delta"] < 1.5 * x["epsilon"]
 assert 0.9 < x["overlap_half"] <= 1 and x["energy_kept_half"] <= x["energy_own_half"] + 1e-12' "$D/j.json" 2>>"$D/log" && ok "json" || not_ok "json"
 
 if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then
-  check "NumPy agrees" "$PYTHON" tests/oracle/similarity.py "$D/three.h5" "$D/s1.h5" "$D/s2.h5" "$D/s3.h5"
+  check "NumPy agrees" "$PYTHON" tests/oracle/results.py similarity "$D/three.h5" "$D/s1.h5" "$D/s2.h5" "$D/s3.h5"
 else
   echo "skip NumPy agrees: no h5py for $PYTHON"
 fi

@@ -58,7 +58,7 @@ check "they agree" h5diff -d 1e-9 "$D/pre.h5" "$D/prem.h5" /qk/R
 if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then
   for run in "svd a 300 shared after" "t120 a 120 shared after" "pre a 300 per-query before"; do
     set -- $run
-    check "NumPy agrees: $1" "$PYTHON" tests/oracle/spectrum.py "$D/$2.h5" "$3" "$4" "$5" "$D/$1.h5"
+    check "NumPy agrees: $1" "$PYTHON" tests/oracle/results.py spectrum "$D/$2.h5" "$3" "$4" "$5" "$D/$1.h5"
   done
 else
   echo "skip NumPy agrees: no h5py for $PYTHON"

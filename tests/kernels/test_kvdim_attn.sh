@@ -31,7 +31,7 @@ check "no check" "$attn" $small --phase decode --impl ref --check none --seq-len
 
 # The numbers against each other, by NumPy.
 if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then
-  check "columns agree with samples and with each other" "$PYTHON" tests/oracle/kernels_file.py "$D/a.h5" "$D/c.h5"
+  check "columns agree with samples and with each other" "$PYTHON" tests/oracle/results.py kernels "$D/a.h5" "$D/c.h5"
 else
   echo "skip columns agree with samples and with each other: no h5py for $PYTHON"
 fi

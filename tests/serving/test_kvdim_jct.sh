@@ -21,7 +21,7 @@ grep -q 'zack,p=0.5, batch 1, output 8: .*input length' "$D/said" && grep -q 'za
 check "lengths of one run each" "$jct" "$D/model" $small --method none,h2o,heavy=0.2,recent=0.2 --input-len 20,60 --output-len 4 --repeats 1 -o "$D/once.h5"
 grep -q '^h2o,.*faster than none.*(one run of each job)$' "$D/log" && ok "the summary says so" || not_ok "the summary says so"
 if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then
-  check "parts sum to what was measured, samples agree" "$PYTHON" tests/oracle/jct_file.py "$D/a.h5"
+  check "parts sum to what was measured, samples agree" "$PYTHON" tests/oracle/results.py jct "$D/a.h5"
 else
   echo "skip parts sum to what was measured, samples agree: no h5py for $PYTHON"
 fi

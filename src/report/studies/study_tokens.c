@@ -227,9 +227,10 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         "Scores before softmax of every layer, all heads together, on %.160s: part of the scores "
         "below a value (ZDC Fig. 6). The vertical axis is stretched at both ends.",
         best->name);
-    if (kvd_section_figure(s, "zdc-fig06-scores", "tokens_scores.gp", 640, 400, caption, err,
-                           "csv='tables/tokens-curves.csv'; first_layer=%d; last_layer=%d", first,
-                           last))
+    if (kvd_section_figure(
+            s, "zdc-fig06-scores", "token_studies.gp", 640, 400, caption, err,
+            "show='scores'; csv='tables/tokens-curves.csv'; first_layer=%d; last_layer=%d", first,
+            last))
         return -1;
     snprintf(
         caption, sizeof caption,
@@ -239,9 +240,9 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         "two sets drawn at random.",
         100 * x->share, best->name);
     if (x->n_layers > 1 &&
-        kvd_section_figure(s, "zdc-fig07-08-overlap", "tokens_overlap.gp", 900, 420, caption, err,
-                           "csv='tables/tokens-pairs.csv'; chance=%.6g; last=%d", 100 * x->share,
-                           x->n_layers - 1))
+        kvd_section_figure(s, "zdc-fig07-08-overlap", "token_studies.gp", 900, 420, caption, err,
+                           "show='overlap'; csv='tables/tokens-pairs.csv'; chance=%.6g; last=%d",
+                           100 * x->share, x->n_layers - 1))
         return -1;
     snprintf(
         caption, sizeof caption,
@@ -249,9 +250,9 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         "its value vectors (dashed), on %.160s: part of the tokens below a value, of three layers "
         "(LeanKV Fig. 1).",
         best->name);
-    if (kvd_section_figure(s, "leankv-fig01-spread", "tokens_spread.gp", 640, 400, caption, err,
-                           "csv='tables/tokens-curves.csv'; layers='%d %d %d'", first, middle,
-                           last))
+    if (kvd_section_figure(s, "leankv-fig01-spread", "token_studies.gp", 640, 400, caption, err,
+                           "show='spread'; csv='tables/tokens-curves.csv'; layers='%d %d %d'",
+                           first, middle, last))
         return -1;
     kvd_section_panels(s, curve, spread, sizeof spread / sizeof *spread);
     snprintf(
@@ -261,8 +262,8 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         "requests of at most %zu tokens, bars: standard deviation.",
         best->name, x->seq_len);
     return kvd_section_figure(
-        s, "leankv-fig02-03-critical", "tokens_critical.gp", 900, 420, caption, err,
-        "csv='tables/tokens-critical.csv'; layers='%d %d %d'; last_head=%d; first_layer=%d; "
+        s, "leankv-fig02-03-critical", "token_studies.gp", 900, 420, caption, err,
+        "show='critical'; csv='tables/tokens-critical.csv'; layers='%d %d %d'; last_head=%d; first_layer=%d; "
         "last_layer=%d",
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
