@@ -36,7 +36,4 @@ do for [c=1:panels] {
   plot sample [p=0:0.83] (1/(1-p) < 1.25*top ? 1/(1-p) : NaN) with lines dt 2 lw 1.2 lc rgb '#7f7f7f' title (c == 1 ? '1 / (1 - p)' : ''), \
        for [i=1:n] csv skip 1 using ($1 == c && strcol(3) eq word(names, i) ? $4 : NaN):5 with linespoints @look title (c == 1 ? word(names, i) : '')
 }
-un# Panels share the vertical axis.
-stats csv skip 1 using 5 nooutput
-all_top = 1.25*(STATS_max > 1 ? STATS_max : 1)
-set multiplot
+unset multiplot

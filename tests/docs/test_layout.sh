@@ -70,8 +70,8 @@ fi
 # The size of a checkout.
 if [ -e .git ] && git ls-files -z >"$tmp/tracked" 2>/dev/null; then
   files=$(tr -cd '\0' <"$tmp/tracked" | wc -c) bytes=$(xargs -0 cat <"$tmp/tracked" | wc -c)
-  if [ "$files" -le 1400 ] && [ "$bytes" -le 45000000 ]; then echo "ok a checkout has at most 1400 files and 45 MB"
-  else echo "not ok a checkout has at most 1400 files and 45 MB: $files files, $bytes bytes"; fi
+  if [ "$files" -le 1300 ] && [ "$bytes" -le 45000000 ]; then echo "ok a checkout has at most 1300 files and 45 MB"
+  else echo "not ok a checkout has at most 1300 files and 45 MB: $files files, $bytes bytes"; fi
 else
   echo "skip the size of a checkout: not a git checkout"
 fi

@@ -1,6 +1,6 @@
 /*
  * Tests of text similarity scores, compared with Google's rouge-score and rapidfuzz
- * (tests/oracle/make_text_scores.py), and of their defining properties.
+ * (tests/oracle/make_task_scores.py), and of their defining properties.
  */
 #include <jansson.h>
 #include <math.h>

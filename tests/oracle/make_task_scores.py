@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/data/task_scores.json: scores of answers by the benchmarks' own code.
+"""Writes tests/data/task_scores.json: scores of answers by the benchmarks' own code; with `texts`,
+tests/data/text_scores.json: scores of pairs of texts for test_text_scores.c.
 
-Usage: make_task_scores.py LONGBENCH RULER INFINITEBENCH OUT.json, with clones (bare or not) of
+Usage: make_task_scores.py texts OUT.json
+       make_task_scores.py LONGBENCH RULER INFINITEBENCH OUT.json, with clones (bare or not) of
 github.com/THUDM/LongBench, NVIDIA/RULER and OpenBMB/InfiniteBench. Needs the packages rouge,
 fuzzywuzzy (without python-Levenshtein, as LongBench's requirements.txt has it) and jieba.
 The last number of GSM8K follows lm_eval/tasks/gsm8k/gsm8k.yaml of EleutherAI/lm-evaluation-harness
@@ -31,6 +33,44 @@ def functions(text, names, imports=""):
     exec(compile(tree, "authors", "exec"), space)
     return space
 
+
+def write_text_scores(out):
+    """Pairs of texts with their ROUGE-1 by Google's rouge-score 0.1.2, and their Levenshtein distance and edit similarity by rapidfuzz."""
+    from rapidfuzz.distance import Levenshtein
+    from rouge_score import rouge_scorer
+
+    random.seed(4)
+    scorer = rouge_scorer.RougeScorer(["rouge1"], use_stemmer=False)
+    words = "the a cat Cat sat, on mat. don't 3.14 x_y naïve Straße ΑΒΓ \u212aelvin \u0130stanbul 中文 é e\u0301 return f(x)\n -- 😀 42nd".split(" ")
+
+    def some(n):
+        return " ".join(random.choice(words) for _ in range(n))
+
+    def changed(text):
+        x = list(text)
+        for _ in range(random.randrange(1, 12)):
+            at = random.randrange(len(x) + 1)
+            x[at:at + random.randrange(0, 3)] = random.choice(["", "a", " ", "Z9", "é"])
+        return "".join(x)
+
+    pairs = [("", ""), ("", "a"), ("a b", ""), ("...", "!!"), ("中文", "中文"), ("kitten", "sitting"), ("The cat", "the CAT"),
+             ("a a a b", "a b b"), ("\u0130x", "i x"), ("\u212a 1", "k1 K 1"), ("don't", "don t"), ("\u0130", "\u0130")]
+    for _ in range(60):
+        a = some(random.randrange(1, 30))
+        pairs.append((a, changed(a) if random.random() < 0.7 else some(random.randrange(1, 30))))
+    rows = []
+    for target, prediction in pairs:
+        s = scorer.score(target, prediction)["rouge1"]
+        rows.append({"target": target, "prediction": prediction, "precision": s.precision, "recall": s.recall, "f1": s.fmeasure,
+                     "distance": Levenshtein.distance(target, prediction),
+                     "edit_similarity": Levenshtein.normalized_similarity(target, prediction)})
+    with open(out, "w", encoding="utf-8") as f:
+        f.write("[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]\n")
+
+
+if sys.argv[1] == "texts":
+    write_text_scores(sys.argv[2])
+    sys.exit()
 
 longbench, ruler, infinite, out = sys.argv[1:5]
 lb = {}
