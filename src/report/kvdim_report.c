@@ -294,7 +294,8 @@ static int work(const config *cfg, kvd_err *err)
         goto done;
     headline_of(&ledger, &headline, &n_unmeasured);
     if (kvd_table_check(&headline, err) || write_tables(&report, &out, err) ||
-        (!cfg->no_plots && kvd_plots_write(&report, &out, plots, &n_failed, &why, err)) ||
+        (!cfg->no_plots &&
+         kvd_plots_write(&report, &out, plots, cfg->common.quiet, &n_failed, &why, err)) ||
         kvd_page_write(&report, !cfg->no_plots, &out, err) ||
         kvd_output_folder_commit(&out, true, err))
         goto done;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/progress.h"
 #include "common/run.h"
 #include "report/report.h"
 
@@ -435,18 +436,27 @@ static int write_figure(kvd_figure *f, const kvd_output *out, const char *script
     return status;
 }
 
-int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, size_t *failed,
-                    kvd_err *why, kvd_err *err)
+int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
+                    size_t *failed, kvd_err *why, kvd_err *err)
 {
     /* gnuplot runs in another folder, so a relative path of the scripts must become absolute. */
     char *const where = realpath(scripts, NULL);
     int status = 0;
     if (!where)
         return kvd_fail_errno(err, "cannot open the folder of plot scripts '%s'", scripts);
+    size_t n = 0, done = 0;
     for (size_t i = 0; i < r->n; i++)
-        for (size_t j = 0; j < r->section[i]->n_figures && !status; j++)
+        n += r->section[i]->n_figures;
+    kvd_progress progress;
+    kvd_progress_start(&progress, "report", "figures", (double)n, quiet);
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t j = 0; j < r->section[i]->n_figures && !status; j++) {
             if (!r->section[i]->figure[j].why.len)
                 status = write_figure(&r->section[i]->figure[j], out, where, failed, why, err);
+            kvd_progress_step(&progress, (double)++done);
+        }
+    if (n)
+        kvd_progress_end(&progress);
     free(where);
     return status;
 }

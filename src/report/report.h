@@ -241,13 +241,14 @@ int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd
 /*
  * Writes figures/NAME.svg and NAME.png of every figure into the output folder. The folder must hold
  * the tables already: gnuplot runs in it and reads tables/NAME.csv. `scripts` is the folder of the
- * gnuplot scripts.
+ * gnuplot scripts. Unless `quiet`, progress is printed on
+ * stderr.
  *
  * If gnuplot cannot draw a figure, or is not installed, the reason is added to the figure's `why`
  * and to *why, and *failed is increased. Returns -1 and fills *err only if a file cannot be written
  * or the program is interrupted.
  */
-int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, size_t *failed,
-                    kvd_err *why, kvd_err *err);
+int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
+                    size_t *failed, kvd_err *why, kvd_err *err);
 
 #endif

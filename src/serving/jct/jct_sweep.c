@@ -321,6 +321,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
                      ? kvd_jct_serve_sampled(&loop, job->n, input, output, steps, &served, err)
                      : kvd_jct_serve(&loop, job, &served, err);
         run[i] = served.run;
+        kvd_progress_step(&s->progress, (double)s->done + (double)(i + 1) / (double)(repeats + 1));
         if (!status)
             memcpy(gap + i * gaps, served.gap, gaps * sizeof *gap);
         kvd_jct_served_release(&served);
@@ -430,6 +431,7 @@ static int iterations(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                        kvd_plan_beyond_widths(&c->plan), samples, &point, &n, err)
                         : kvd_no_memory(err, "samples", samples * sizeof *second);
     for (size_t i = 0; !status && i < n; i++) {
+        kvd_progress_step(&s->progress, (double)s->done + (double)i / (double)n);
         if (has_iteration(s, c, &point[i]))
             continue;
         status = kvd_jct_grid_run(&c->loop, &point[i], samples, second, &context, err) ||
