@@ -249,6 +249,8 @@ static int measure_machine(sweep *s, kvd_err *err)
         cpu = cpu || !s->entry[i].impl->cuda;
     s->measured[0] = cpu;
     s->measured[1] = s->cuda;
+    if (!s->cfg->common.quiet)
+        fputs("attn: measuring the bandwidth and arithmetic of this machine\n", stderr);
     if (kvd_bench_open(s->cuda, &s->bench, err) ||
         (cpu && kvd_ceilings_cpu(&s->ceilings[0], err)) ||
         (s->cuda && kvd_ceilings_gpu(&s->ceilings[1], err)))
