@@ -92,7 +92,7 @@ typedef struct kvdim_model {
  */
 typedef struct kvdim_method {
     /*
-     * Size in bytes of the whole structure of the method's axis, such as
+     * Size in bytes of the structure in which this structure is the first member, such as
      * sizeof(kvdim_tokens_method).
      */
     uint32_t struct_size;

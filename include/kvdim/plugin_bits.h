@@ -24,8 +24,15 @@ typedef struct kvdim_block {
     /* KVDIM_SIDE_KEYS (keys after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES. */
     int32_t side;
     int32_t layer, kv_head;
-    int32_t prompt; /* 1: the block holds all tokens of a prompt that are coded */
-    /* Number of tokens n, and of dimensions d that a method of the dims axis has left. */
+    /*
+     * 1 if the block holds tokens of a prompt and is coded when the prompt ends; 0 if it is coded in
+     * a decode step. Tokens that a method of the tokens axis dropped are not in the block.
+     */
+    int32_t prompt;
+    /*
+     * Number of tokens n, and number of dimensions d of each token. d is smaller than the head if a
+     * method of the dims axis has removed dimensions.
+     */
     size_t n, d;
     const float *x;           /* rows of K or V to be coded: n tokens of d finite numbers */
     const uint32_t *position; /* position of each token in its sequence, [n] */

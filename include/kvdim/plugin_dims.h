@@ -38,7 +38,10 @@ typedef struct kvdim_matrices {
     /* Stored dimensions of a key and of a value, 1 .. d. On entry they are d. */
     int32_t d_qk, d_v;
     float *a_q, *a_k; /* matrices for queries and keys, [d][d_qk] each */
-    /* Matrices before and after storage of values: a_v is [d][d_v], b_v is [d_v][d]. */
+    /*
+     * Matrices for the values v: the cache stores v a_v, and reading multiplies by b_v. a_v is
+     * [d][d_v], b_v is [d_v][d].
+     */
     float *a_v, *b_v;
 } kvdim_matrices;
 

@@ -33,9 +33,10 @@ typedef struct kvdim_layers_method {
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*
-     * Replaces the rows in b->x by the merged rows that a later read of the cache returns; they
-     * must be finite. Writes the size of all merged layers together: *numbers stored in the type
-     * of the cache, and *bits of indices and flags. Each is 0 or more.
+     * Merges K or V of a group of layers. Replaces the numbers in b->x by those that a later read
+     * of the cache returns; they must be finite. Writes the stored size of the whole group in two
+     * parts: *numbers is how many numbers of the cache's type are stored, *bits is how many bits
+     * the indices and flags take besides. Each is 0 or more.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);

@@ -45,7 +45,10 @@ typedef struct kvdim_prompt {
     const double *mass;
     /* Part of `mass` that comes from the query rows of the token itself, [n]. */
     const double *own;
-    /* Number of last prompt rows that `recent` covers, as the method's `window` returned it. */
+    /*
+     * Number of tokens at the end of the prompt whose queries the field `recent` sums. It is the
+     * number that the method's function `window` returned.
+     */
     size_t window;
     /*
      * Sum of the attention probabilities that each token received from the last `window` rows,

@@ -130,7 +130,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
-    /* Upper limit of a removed fraction p: Eq. 6 keeps at least one dimension of every head. */
+    /* Upper limit of a removed fraction p: every head keeps at least one dimension. */
     const double most = 1 - 1.0 / s->model.d_head;
     for (size_t i = 0; i < n; i++) {
         kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);
@@ -153,8 +153,8 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
 /* ---- report of the proposals ---- */
 
 /*
- * Returns the fraction of the elements of a prompt's K and V that the i-th proposed setting
- * removes (Eq. 5), averaged over layers.
+ * Returns the fraction of the elements of a prompt's K and V that the i-th proposed setting removes
+ * (Eq. 5 of the ZDC paper), averaged over layers.
  */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {

@@ -1,10 +1,11 @@
 /*
- * kvdim-fit: computes kept dimensions per head from removal rates or from wanted overall
- * compression rates. From sweeps of ZDC's settings, it proposes settings for wanted losses of
- * quality.
+ * kvdim-fit: computes how many dimensions each head keeps, from singular value removal rates or
+ * from wanted overall compression rates. From measured settings of method ZDC, it also proposes
+ * settings for given losses of quality.
  *
- * Reads kvdim/spectrum; kvdim/error-table for widths by measured error; kvdim/accuracy of sweeps.
- * Writes kvdim/rates.
+ * Reads a kvdim/spectrum file (singular values). Reads a kvdim/error-table file if heads are cut by
+ * the measured loss of quality, and kvdim/accuracy files of measured ZDC settings. Writes
+ * kvdim/rates (kept dimensions per head).
  */
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +30,10 @@ typedef struct {
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    /* Removal rates, wanted fractions p over all heads, or wanted losses, [n_values]. */
+    /*
+     * Values of the option that was given, [n_values]: removal rates r (--removal-rate), fractions
+     * of all dimensions to remove (--overall-p), or allowed losses of quality (--loss).
+     */
     double *value;
     size_t n_values;
     const char *sweep[KVD_FIT_SWEEPS];
@@ -110,8 +114,9 @@ static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /*
- * Chooses the pair of matrices by which one side of the cache, Q-K or V, is cut. A single matrix
- * (q, k or v) is not chosen by default, because it serves studies and describes no cache.
+ * Chooses the matrices whose singular values decide how many dimensions are kept: for Q and K, or
+ * for V. A single matrix (q, k or v) is not chosen by default, because it serves studies and
+ * describes no cache.
  */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)

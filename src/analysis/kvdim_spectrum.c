@@ -68,8 +68,8 @@ static plan make_plan(const config *cfg)
 }
 
 /*
- * Sources of the rows of one layer: the recorded Q, K and V themselves, or one source that holds
- * the centroids of their clusters.
+ * Sources of the token vectors of one layer: the recorded Q, K and V themselves, or one source that
+ * holds the centroids of their clusters.
  */
 typedef struct {
     const kvd_source *source;
@@ -108,9 +108,9 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Computes those singular values and rotations of one layer that need the recorded rows and not
- * only their Gram matrix. They are those with another --method than gram, and those of heads whose
- * small singular values a Gram matrix cannot resolve.
+ * Computes those singular values and rotations of one layer that need the recorded token vectors X
+ * and not only X^T X. These are needed with another --method than gram, and for heads whose small
+ * singular values X^T X cannot resolve.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -140,10 +140,10 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
 }
 
 /*
- * Computes singular values and rotations of layers first .. first + n - 1. The order is: second
- * moments of all these layers, eigenvalues of all moments at once, decompositions that need rows.
- * If rows are replaced by centroids, n is 1, so that only the centroids of one layer are in
- * memory.
+ * Computes singular values and rotations of layers first .. first + n - 1. First come the second
+ * moments X^T X of all these layers, then the eigenvalues of all moments at once. Last come those
+ * decompositions that are taken of the vectors X themselves, not of X^T X. If vectors are replaced
+ * by K-means centroids, n is 1, so that only the centroids of one layer are in memory.
  */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)

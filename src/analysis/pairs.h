@@ -11,11 +11,17 @@
 #include "formats/spectrum.h"
 
 /*
- * Returns the number of rows that are stacked into one matrix for one head of a pair of matrices
- * (such as Q and K). Each token gives a row per query head of the group and a row of K, or a row
- * of V. Pair vw adds d_model rows per output projection W_O^h of the group. Pair wv has d_model
- * rows. For the balanced pairs bqk and bvw returns the number of entries of a product instead:
- * query rows times key rows, or tokens times rows of W_O.
+ * Returns the number of rows of the matrix that is decomposed for one head of a pair of matrices,
+ * given the number of tokens:
+ *
+ *   qk (Q and K)      one row per query head of the group and one of K, for each token
+ *   q (Q alone)       one row per query head of the group, for each token
+ *   k or v alone      one row for each token
+ *   vw (V and W_O)    one row for each token, and d_model rows for the W_O of each query head
+ *   wv (W_V)          d_model rows
+ *
+ * bqk and bvw decompose a product of two factors. For them, returns the number of elements of the
+ * product: query rows times key rows, or tokens times rows of W_O.
  */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
 

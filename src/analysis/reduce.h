@@ -1,10 +1,12 @@
 /*
- * ZDC's reduction of calibration data (section 4.1). In every text a random part of the sequences
- * is dropped. Then the rows of every head of Q, K and V are replaced by the centroids of their
- * clusters. Each file of activations is one text, a topic of the paper. W_O is not changed.
+ * Reduction of calibration data as in the ZDC paper (section 4.1). In every text a random part of
+ * the sequences is dropped. Then the token vectors of every head of Q, K and V are replaced by the
+ * centroids of their clusters. Each file of activations is one text, which the ZDC paper calls a
+ * topic. W_O is not changed.
  *
- * The paper stacks centroids unweighted, whatever their number of rows (D-21). If a centroid is
- * multiplied by the square root of that number, it represents its rows in X^T X.
+ * The ZDC paper gives every centroid equal weight, however many vectors it replaces (D-21 in
+ * docs/readings.md). If a centroid is multiplied by the square root of their number, it represents
+ * them in X^T X.
  */
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H

@@ -29,8 +29,10 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Splits the parameters of a method in one line of results: stores g and rise in *t, drops the
- * removal rates, and writes the other parameters to `rest`.
+ * Splits the parameters of a method in one line of results. Stores importance.g (fraction of
+ * important tokens in the first layer) and importance.rise (its increase up to the last layer) in
+ * *t. Drops the fractions of removed dimensions (p, p_u), and writes all other parameters to
+ * `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {

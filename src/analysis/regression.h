@@ -1,16 +1,18 @@
 /*
- * Regression of ZDC section 5. From the model and the quality that may be lost, it proposes a
- * setting: the fractions of important tokens and the removal rates. Each number of a setting is a
- * linear function of ln Q_d, where Q_d is the loss. The lines are fitted by least squares to the
- * best settings in hindsight (the Oracle's choice) of one or more sweeps. The lines of several
- * models share one slope and differ by a constant per model.
+ * Regression of section 5 of the ZDC paper. From the model and the quality that may be lost, it
+ * proposes a setting of method ZDC: the fractions of important tokens and the fractions of removed
+ * dimensions.
  *
- * The paper gives neither the form nor the features, apart from "model type" and Q_d (D-8). Here
- * the model type is the identity of the model, with a constant of its own for every number. The
- * model's dimensions, depth and number of heads are not features, because a handful of measured
- * models could not separate their coefficients from noise. Rates are fractions of a head, and g
- * and rise are relative to depth. A model that was not measured gets the mean constant of the
- * others.
+ * Each number of a setting is a linear function of ln Q_d, where Q_d is the loss of quality. The
+ * functions are fitted by least squares to the best measured settings of one or more sweeps (for
+ * each loss, the setting that stored the fewest bytes). The functions of several models share one
+ * slope and differ by a constant per model.
+ *
+ * The paper gives neither the form nor the features of its regression, apart from "model type" and
+ * Q_d (D-8 in docs/readings.md). Here the model type is the identity of the model, and every number
+ * has a constant for each model. Dimensions, depth and number of heads are not features: a handful
+ * of measured models could not separate their coefficients from noise. A model that was not
+ * measured gets the mean constant of the measured models.
  */
 #ifndef KVD_ANALYSIS_REGRESSION_H
 #define KVD_ANALYSIS_REGRESSION_H
@@ -23,10 +25,10 @@
 #include "formats/spectrum.h"
 
 /*
- * Numbers of a setting: the fraction g of tokens that are important in the first layer, the rise
- * of that fraction up to the last layer, and the four removal rates of ZDC's Eq. 5. A rate is the
- * fraction of dimensions removed from Q and K (qk) or V (v), for important tokens (p) or for the
- * other tokens (p_u).
+ * The six numbers of a setting of method ZDC: the fraction g of tokens that are important in the
+ * first layer, the rise of that fraction up to the last layer, and four fractions of removed
+ * dimensions (Eq. 5 of the ZDC paper). p is removed from important tokens, p_u from the other
+ * tokens, each from Q and K (qk) and from V (v).
  */
 typedef enum {
     KVD_SET_G,
@@ -42,10 +44,10 @@ extern const char *const kvd_set_name[KVD_N_SET];
 
 typedef struct {
     double loss;  /* loss of quality Q_d: perplexity / perplexity of the uncompressed model - 1 */
-    double share; /* counted bytes as a fraction of those of an uncompressed 16-bit cache */
+    double share; /* bytes that the cache stored / bytes of an uncompressed 16-bit cache */
     /*
-     * Numbers of the setting. Its removal rates are computed from the numbers of dimensions that
-     * were kept, not from the rates that were requested.
+     * The six numbers of the setting. The fractions of removed dimensions are computed from the
+     * dimensions that were kept, not from the fractions that were requested.
      */
     double set[KVD_N_SET];
 } kvd_tried;
@@ -58,7 +60,7 @@ typedef struct {
      * "importance.overlap=0.95,importance.mean=0".
      */
     char rest[256];
-    kvd_pair pair[2]; /* pairs of matrices that the dims method cuts: one for Q and K, one for V */
+    kvd_pair pair[2]; /* matrices whose dimensions the method removes: [0] Q and K, [1] V */
     size_t n;
     kvd_tried *tried; /* all measured settings of the sweep, [n] */
 } kvd_sweep;
@@ -66,8 +68,9 @@ typedef struct {
 /*
  * Reads the measured settings from a result file of schema kvdim/accuracy. Only lines of methods
  * that store unimportant tokens with fewer dimensions are read. Fails if the file has another
- * schema, has no such line (or was written before lines held p of each pair of matrices), has no
- * line of the uncompressed model, or has lines that differ in more than the setting.
+ * schema, has no such line, has no line of the uncompressed model, or has lines that differ in more
+ * than the setting. Also fails on a file of an early version, whose lines do not give the removed
+ * fractions of Q-K and of V separately.
  */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
@@ -92,10 +95,21 @@ typedef struct {
      * regression extrapolates.
      */
     double loss_lo, loss_hi;
-    /* Value of each number of a setting (g, rise, rates) at a loss of Q_d = 1, per model. */
+    /*
+     * Value of each of the six numbers of a setting, according to the fitted line, at the loss Q_d
+     * = 1 (where ln Q_d is 0), for each model.
+     */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
-    double slope[KVD_N_SET];    /* change of each number per unit of ln Q_d */
-    double residual[KVD_N_SET]; /* root mean square of the residuals of the line of each number */
+    /*
+     * Slope of the fitted line of each of the six numbers of a setting: its change per unit of ln
+     * Q_d, where Q_d is the loss of quality.
+     */
+    double slope[KVD_N_SET];
+    /*
+     * Root mean square of the residuals of the fitted line, for each of the six numbers of a
+     * setting.
+     */
+    double residual[KVD_N_SET];
 } kvd_regression;
 
 /*
@@ -118,15 +132,20 @@ typedef struct {
 
 /*
  * Proposes the setting of a model for a loss > 0. `model` is the model's index; any index >=
- * n_models means a model that was not measured. Values are rounded to four decimals and moved into
- * the valid range: 0 <= g, g + rise <= 1, rise >= 0 (Eq. 6, D-6), every p in 0 .. most, and p_u of
- * Q-K or V at least its p (D-1). D-2, that Q-K loses more than V, is not enforced.
+ * n_models means a model that was not measured.
+ *
+ * Each number is rounded to four decimals and moved into its valid range. g (fraction of important
+ * tokens in the first layer) is at least 0. rise (its increase up to the last layer) is at least 0,
+ * and g + rise is at most 1. p (fraction of dimensions removed from important tokens) is in 0 ..
+ * most. p_u (that of the other tokens) is at least p, in Q-K and in V. Q-K may lose fewer
+ * dimensions than V, although the ZDC paper says otherwise (D-2 in docs/readings.md).
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
 /*
- * Returns the value of one number of a setting at loss 1, according to its fitted line. `model` is
- * the model's index; any index >= n_models means a model that was not measured.
+ * Returns the value that the fitted line of one number of a setting (such as g or p_qk) has at a
+ * loss of quality of 1. `model` is the model's index; any index >= n_models means a model that was
+ * not measured.
  */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
@@ -138,9 +157,10 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
 /*
- * Implementation of kvdim-fit --regression: reads sweeps (measured settings of ZDC with their
- * losses), proposes settings for wanted losses, and computes the kept dimensions per head from a
- * spectrum (singular values of all heads). Private to kvdim-fit.
+ * Implementation of kvdim-fit --regression for ZDC, a method that stores unimportant tokens with
+ * fewer dimensions than important ones. Reads sweeps (measured settings of ZDC with their losses),
+ * proposes settings for wanted losses, and computes the kept dimensions per head from a spectrum
+ * (singular values of all heads). Private to kvdim-fit.
  */
 
 enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
@@ -152,8 +172,13 @@ typedef struct {
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     /* Index of the model whose spectrum was given; n_models if no sweep measured that model. */
     size_t target;
-    kvd_tried *best;    /* best settings in hindsight of all sweeps, sweep after sweep, [n_best] */
-    size_t *best_model; /* index of the model of each element of `best`, [n_best] */
+    /*
+     * Settings to which the regression is fitted, [n_best]: for each loss in a sweep, the measured
+     * setting that stored the fewest bytes. Those of the first sweep come first.
+     */
+    kvd_tried *best;
+    /* Index of the model of each setting in `best`, 0 .. n_models - 1, [n_best]. */
+    size_t *best_model;
     size_t n_best;
     kvd_regression fit;
     kvd_proposal *proposal; /* one proposed setting per wanted loss, [n] */
@@ -162,10 +187,11 @@ typedef struct {
 
 /*
  * Reads the sweeps, fits the regression, and proposes a setting for each of the n losses. The
- * caller sets model and label of *r; the function sets its rule, its pairs of matrices and its
- * kept dimensions per head. Proposal i has two sets of kept dimensions: set 2i for important
- * tokens and set 2i + 1 for the other tokens. Fails on sweeps of different methods, on dimensions
- * chosen by another rule than eq6, and if *s lacks a pair of matrices.
+ * caller sets model and label of *r; the function sets its rule, its pairs of matrices and its kept
+ * dimensions per head. Proposal i has two sets of kept dimensions: set 2i for important tokens and
+ * set 2i + 1 for the other tokens. Fails on sweeps of different methods and if *s lacks a pair of
+ * matrices. Also fails on sweeps whose kept dimensions were not chosen by the singular values (Eq.
+ * 6 of the ZACK paper, rule "eq6").
  */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,

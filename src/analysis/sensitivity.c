@@ -14,7 +14,9 @@ enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
     /*
-     * Sums of outer products over the queries of each group, [n_layers][KINDS][n_kv_heads][d][d].
+     * Sums of outer products x^T x over tokens and over the query heads of each group,
+     * [n_layers][KINDS][n_kv_heads][d][d]. The four kinds of vector x are queries, gradients of
+     * queries, head outputs, and gradients of head outputs.
      */
     double *sum;
     /* Scratch memory of kvd_gram_add for each thread, [threads][kvd_gram_scratch(d)]. */
@@ -169,9 +171,10 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
     /*
-     * Bisection for the theta at which the loss is reached. That theta is at most `loss`: with
-     * theta = loss, one direction alone costs as much, or all directions are removed and cost
-     * less.
+     * Bisection for theta, the largest error variance that a direction may have, so that the
+     * predicted loss equals `loss`. theta is searched from 0 to `loss`. At theta = `loss` the
+     * predicted loss has reached `loss` if any direction costs that much. Otherwise all directions
+     * are removed at lower cost.
      */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {

@@ -3,19 +3,21 @@
  * is of second order and needs gradients only.
  *
  * Let M = I - A B^T be the part that a projection removes from q' = q A B^T (scores are q' k^T) or
- * from the output o' = o A B^T of a head. The logits move by J d, where d is the row q M or o M
- * and J the Jacobian. So the KL divergence is (1/2) d F d^T with the Fisher information F = E[g^T
- * g]. Here g is the gradient of -log p(y) with respect to that row, and y is drawn from the model.
- * Rows and gradients are taken as independent, as K-FAC does (Martens and Grosse 2015). With N
- * rows,
+ * from the output o' = o A B^T of a head. The logits move by J d, where d is the row q M or o M and
+ * J the Jacobian. So the KL divergence is (1/2) d F d^T with the Fisher information F = E[g^T g].
+ * Here g is the gradient of -log p(y) with respect to that row, and y is drawn from the model. Rows
+ * and gradients are taken as independent, as K-FAC does (Martens and Grosse 2015). With N rows,
  *
  *   loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
  *
  * This is the form that kvd_balanced minimises: with the SVD of C^{1/2} G^{1/2} = U S V^T the best
- * rank m leaves (1 / 2 N^2) sum_{j >= m} S_j^2. Sums over the query heads of a group count every
- * combination of two heads, of which the fraction 1 / group combines a head with itself. So sigma
- * = S / (N sqrt(group)). Half the sum of sigma^2 of all removed directions, over heads, layers and
- * both Q-K and V, is the loss in nats per token.
+ * rank m leaves (1 / 2 N^2) sum_{j >= m} S_j^2.
+ *
+ * C and G are sums over all query heads of a group. Their product therefore combines each head's
+ * queries with the gradients of every head of the group. Only a combination of a head with itself
+ * counts, which is the fraction 1 / group of all combinations. Therefore the singular values are
+ * defined as sigma = S / (N sqrt(group)). Half the sum of sigma^2 of all removed directions, over
+ * heads, layers, Q-K and V, is the loss in nats per token.
  */
 #ifndef KVD_ANALYSIS_SENSITIVITY_H
 #define KVD_ANALYSIS_SENSITIVITY_H
@@ -28,8 +30,8 @@
 typedef struct kvd_sensitivity kvd_sensitivity;
 
 /*
- * The sums of outer products are of 4 kinds: of queries q, their gradients, head outputs o, their
- * gradients.
+ * The sums of outer products x^T x are of 4 kinds. x is a query, the gradient of a query, the
+ * output of a head, or the gradient of a head's output.
  */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
@@ -44,9 +46,10 @@ void kvd_sensitivity_free(kvd_sensitivity *s);
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
 /*
- * Returns the array of the sums C and G for Q-K and for V (see the top of this file),
- * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. They are 0 at first. Sums that
- * were computed on a GPU (cuda/sensitivity_cuda.c) are copied to this array. Valid until
+ * Returns the array of the sums of outer products,
+ * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. The kinds are queries, gradients
+ * of queries, head outputs and gradients of head outputs. The sums are 0 at first. Sums that were
+ * computed on a GPU (cuda/sensitivity_cuda.c) are copied to this array. Valid until
  * kvd_sensitivity_free.
  */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
@@ -61,12 +64,12 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 
 /*
  * Returns the rate-distortion function: the fewest bits per number of K and V with which the
- * predicted loss is at most `loss` nats per token, a positive number. *s holds the pairs fqk and
- * fvw. The function is reverse water-filling (Shannon 1959; Cover and Thomas, Elements of
- * Information Theory, section 10.3.3) over one Gaussian component of variance sigma^2 / 2 for each
- * direction of each head:
+ * predicted loss is at most `loss` nats per token, a positive number. *s holds singular values
+ * sigma weighted by Fisher information: fqk for Q and K, fvw for V and W_O. The function is reverse
+ * water-filling (Shannon 1959; Cover and Thomas, Elements of Information Theory, section 10.3.3)
+ * over one Gaussian component of variance sigma^2 / 2 for each direction of each head:
  *
- * loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
+ *   loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
  *
  * Every token is coded on its own. An error of variance v in a direction costs as much as the
  * removal of a component of variance v.
@@ -106,8 +109,8 @@ struct kvd_sensitivity_engine {
     double loss;
     size_t n_predicted;
     /*
-     * Runs one batch forward and backward, and adds its outer products of rows and gradients to
-     * the sums.
+     * Runs one batch forward and backward. Adds the outer products of its queries, head outputs and
+     * gradients to the sums.
      */
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
     /* Waits until the sums include all batches. Call it after the last batch. */

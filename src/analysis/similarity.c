@@ -67,8 +67,9 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     if (!C)
         return -1;
     /*
-     * Computes || A_m^T B_m ||_F^2 for m = 1 .. d. Each step adds the last row and column of the
-     * leading m x m block of C.
+     * A_m and B_m are the first m columns of the rotations A and B, and C = A^T B. Computes ||
+     * A_m^T B_m ||_F^2 for m = 1 .. d. Each step adds the last row and column of the leading m x m
+     * block of C.
      */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
@@ -213,8 +214,8 @@ typedef struct {
      */
     double *cell;
     /*
-     * Mean absolute entry of the rotation of each file: [head][b]. For b = n_files, the rotation
-     * is random.
+     * Mean absolute element of the rotation of each head and file: [head][n_files + 1]. The last
+     * element of each head is that of a random rotation.
      */
     double *epsilon;
     /*
@@ -280,9 +281,10 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
 /* ---- averages over all heads ---- */
 
 /*
- * For every rotation a, computes the difference between the mean absolute entries of a and of file
- * b's rotations, divided by `epsilon`, the mean of file b. Rotation a is that of a file or, for
- * the last index, random. AABS(A) - AABS(B) is one reading of the papers' delta.
+ * For every rotation a, computes how much the mean absolute element of a differs from that of the
+ * rotation of file b. The difference is divided by `epsilon`, the mean absolute element of file b.
+ * Rotation a is that of a file or, for the last index, random. The ZACK and FDC papers print a
+ * delta, which may be this difference of means, not the mean of |R_a - R_b|.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

@@ -11,9 +11,9 @@
 #include "common/err.h"
 #include "formats/similarity.h"
 
-/* Returns the mean absolute entry of R [d][d]; the paper calls it AABS. */
+/* =Returns the mean absolute entry of R [d][d]; the ZACK paper calls it AABS. */
 double kvd_mean_abs(const double *R, size_t d);
-/* Returns the mean absolute entry of A - B; the paper calls it AABS(SUB). */
+/* Returns the mean absolute entry of A - B; the ZACK paper calls it AABS(SUB). */
 double kvd_delta(const double *A, const double *B, size_t d);
 /*
  * Returns the mean absolute entry of A - B', where B' is B with the sign of each column flipped if
@@ -58,8 +58,9 @@ int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_file
 
 /*
  * Compares the rotations of one pair of matrices (such as Q and K) between all files. Every file
- * must have the pair, and it must not be a balanced pair (bqk or bvw). Heads run in parallel on
- * all threads. `seed` seeds the random basis that serves as a control.
+ * must have this pair. bqk and bvw are refused, because they have a left and a right matrix instead
+ * of a rotation. Heads run in parallel on all threads. `seed` seeds the random rotation that serves
+ * as a control.
  */
 int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
                 kvd_comparison *out, kvd_err *err);

@@ -23,7 +23,10 @@ typedef struct {
     kvd_decomposition method;
     bool method_given, before_rope, no_bases;
     size_t tokens; /* number of tokens to use (--tokens); 0 means all tokens */
-    /* Options of ZDC's reduction: dropped sequences and K-means; the random seed is --seed. */
+    /*
+     * Options that reduce the calibration data, as in the ZDC paper: fraction of sequences to drop,
+     * and number of K-means centroids per head. The random seed is --seed.
+     */
     kvd_reduction reduction;
     const char *label;
 } kvd_spectrum_options;

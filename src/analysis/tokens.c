@@ -115,8 +115,8 @@ typedef struct {
 } ranked;
 
 /*
- * qsort comparison: smaller values first. Equal values are ordered by position, so that the sets
- * are the same on every machine.
+ * qsort comparison: smaller values first. Equal values are ordered by token position, so that every
+ * machine chooses the same tokens as important and as unimportant.
  */
 static int rising(const void *a, const void *b)
 {
@@ -203,8 +203,9 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
     /*
-     * For each set of tokens, the field that receives the mean overlap of two layers. The next
-     * field receives the standard deviation.
+     * Field that receives the mean overlap of two layers: for the set of unimportant tokens, and
+     * for the set of important tokens. The enumerator after each field names the field that
+     * receives the standard deviation of the overlap.
      */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;

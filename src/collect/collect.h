@@ -97,9 +97,10 @@ struct kvd_collect_engine {
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
     /*
-     * Waits until sums and activations file include all batches that were run. The caller must
-     * call it before it reads or saves them. Until the next run it may then change the sums of a
-     * snapshot, but not spec.sums.
+     * Waits until second moments and activations file include all batches that were run. The caller
+     * must call it before it reads or saves them. If the last `run` added to second moments of a
+     * snapshot (`into` other than spec.sums), the caller may change those after the flush. It must
+     * not change spec.sums.
      */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);

@@ -37,7 +37,11 @@ void kvd_dump_release(kvd_dump *d)
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {
-    enum { ROWS = 32 }; /* number of rows that are checked while they are in the L1 cache */
+    /*
+     * Number of token rows that are converted and then checked for non-finite values while they are
+     * in the L1 cache.
+     */
+    enum { ROWS = 32 };
     const size_t bytes = width * kvd_dtype_bytes(t);
     for (size_t at = 0; at < n; at += ROWS) {
         const size_t m = n - at < ROWS ? n - at : ROWS;

@@ -18,9 +18,12 @@ typedef struct {
      * batch.
      */
     size_t first_token;
-    /* Buffer of each thread for transposed rows, [n_threads][piece][d_head] in the file's dtype. */
+    /*
+     * Buffer of each thread for the transposed vectors of `piece` tokens of one head,
+     * [n_threads][piece][d_head], in the number type of the file.
+     */
     char *slabs;
-    size_t piece; /* number of rows that a thread transposes and writes at a time */
+    size_t piece; /* number of tokens that a thread transposes and writes at a time */
     int n_threads;
     /*
      * Seconds spent so far on conversion and on writing. Elapsed time is divided between them in

@@ -308,7 +308,11 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /* Increased last, so that no state is saved before the snapshots up to this point exist. */
+    /*
+     * The number of processed sequences is increased only after the snapshots that are due have
+     * been written. A state saved for --resume then never includes a sequence whose snapshot is
+     * missing.
+     */
     c->sequence += n;
     return 0;
 }
@@ -348,8 +352,8 @@ static int run_all(collector *c, kvd_err *err)
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
             /*
-             * If a batch was abandoned, a part of it is in the sums. The state must not be saved
-             * then.
+             * A completed batch increases c->sequence. If it is unchanged, the batch was abandoned
+             * and the sums may include a part of it. The state for --resume is then not saved.
              */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;

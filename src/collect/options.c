@@ -89,7 +89,11 @@ static void list_shapes(void)
     for (size_t i = 0; i < kvd_shape_count(); i++) {
         const kvd_shape *s = kvd_shape_at(i);
         kvd_config c;
-        kvd_err ignored; /* not read, because parsing cannot fail: a test parses every shape */
+        /*
+         * Error of parsing the built-in JSON text of a model's shape. It is not read: a test parses
+         * every shape, so parsing cannot fail here.
+         */
+        kvd_err ignored;
         if (kvd_config_parse(s->name, s->json, strlen(s->json), &c, &ignored) == 0)
             printf("%-14s %-22s %14.2f  %s\n", s->name, s->title,
                    (double)kvd_family_elements(&c) / 1e9, s->source);

@@ -531,7 +531,10 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* Copy of the description of the run; the sums themselves are borrowed. */
+    /*
+     * Copy of the structure that holds the second moments, with the numbers of tokens and sequences
+     * of this snapshot. The arrays of moments are not copied but shared with *sums.
+     */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

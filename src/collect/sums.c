@@ -350,9 +350,10 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
 }
 
 /*
- * Adds the statistics of one KV head: the numbers of critical tokens of its query heads and of
- * their sum, and the norms of V. The sum of the group's probability mass replaces the mass of the
- * group's first query head.
+ * Adds the statistics of one KV head. These are the norms of V, and the numbers of critical tokens
+ * (the fewest that hold 90, 95 or 99 % of the attention). Critical tokens are counted for each
+ * query head, and for the attention summed over the query heads that share the KV head. That sum
+ * replaces the attention in t->mass of the first of these query heads.
  */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
@@ -388,9 +389,10 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
 }
 
 /*
- * Adds the numbers of critical tokens for the probability mass of all heads of a layer together.
- * For a request whose statistics are kept per token, also stores every token's mass, denominators
- * and mean scores.
+ * Adds the numbers of critical tokens (the fewest that hold 90, 95 or 99 % of the attention) for
+ * the attention summed over all heads of a layer. For a request whose statistics are kept per
+ * token, also stores the attention that every token received, its softmax denominators and its mean
+ * scores.
  */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {

@@ -43,7 +43,10 @@ void kvd_blas_choose_core(char **argv)
         return;
     self[n] = '\0';
     execv(self, argv);
-    /* The restart failed: continue with OpenBLAS's slow kernels, whose results are right. */
+    /*
+     * If execv returns, the program could not be restarted with faster OpenBLAS kernels. It
+     * continues with the slow ones, whose results are right.
+     */
     unsetenv("OPENBLAS_CORETYPE");
 #else
     (void)argv;

@@ -444,7 +444,11 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* The product of Z diag(lambda^{+-1/4}) with its transpose is symmetric to the last bit. */
+    /*
+     * Z holds the eigenvectors and lambda the eigenvalues of G. The square root Z
+     * diag(lambda^{1/2}) Z^T and its inverse are computed as W W^T with W = Z diag(lambda^{1/4}) or
+     * Z diag(lambda^{-1/4}), because W W^T is symmetric to the last bit.
+     */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;

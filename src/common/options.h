@@ -103,8 +103,9 @@ typedef struct {
     /* True if the option is parsed before all others, wherever it is in the command line. */
     bool early;
     /*
-     * Words that an option of type KVD_OPT_WORD or KVD_OPT_WORDS accepts. The list ends with NULL
-     * or, for KVD_OPT_WORDS, at the length of the bool array. An empty word is skipped.
+     * Words that an option of type KVD_OPT_WORD or KVD_OPT_WORDS accepts. The list ends with NULL.
+     * For KVD_OPT_WORDS it also ends after as many words as the array of bool that stores the
+     * option has elements. An empty word is skipped.
      */
     const char *const *words;
     const char *initial;   /* default value; parsed like a given value, before the command line */

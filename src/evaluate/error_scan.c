@@ -53,29 +53,35 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
 }
 
 /*
- * State of a scan that cuts one side (Q and K, or V) of one KV head at a time. Number u of a layer
- * is KV head u / 2, side u % 2.
+ * State of a scan that removes dimensions from one part of the cache at a time: K (with Q), or V,
+ * of one KV head. The parts of a layer are numbered: part u is K of head u / 2 if u is even, else V
+ * of that head.
  */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
     kvd_error_table *t;
     kvd_dtype type; /* number type of the keys and values in the cache */
-    /* Numbers of kept dimensions tried for each head and side. */
+    /*
+     * Number of different numbers of kept dimensions that are tried for K, and for V, of each head.
+     */
     size_t n;
     /*
-     * Number of head sides evaluated at once, which share the uncompressed residual stream that
-     * enters their layer and the uncompressed logits.
+     * Number of parts (K or V of one head) that are evaluated at once. They share two results of
+     * the uncompressed model: the residual stream that enters their layer, and the logits.
      */
     size_t together;
-    /* Projections with each number of kept dimensions, for each head side: [together][n]. */
+    /*
+     * Projections to each of the n numbers of kept dimensions, for each of the parts (K or V of one
+     * head) that are evaluated at once: [together][n].
+     */
     kvd_dims *dims;
     kvd_choice *choice;
 } scanner;
 
 /*
- * Returns the number of head sides of a layer that are evaluated at once. It is as large as memory
- * allows, at least 1.
+ * Returns how many parts of a layer (K or V of one head) are evaluated at once. It is as large as
+ * memory allows, at least 1.
  */
 static size_t units_together(const scanner *x)
 {
@@ -130,8 +136,9 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
 }
 
 /*
- * Measures the error of cutting head sides first .. first + some - 1 of a layer, one side at a
- * time.
+ * Measures the loss of quality if dimensions are removed from K or V of one head alone. Does this
+ * for the parts (K or V of one head) first .. first + some - 1 of a layer, each one apart from the
+ * others.
  */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)

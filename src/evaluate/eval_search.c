@@ -97,8 +97,9 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
 }
 
 /*
- * Writes the largest removed fraction p that the search may try to *p. If another rate of the
- * method must follow p (rate->with), p is at most rate->least.
+ * Writes to *p the largest removed fraction p that the search may try. If a second parameter of the
+ * method changes together with p (rate->with names it), the limit is at most rate->least, the p at
+ * which the method's sweep ends.
  */
 static int largest_p(const axis *a, double *p, kvd_err *err)
 {
@@ -150,7 +151,10 @@ static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, 
         }
 }
 
-/* Prints the answer of a search for each text alone, and writes it to the result file. */
+/*
+ * Prints the result of a search (strongest compression that keeps the target accuracy) for each
+ * text alone, and writes it to the result file.
+ */
 static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_target *of_text,
                          kvd_err *err)
 {
@@ -167,8 +171,8 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
 }
 
 /*
- * Prints the answer of a search and writes it to the result file. `of_text` has the answers for
- * single texts; it may be NULL.
+ * Prints the result of a search (strongest compression that keeps the target accuracy) and writes
+ * it to the result file. `of_text` has the results for single texts; it may be NULL.
  */
 static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_text, kvd_err *err)
 {
@@ -284,7 +288,10 @@ bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) &&
-           /* Rates given for Q and K or for V alone are part of the settings text. */
+           /*
+            * The fractions that are removed from Q and K alone, or from V alone, need no comparison
+            * of their own, because the texts `settings` include them.
+            */
            equal(x.p_low, y.p_low);
 }
 

@@ -148,9 +148,10 @@ typedef struct {
 } kvd_choice;
 
 /*
- * Evaluates n settings of compression methods over all texts. If first_layer > 0, the settings
- * compress only layers from there on; their runs start there, from the residual stream of the
- * uncompressed model. Otherwise it is 0. If `attention_errors`, also compares attention outputs.
+ * Evaluates n settings of compression methods over all texts. `first_layer` is the first layer that
+ * the settings compress; if they compress all layers, it is 0. If it is above 0, the runs start in
+ * that layer, from the residual stream of the uncompressed model. If `attention_errors`, also
+ * compares attention outputs.
  *
  * Fails, naming method, p and sequence, on non-finite numbers, if a cache did not store every
  * sequence and layer with the numbers of kept dimensions, or if a setting that removes dimensions
@@ -179,14 +180,20 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
  * batch must be those of the uncompressed model. Sets *error to max |difference| / rms(uncompressed
  * logits), and fails if *error is above `tolerance`.
  *
- * Tolerance in float32: rotating costs each of the four products of a head a relative rounding
- * error of about sqrt(d_head) 2^-24 (1e-6). Scores of size s turn that into a relative error of s
- * 1e-6 of a probability, and the errors of the layers add up. 1e-3 leaves two orders of magnitude
- * for s and for the layers, and a wrong sign, transpose or head gives an error of order 1. Left and
- * right matrices multiply rounding by the condition of the second moments from which they are
- * computed, for which kvd_full_rank_tolerance allows 1e-2. A pass in bf16 rounds every product to
- * 2^-9: the error is 0.03 in a model of 6 layers and grows as the square root of their number; 0.25
- * leaves twice that at 80 layers.
+ * kvd_full_rank_tolerance returns the tolerance for a method and the number type of the forward
+ * pass:
+ *
+ * float32, rotations: 1e-3. A rotation adds a relative rounding error of about sqrt(d_head) 2^-24,
+ * or 1e-6, to each product of a head. If attention scores have the size s, the error of a
+ * probability is about s times as large. The errors of the layers add up. The tolerance is 1000
+ * times the error of one product, to allow for s and for the layers. A real fault, such as a wrong
+ * sign, transpose or head, gives an error of order 1.
+ *
+ * float32, left and right matrices instead of a rotation: 1e-2. They multiply rounding errors by
+ * the condition number of the second moments from which they were computed.
+ *
+ * bf16: 0.25. Every product is rounded to 2^-9. The error is 0.03 in a model of 6 layers and grows
+ * as the square root of the number of layers, so it is about 0.11 at 80 layers.
  */
 int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolerance, double *error,
                            kvd_err *err);

@@ -124,13 +124,27 @@ int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *
 typedef struct {
     const kvd_kept_attention *kept; /* outputs u of the uncompressed model, borrowed */
     int n_layers, n_heads, d_head;
-    double *diff2; /* sum of |v - u|^2 over the elements of each head */
-    double *norm2; /* sum of |u|^2 over the elements of each head */
-    /* Sum of |v - u| / |u| over the elements with u != 0 of each head. */
+    /*
+     * Sum of |v - u|^2 over the elements of each head's attention output. u is an element in the
+     * uncompressed model, v the same element in the compressed run.
+     */
+    double *diff2;
+    /* Sum of |u|^2 over the elements u of each head's output in the uncompressed model. */
+    double *norm2;
+    /*
+     * Sum of |v - u| / |u| over the elements of each head's attention output. u is an element in
+     * the uncompressed model, v the same element in the compressed run. Elements with u = 0 are
+     * left out.
+     */
     double *relative;
-    /* Number of elements with u != 0. */
+    /*
+     * Number of elements of each head's attention output that are not 0 in the uncompressed model.
+     */
     double *n;
-    double *n_zero; /* number of elements with u = 0, which have no relative error */
+    /*
+     * Number of elements that are 0 in the uncompressed model and therefore have no relative error.
+     */
+    double *n_zero;
 } kvd_attention_error;
 
 int kvd_attention_error_init(kvd_attention_error *e, const kvd_kept_attention *kept,
@@ -151,8 +165,9 @@ void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attenti
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
 /*
- * Sets the means of both error measures over layers and heads, and the number of elements left out
- * of ZDC's measure because u is 0.
+ * Sets *norm and *zdc to the means of the two error measures over layers and heads. Sets *n_zero to
+ * the number of elements that ZDC's measure leaves out, because the uncompressed attention output
+ * is 0 there.
  */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);

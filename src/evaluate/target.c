@@ -152,9 +152,11 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Finds by bisection the neighbouring settings between which bound `b` of the accuracy ratio falls
- * below the target. Settings contain whole numbers, so a wanted position may round to one of these
- * two settings. In that case only the range of wanted positions shrinks.
+ * Narrows down, by bisection of the search axis, where the accuracy ratio (or end `b` of its
+ * confidence interval) falls below the target. The result is two neighbouring settings, the last
+ * that meets the target and the first that misses it. Settings contain whole numbers, so the
+ * setting nearest to the middle of the interval may be one of its ends. It is then not evaluated,
+ * and only the interval of positions shrinks.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {

@@ -3,9 +3,9 @@
  * model's top-1 accuracy. Bisects the parameter of the method that trades bytes for quality.
  *
  * Accuracy on a finite text is noisy and need not fall steadily (Z-18 in docs/readings.md). The
- * answer therefore has three crossings from the same evaluations: the settings at which the
- * estimate, the lower end and the upper end of the 95 % interval of the accuracy ratio fall below
- * the target. It also says if the accuracies fall monotonically.
+ * result therefore has three settings from the same evaluations. At them the estimate, the lower
+ * end and the upper end of the 95 % interval of the accuracy ratio fall below the target. The
+ * result also says if the accuracies fall monotonically.
  */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
@@ -23,8 +23,8 @@
 #define KVD_TARGET_STEP 0.005
 
 /*
- * One evaluated setting of the method. `x` is its position on the search axis, where 0 stores the
- * most bytes. If the removed fraction p is searched, x is p.
+ * One evaluated setting of the method. `x` is its position on the search axis, which begins with
+ * the setting that stores the most bytes (x = 0). If the removed fraction p is searched, x is p.
  */
 typedef struct {
     /* Position on the search axis, and value of the searched parameter. */
@@ -34,8 +34,8 @@ typedef struct {
 } kvd_target_sample;
 
 /*
- * Evaluated setting next to a crossing: value of the searched parameter, and fraction of bytes
- * saved. Both are NaN if there is no such setting.
+ * Evaluated setting next to the place where the accuracy falls below the target: value of the
+ * searched parameter, and fraction of bytes saved. Both are NaN if there is no such setting.
  */
 typedef struct {
     double value, saving;
@@ -61,17 +61,22 @@ typedef struct {
 } kvd_target;
 
 /*
- * Axis of a search. Settings contain whole numbers (kept dimensions, bits), so `place` returns the
- * position x of the setting nearest to a wanted position. No setting is evaluated twice.
+ * Axis of a search: positions x from 0 (most bytes) to `largest` (fewest bytes), each of which
+ * means a setting of the method. Settings contain whole numbers (kept dimensions, bits), so not
+ * every position has a setting of its own. `place` returns the position *x of the setting nearest
+ * to position `wanted`. No setting is evaluated twice.
  */
 typedef struct {
     void *ctx;
-    /* Largest position x, which stores the fewest bytes. */
+    /* Last position on the search axis, whose setting stores the fewest bytes. */
     double largest;
-    /* Resolution of the search, as a distance on the axis x. */
+    /*
+     * Resolution of the search: bisection ends between positions that are at most this far apart.
+     */
     double step;
     /*
-     * True if x = 0 is the uncompressed model, whose accuracy ratio is 1 and need not be measured.
+     * True if position 0 of the axis is the uncompressed model, whose accuracy ratio is 1 and need
+     * not be measured.
      */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
@@ -87,18 +92,21 @@ typedef struct {
 } kvd_target_axis;
 
 /*
- * Searches the settings at which the accuracy ratio falls below `target`, and fills *out.
- * surely_kept and surely_lost are NaN for a single sequence, which has no confidence interval. If
- * of_text [n_texts] is not NULL, it receives the answer for each text alone. These answers bisect
- * the estimate only; their surely_kept and surely_lost come from the settings that happen to be
- * evaluated.
+ * Searches the settings at which the accuracy ratio falls below `target`, and fills *out. The
+ * search is done for the ratio itself and for both ends of its 95 % interval. For a single
+ * sequence, which has no interval, surely_kept and surely_lost are NaN.
+ *
+ * If of_text [n_texts] is not NULL, it receives a result for each text alone. For a single text,
+ * the search is done for the ratio only. Its surely_kept and surely_lost are read from the settings
+ * that were evaluated for other reasons.
  */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
 /*
- * Fills *out with the answer that n evaluated settings, sorted by x, give. The settings need not
- * come from a search.
+ * Fills *out from the accuracy ratios of n evaluated settings, sorted by position x on the search
+ * axis: the settings between which the ratio falls below `target`. The settings need not come from
+ * a search.
  */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
@@ -114,7 +122,10 @@ typedef struct {
     size_t n;
     /* Removed fractions of dimensions, rising, above 0: [n]. */
     const double *p;
-    /* Number of correct predictions of each sequence: [n][n_sequences]. */
+    /*
+     * Number of correct predictions for each of the n values of p and each sequence:
+     * [n][n_sequences].
+     */
     const double *const *top1;
 } kvd_target_curve;
 

@@ -100,8 +100,9 @@ typedef struct {
      */
     const kvd_point *point;
     /*
-     * Index, in the rates file, of the kept dimensions in `point`; -1 if the user gave p or r
-     * instead of a rates file.
+     * Index, in the rates file (file of kept dimensions per head), of the kept dimensions in
+     * `point`. -1 if the user gave the fraction p of dimensions to remove, or the singular value
+     * removal rate r, instead of a rates file.
      */
     long index;
     /*

@@ -66,8 +66,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects the compression method if --method is not given: the method with a number of kept
- * dimensions for every head that uses the same pairs of matrices as the rates file.
+ * Selects the compression method if --method is not given. It must keep a number of dimensions for
+ * each head and use the rotations (pairs of matrices, such as Q and K) that the rates file names.
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {

@@ -65,16 +65,20 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
                                  kvd_err *err);
 
 /*
- * Answer of a search for the strongest compression that keeps a given fraction of top-1 accuracy.
- * The search varies one parameter `key` of the method. The answer has the parameter's value and the
- * fraction of bytes saved at four settings: the last that meets the target, the first that misses
- * it, and both ends of the confidence interval.
+ * Result of a search for the strongest compression that keeps a given fraction of top-1 accuracy.
+ * The search varies one parameter `key` of the method. The result has the parameter's value and the
+ * fraction of bytes saved at four settings. The first two are the last that meets the target and
+ * the first that misses it. At the other two, an end of the confidence interval falls below the
+ * target.
  */
 typedef struct {
     /* Name of the method, and its parameter that was varied. Early versions could vary only "p". */
     char name[96], key[64];
     double target, value, value_misses, value_lo, value_hi;
-    /* Fractions of cache bytes saved at these four values; NaN in files of early versions. */
+    /*
+     * Fractions of cache bytes saved at the settings of value, value_misses, value_lo and value_hi;
+     * NaN in files of early versions.
+     */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;

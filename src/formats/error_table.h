@@ -1,6 +1,6 @@
 /*
- * kvdim/error-table files: loss of prediction quality when a single head is cut to a given number
- * of dimensions, measured by kvdim-eval.
+ * kvdim/error-table files: loss of prediction quality if dimensions are removed from a single head,
+ * for several numbers of kept dimensions, measured by kvdim-eval.
  */
 #ifndef KVD_FORMATS_ERROR_TABLE_H
 #define KVD_FORMATS_ERROR_TABLE_H
@@ -12,15 +12,15 @@
 extern const kvd_schema kvd_schema_error_table;
 
 /*
- * Loss (nats of KL divergence per token) by number of kept dimensions. One KV head is cut at a
- * time, either its Q and K or its V; all other heads stay whole.
+ * Loss (nats of KL divergence per token) by number of kept dimensions. Dimensions are removed from
+ * one KV head at a time, either from its Q and K or from its V; all other heads keep theirs.
  */
 typedef struct {
     kvd_model_info model;
     char method[32];
     /* Rotations used for Q and K, and for V. */
     kvd_pair pair[2];
-    /* Hash of the rotations with which heads were cut; "" in older files. */
+    /* Hash of the rotations with which the heads' dimensions were removed; "" in older files. */
     char bases_hash[KVD_BASES_HASH];
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;

@@ -99,7 +99,10 @@ size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {
-    /* Input or output length, in tokens, at which the two times were compared. */
+    /*
+     * Input or output length in tokens at which the job completion times of the method and of the
+     * uncompressed cache were compared.
+     */
     double length;
     /* Seconds between the job completion times of the method and of the uncompressed cache. */
     double difference;

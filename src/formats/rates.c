@@ -191,8 +191,8 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
 }
 
 /*
- * Returns true if the rule that chose the kept dimensions has no single singular value removal rate
- * r: either no rate at all, or one for Q and K and another for V.
+ * Returns true if the rule that chose the kept dimensions did not use one singular value removal
+ * rate for all of Q, K and V. Such a rule uses no rate, or one for Q and K and another for V.
  */
 static bool without_r(const char *rule)
 {

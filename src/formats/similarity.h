@@ -17,35 +17,44 @@ typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
     /*
-     * Epsilon, delta and delta after matching column signs (docs/notation.md), one per other file:
-     * [n_others].
+     * Three measures for each file but the first, [n_others]. epsilon is the mean absolute element
+     * of the file's rotations. delta is the mean absolute difference between these rotations and
+     * those of file 0. delta_aligned is delta after the signs of the columns were matched.
      */
     double *epsilon, *delta, *delta_aligned;
-    /* Comparison of the leading m = 1 .. d columns: [n_others][d]. */
+    /*
+     * Comparison of the first m columns of the rotations of file 0 and of another file, for m = 1
+     * .. d, [n_others][d]. `overlap` is the overlap of the two subspaces. The other two are
+     * fractions of the energy of the other file's data: the fraction that the columns of file 0
+     * keep, and the fraction that the columns of the other file itself keep.
+     */
     double *overlap, *energy_kept, *energy_own;
-    double *head_epsilon, *head_delta; /* values of each head: [n_others][n_layers][n_h] */
+    /* epsilon, delta and delta_aligned (above) of each head: [n_others][n_layers][n_h]. */
+    double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /* Values of each head: [n_others][n_layers][n_h][d]. */
+    /* overlap and energy_kept (above) of each head: [n_others][n_layers][n_h][d]. */
     double *head_overlap, *head_energy_kept;
     /*
-     * delta of the rotations of files a and b / epsilon of b: [a][b], without and with matched
-     * column signs.
+     * Mean |R_a - R_b| / mean |R_b| for the rotations R_a and R_b of files a and b:
+     * [n_files][n_files]. `aligned_over_epsilon` is this ratio after the signs of the columns were
+     * matched.
      */
     double *delta_over_epsilon, *aligned_over_epsilon;
     /*
-     * Leading half of the rotation of file a, compared with the rotation or the data of file b:
-     * [a][b].
+     * Overlap of the first d / 2 columns of the rotation of file a with those of file b, and energy
+     * of file b's data that these columns of file a keep: [a][b].
      */
     double *overlap_half, *energy_kept_half;
     /*
-     * Difference between the mean |R_a| and the mean |R_b| of two files' rotations, divided by
-     * epsilon of file b: [a][b]. The first takes the means over all heads; the second takes them
-     * per head and averages the differences.
+     * |mean |R_a| - mean |R_b|| / mean |R_b| for the rotations R_a and R_b of files a and b:
+     * [n_files][n_files]. For the first array the means in the numerator are over all heads. For
+     * the second, the numerator is computed for each head and then averaged.
      */
     double *means_over_epsilon, *head_means_over_epsilon;
     /*
-     * Control for the six measures [a][b]: their values if a random rotation replaces that of a,
-     * [n_files] each.
+     * Control, [n_files] each: values of delta_over_epsilon, aligned_over_epsilon, overlap_half,
+     * energy_kept_half, means_over_epsilon and head_means_over_epsilon if rotation a is a random
+     * rotation.
      */
     double *random[6];
     double *all; /* one block of memory that holds all arrays of the structure */
@@ -72,8 +81,8 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
 typedef struct {
     kvd_pair pair;
     /*
-     * Mean |R| of each file, and mean |R_0 - R| against file 0, as the papers print them:
-     * [n_files]. NaN for file 0.
+     * epsilon is the mean |R| of the rotations R of each file. delta is the mean |R_0 - R|, where
+     * R_0 are the rotations of file 0. [n_files] each; delta is NaN for file 0.
      */
     double *epsilon, *delta;
     /* Mean |R_row - R_column| / mean |R_column| for the rotations of two files. */
@@ -81,15 +90,20 @@ typedef struct {
     /* delta_ratio computed after the signs of the columns of both rotations were matched. */
     double *aligned_ratio;
     double *overlap; /* mean squared cosine between the leading halves of two rotations */
-    /* Energy of the column file's data in the leading half of the row file's rotation. */
+    /*
+     * Energy of one file's data that the first half of the columns of another file's rotation
+     * keeps: [file of the rotation][file of the data].
+     */
     double *energy;
     /*
-     * Difference of the mean |R| of two files / that of the column file: over all heads, and of
-     * each head averaged. NULL in files without these measures.
+     * |mean |R_row| - mean |R_column|| / mean |R_column| for the rotations of two files. For
+     * `means` the means in the numerator are over all heads. For `head_means` the numerator is
+     * computed for each head and then averaged. NULL in files without these measures.
      */
     double *means, *head_means;
     /*
-     * Control: delta_ratio, aligned_ratio, overlap and energy of a random rotation, [n_files] each.
+     * Control, [n_files] each: values of delta_ratio, aligned_ratio, overlap and energy if the
+     * first rotation of the comparison is random.
      */
     double *random[4];
 } kvd_similarity_pair;

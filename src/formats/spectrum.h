@@ -63,7 +63,8 @@ typedef struct {
     bool present;
     /*
      * Number of rows of the matrix that was decomposed; sigma / sqrt(n_rows) does not grow with the
-     * number of tokens. For bqk and bvw, rows of one factor times rows of the other.
+     * number of tokens. bqk and bvw decompose the product of two matrices, Q K^T or V W_O. For them
+     * it is the number of elements of the product.
      */
     size_t n_rows;
     int n_h;       /* number of heads that have a rotation: n_kv_heads or n_heads */
@@ -130,8 +131,9 @@ typedef struct {
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
 /*
- * Allocates zeroed singular values and rotations of the kind `pair` for all layers and heads, from
- * model, pairing and n_layers in *s.
+ * Allocates zeroed singular values and rotations of one pair of matrices (such as Q and K). The
+ * sizes follow from s->model, s->n_layers and s->pairing (one rotation per KV head, or one per
+ * query head).
  */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 /* Returns the singular values [d_head] of one head. */

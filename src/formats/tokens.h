@@ -110,7 +110,10 @@ typedef struct {
     int first_layer, n_layers;
     /* Fraction of a request's tokens that counts as important, and as unimportant. */
     double share;
-    /* Layers of one group have more than this fraction of both token sets in common. */
+    /*
+     * Layers of one group have more than this fraction of their important tokens in common, and
+     * more than this fraction of their unimportant tokens.
+     */
     double group_overlap;
     double *data[KVD_N_T];
 } kvd_tokens;

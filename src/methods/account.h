@@ -87,10 +87,10 @@ typedef struct {
 
 /*
  * Checks the counters of one run of n_sequences sequences, n_tokens tokens in total, through layers
- * first_layer .. n_layers-1. There must be one call per sequence and layer. A plan (a set of
- * compression methods) that runs in blocks of tokens must have stored as many elements as its kept
- * dimensions give. A plan that runs token by token must have made n_steps steps per layer and KV
- * head and pass kvd_cache_check_steps.
+ * first_layer .. n_layers-1. There must be one call per sequence and layer. For a plan (a set of
+ * compression methods) that runs in blocks of tokens, the number of stored elements must be the one
+ * that follows from the kept dimensions. A plan that runs token by token must have made n_steps
+ * steps per layer and KV head and pass kvd_cache_check_steps.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
@@ -130,14 +130,20 @@ void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const si
  * element takes element_bytes.
  */
 typedef struct {
-    /* Uncompressed cache: 2 * n_layers * n_kv_heads * d_head * element_bytes. */
+    /*
+     * Bytes per token of the uncompressed cache: 2 * n_layers * n_kv_heads * d_head *
+     * element_bytes.
+     */
     double dense;
     /*
-     * Compressed cache: sum(d_qk + d_v) * element_bytes over all KV heads (d_qk, d_v: kept
-     * dimensions).
+     * Bytes per token of the compressed cache: sum(d_qk + d_v) * element_bytes over all KV heads of
+     * all layers. d_qk and d_v are the kept dimensions of a head.
      */
     double nominal;
-    /* As `nominal`, with kept dimensions rounded up to multiples of 16, as kernels store them. */
+    /*
+     * Bytes per token as in `nominal`, but with kept dimensions rounded up to multiples of 16, as
+     * kernels store them.
+     */
     double padded;
     /*
      * Bytes of the projection matrices of Q and K of the whole model. They are stored once, not per

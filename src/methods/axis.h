@@ -47,15 +47,15 @@ typedef struct kvd_parameter {
 
 /*
  * Parameter that trades stored bytes for quality. Sweeps and searches vary it from `most`, the
- * value that stores the most bytes, to `least`, the value that stores the fewest. A second
- * parameter may follow the first one unless the user sets it.
+ * value that stores the most bytes, to `least`, the value that stores the fewest. The value of a
+ * second parameter may be computed from it, unless the user sets the second one.
  */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
     /* True: a sweep multiplies the parameter by a constant ratio. False: it adds a constant. */
     bool geometric;
-    /* Name of a second parameter, which follows the first one as at + slope * value. NULL: none. */
+    /* Name of a second parameter, whose value is at + slope * (value of the first). NULL: none. */
     const char *with;
     double at, slope;
 } kvd_tradeoff;

@@ -95,8 +95,8 @@ typedef struct {
 
 /*
  * Returns where K and V of KV head g are in c->work. That array has room for n keys of d_head
- * floats per head, then for n values per head. Heads that share values share the room of the first
- * of them.
+ * floats per head, then for n values per head. If several heads share one stored latent of V, they
+ * use the room for the values of the first of them.
  */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)

@@ -286,8 +286,8 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
     /*
-     * Tokens whose low precision level keeps fewer dimensions have no pruned channels and are never
-     * coded together with other heads.
+     * If tokens at the low precision level keep fewer dimensions, the tokens of each level are
+     * coded separately. Such a cache has no pruned channels, and heads are never coded together.
      */
     if (h->low[side] < h->width[side]) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||

@@ -6,14 +6,18 @@
 #include <string.h>
 
 /*
- * Part of a method's text: either the alternative values of one parameter, or text that every
- * combination has in common.
+ * A part of the text NAME,KEY=VALUE/VALUE,... that specifies a method. It is either the alternative
+ * values of one key, or text without alternatives, which all combinations of values share.
  */
 typedef struct {
-    const char *at; /* address of the first value in the text */
-    /* Length in bytes of all values with the slashes between them. */
+    /* Address in the text at which this part begins. */
+    const char *at;
+    /*
+     * Length of this part in bytes. If the part is alternative values, the slashes between them
+     * count.
+     */
     size_t len;
-    /* Number of alternative values; 1 for common text. */
+    /* Number of alternative values in this part of the text; 1 if the part has no alternatives. */
     size_t n;
 } choices;
 

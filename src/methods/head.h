@@ -70,19 +70,23 @@ typedef struct {
      */
     bool before_rope;
     size_t heads; /* number of KV heads that share one latent vector */
-    /* Number of dimensions of a key when attention reads it. */
+    /*
+     * Number of dimensions of a key when attention reads it. The arrays q_cut and k_read have this
+     * dimension.
+     */
     size_t read;
 
     /*
-     * Number of tokens of one call that cut, q_cut and o_cut have room for: `room` in total, of
-     * which at most step_room come after the prompt.
+     * Number of tokens of one call for which the arrays below have room: cut for `room` tokens,
+     * q_cut and o_cut for the at most step_room tokens that come after the prompt.
      */
     size_t room, step_room;
     /* Projected K and V of the tokens of this call, [room][width], from position `base` on. */
     float *cut[KVD_N_SIDES];
     /*
-     * Projected queries q_cut [group][step_room][read] and attention outputs before the projection
-     * back o_cut [group][step_room][width of V]. Both begin at position kvd_head_step_base.
+     * Arrays of the tokens after the prompt, from position kvd_head_step_base on. q_cut: projected
+     * queries, [group][step_room][read], where `read` is the number of dimensions of a key. o_cut:
+     * attention outputs before the projection back, [group][step_room][width of V].
      */
     float *q_cut, *o_cut;
 
@@ -96,7 +100,10 @@ typedef struct {
     uint8_t *level; /* precision level (KVD_LEVEL_*) of each cached token, [most] */
     /* K and V of the cached tokens as a read decodes them, [most][width]. */
     float *x[KVD_N_SIDES];
-    /* Keys of the cached tokens after RoPE, [most][read]. Empty unless before_rope is set. */
+    /*
+     * Keys of the cached tokens after RoPE, [most][read]; `read` is the number of dimensions of a
+     * key when attention reads it. Empty unless before_rope is set.
+     */
     float *k_read;
     /* Sum of the attention probabilities that each cached token has received, [most]. */
     double *mass;
@@ -133,8 +140,8 @@ typedef struct {
     float *balance;
     bool balanced;
     /*
-     * Stored bits of all cached tokens of this head, including bits that are stored once per
-     * head.
+     * Stored bits of this head, summed over all cached tokens. held_payload: bits of numbers and
+     * codes. held_side: bits of scales, tables and indices, including those stored once per head.
      */
     double held_payload, held_side;
     /* Private state of the token-choosing method for this head. */
@@ -151,7 +158,10 @@ typedef struct {
     uint8_t *decision;
     /* Indices of the cached tokens that remain after dropping, [most]. */
     size_t *kept;
-    /* Statistics of the prompt's attention per prompt token, [5 + group][n0]. */
+    /*
+     * Statistics of the prompt's attention, [5 + group][n0]: 5 numbers per prompt token (struct
+     * statistics in stepwise.c), then one per prompt token for each of the `group` query heads.
+     */
     double *statistics;
     kvd_stepwise_account *account;
     /*

@@ -59,8 +59,8 @@ typedef struct {
      */
     const kvd_dims_method *dims;
     /*
-     * Parameters of method `dims`, each named after its key. p and r are in [0, 1), and NaN when
-     * the user did not give them.
+     * The fields from here to `ranks` are parameters of method `dims`, each named after its key.
+     * Fractions (p, p_u, ...) and the rate r are in [0, 1), or NaN if the user did not give them.
      */
     /* Parameter `cut`: sides that lose dimensions (Q and K, V, or both). Default both. */
     kvd_cut cut;
@@ -117,8 +117,8 @@ bool kvd_method_has_point(const kvd_method *m);
  */
 bool kvd_method_has_sides(const kvd_method *m);
 /*
- * Returns true if tokens at the low precision level lose a fraction of their own: p_u, or p_u.qk
- * and p_u.v.
+ * Returns true if the user gave p_u, or p_u.qk and p_u.v: the fractions of dimensions to remove
+ * from tokens at the low precision level.
  */
 bool kvd_method_has_low(const kvd_method *m);
 const char *kvd_method_name(const kvd_method *m);
@@ -182,12 +182,12 @@ typedef struct {
     /* True if a sweep multiplies the parameter by a constant ratio; false if it adds a constant. */
     bool geometric;
     /*
-     * True if the parameter is the overall p of a method that removes dimensions. A width rule then
-     * finds the kept dimensions of every head.
+     * True if the parameter is p, the fraction of all dimensions of Q-K and V that a method
+     * removes. A width rule then finds the kept dimensions of every head.
      */
     bool p;
     /*
-     * Private: name of a second parameter that follows the first one as at + slope * value. "":
+     * Private: name of a second parameter, whose value is at + slope * (value of the first). "":
      * none.
      */
     char with[64];
@@ -215,8 +215,8 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 /* Returns true if the user set the trade-off parameter in the text of the method. */
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
 /*
- * Writes to *out a copy of *m whose trade-off parameter is `value`. The second parameter of the
- * trade-off, if any, follows it unless the user gave one.
+ * Writes to *out a copy of *m whose trade-off parameter is `value`. If the trade-off has a second
+ * parameter, its value is computed from `value` unless the user gave one.
  */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);

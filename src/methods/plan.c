@@ -97,8 +97,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
 }
 
 /*
- * Checks the kept dimensions of tokens at the low precision level: some method must lower tokens,
- * and no head may keep more dimensions than at the high level.
+ * Checks the kept dimensions of tokens at the low precision level. Some method must put tokens at
+ * the low level, and no head may keep more dimensions there than at the high level.
  */
 static int check_low(const kvd_plan *p, kvd_err *err)
 {
@@ -236,8 +236,8 @@ static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setu
 {
     kvd_method_setup s = *setup;
     /*
-     * Either a maker of projections draws random matrices or a quantiser draws random tables, never
-     * both: tables are not drawn for latents that come from random matrices.
+     * If the plan has a method that makes projections, random matrices are drawn. If it has a
+     * quantiser, random tables for its codes are drawn. If it has both, nothing is drawn.
      */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);

@@ -152,7 +152,8 @@ static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)
 }
 
 /*
- * Computes the kept widths of every head at overall p by the method's width rule (eq6, error, ...).
+ * Computes the kept widths of every head such that the fraction p of the dimensions of all heads is
+ * removed, by the method's width rule (eq6, error, ...).
  */
 static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_widths *w,
                      kvd_err *err)
@@ -183,8 +184,8 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
 }
 
 /*
- * Computes the kept widths of Q-K (side 0) or V (side 1) at fraction p of that side's own elements.
- * *removal_rate is written as kvd_widths_side_for_p writes it.
+ * Computes the kept widths of Q-K (side 0) or V (side 1) such that the fraction p of that side's
+ * own dimensions is removed. *removal_rate is written as kvd_widths_side_for_p writes it.
  */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
@@ -202,8 +203,9 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
 }
 
 /*
- * Computes the kept widths at fraction p[0] for Q-K and p[1] for V. *removal_rate is NaN unless a
- * single r gives the widths of both.
+ * Computes the kept widths such that fraction p[0] of the dimensions of Q-K and fraction p[1] of
+ * those of V are removed. *removal_rate is the singular value removal rate if Q-K and V have the
+ * same one, else NaN.
  */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
@@ -288,7 +290,10 @@ static int build(const kvd_method *m, const kvd_widths *w, kvd_point *point, kvd
 {
     if (kvd_dims_build(&point->dims, m->dims, m->spectrum, w, err))
         return kvd_in(err, "'%s'", m->spectrum_path);
-    /* Overall p before parameters cut and keep_layers restore all dimensions of some heads. */
+    /*
+     * Removed fraction of all dimensions before the parameters `cut` and `keep_layers` restore all
+     * dimensions of some heads.
+     */
     const double whole = kvd_widths_p(w, 0);
     if (leave_whole(m, &point->dims, point->side_p, &point->overall_p, err))
         return -1;

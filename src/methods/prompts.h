@@ -46,9 +46,11 @@ typedef struct {
     /* Index of each sequence's first number in `observed`, [n_sequences + 1]. */
     size_t *observed_at;
     /*
-     * Precision level (KVD_LEVEL_*) that the ranking method chose for every prompt token, in the
-     * layout of log_denominator. If `observed` is set, there is one level per KV head:
-     * [n_kv_heads][tokens of prompt s] per layer.
+     * Precision level (KVD_LEVEL_*) that the ranking method chose for every prompt token. The
+     * levels of sequence s begin at n_layers * offset[s] and are [n_layers][tokens of prompt s]. If
+     * the method computes numbers in `observed`, it chooses a level per KV head. The levels of
+     * sequence s then begin at n_kv_heads * n_layers * offset[s] and are
+     * [n_layers][n_kv_heads][tokens of prompt s].
      */
     uint8_t *level;
 } kvd_prompts;

@@ -33,7 +33,13 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 /* ---- processing of the prompt ---------------------------------------------------------------- */
 
 typedef struct {
-    /* Statistics of the prompt's attention, one number per prompt token, [n0]. */
+    /*
+     * Statistics of the prompt's attention per prompt token, [n0] each. mass: sum of the attention
+     * probabilities that the token received; own: the part of it from the token's own query.
+     * log_denominator: logarithm of the softmax denominator of the token's query, averaged over the
+     * query heads. score_mass: as mass, from regularised scores. below: how many of the last
+     * `window` queries gave the token less than the mean probability.
+     */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /*
      * Attention probability that each prompt token received from the last `window` queries, per

@@ -2,8 +2,8 @@
  * Runs KV heads of one layer of one sequence through a compressed cache, token by token. The tokens
  * of the prompt attend to each other exactly, then the prompt is compressed. Each later token is
  * appended, attends to the cached tokens, and may change them. This is the plain definition of what
- * a plan does; cache.c runs plans that neither choose tokens nor quantise in blocks, with the same
- * result.
+ * a plan (a set of compression methods) does. Plans that choose no tokens (to drop or to store with
+ * fewer bits) and do not quantise are run by cache.c, in blocks of tokens and with the same result.
  */
 #ifndef KVD_METHODS_STEPWISE_H
 #define KVD_METHODS_STEPWISE_H

@@ -6,7 +6,7 @@
 
 #include "common/stats.h"
 
-/* Returns the summand of singular value s: s, or s^2 if `energy`. */
+/* Returns the term of singular value s in the sums of Eq. 6: s, or s^2 if `energy`. */
 static double weight(double s, bool energy)
 {
     return energy ? s * s : s;
@@ -77,8 +77,9 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
     /*
-     * Each removable dimension gives one breakpoint of r: the tail sum that starts at that
-     * dimension.
+     * Every dimension but the first of a head can be removed. It is removed at removal rates r from
+     * its breakpoint on: the sum of its singular value and all smaller ones of the head, divided by
+     * the sum of all.
      */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
@@ -101,8 +102,10 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     kvd_sort(breaks, m);
 
     /*
-     * A dimension whose tail sum is 0 is removed at r = 0. The number of kept dimensions is counted
-     * in integers, so that p equals kvd_widths_p to the last bit.
+     * The tail of a dimension is the sum of its singular value and all smaller ones of its head,
+     * divided by the sum of all. The dimension is removed if its tail is at most the removal rate
+     * r, so a tail of 0 is removed at r = 0. The number of kept dimensions is counted in integers,
+     * so that p equals kvd_widths_p to the last bit.
      */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
@@ -114,7 +117,10 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* If rounding makes the tail equal to the whole sum, no r < 1 removes the dimension. */
+        /*
+         * Because of rounding, the sum of all singular values but the first can equal the sum of
+         * all of them. The dimension's breakpoint is then 1, and no removal rate r < 1 removes it.
+         */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -176,8 +182,9 @@ static void leave_other(kvd_widths *w, int side)
 }
 
 /*
- * Passes the matrices of `side` as both Q-K and V to kvd_widths_for_p, so that its overall p is the
- * p of this side alone.
+ * Computes the kept widths of one side, Q-K (0) or V (1). kvd_widths_for_p reaches wanted_p over
+ * both sides together; here it receives the matrices of `side` as both, so that wanted_p holds for
+ * this side alone.
  */
 int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                           bool energy, double *r, kvd_widths *w, kvd_err *err)
@@ -201,7 +208,11 @@ typedef struct {
     /* Index of the head in [2][n_layers][n_kv_heads]; the first index is 0 for Q-K, 1 for V. */
     size_t head;
     int32_t dims;
-    int order; /* number of the edge within its head's hull; edge 1 has the largest widths */
+    /*
+     * Index of the edge in the lower convex hull of its head's error curve (error over number of
+     * kept dimensions). Edge 1 is at the most kept dimensions.
+     */
+    int order;
 } edge;
 
 static int compare_edges(const void *a, const void *b)
@@ -226,7 +237,10 @@ static size_t hull_edges(const int32_t *width, const double *error, size_t n, si
     for (size_t i = n; i-- > 0;) {
         while (m >= 2) {
             const size_t a = hull[m - 2], b = hull[m - 1];
-            /* If b is above or on the line from a to i, b is not on the hull. */
+            /*
+             * a, b and i are points (width, error) of the error curve. If b is above or on the line
+             * from a to i, b is not on the lower convex hull of the curve.
+             */
             const double via = (error[b] - error[a]) * (double)(width[a] - width[i]);
             const double direct = (error[i] - error[a]) * (double)(width[a] - width[b]);
             if (via < direct)
@@ -261,8 +275,8 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
 }
 
 /*
- * Reduces the kept widths of sides first .. first + n_sides - 1 (0: Q-K, 1: V) by tabulated error.
- * A side that is not in this range keeps d_head.
+ * Chooses the numbers of kept dimensions by the table's measured errors, for n_sides sides
+ * beginning with `first` (0: Q-K, 1: V). A side that is not among them keeps d_head.
  */
 static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
                     kvd_widths *w, kvd_err *err)
@@ -293,8 +307,9 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     qsort(edges, m, sizeof *edges, compare_edges);
 
     /*
-     * The slopes of one head rise towards small widths, so taking edges in order of slope never
-     * skips an edge of a head.
+     * Each edge is a piece of the convex hull of one head's error curve; its slope is the error per
+     * removed dimension. The slopes of one head rise towards small widths, so taking all edges in
+     * order of slope takes those of each head in order.
      */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
@@ -339,8 +354,9 @@ static int compare_directions(const void *a, const void *b)
 }
 
 /*
- * Reduces the kept widths of sides first .. first + n_sides - 1 (0: Q-K, 1: V) by predicted loss:
- * the smallest singular values are removed first. A side that is not in this range keeps d_head.
+ * Chooses the numbers of kept dimensions by predicted loss, for n_sides sides beginning with
+ * `first` (0: Q-K, 1: V): the smallest singular values are removed first. A side that is not among
+ * them keeps d_head.
  */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)

@@ -1,7 +1,8 @@
 /*
- * Computes how many dimensions every head keeps: by Eq. 6 of ZACK (Eq. 1 of FDC) over singular
- * values, by the inverse of its removal rate, by measured error, or by predicted loss. The kept
- * integers are primary and the fraction p follows from them (Z-3 of docs/readings.md).
+ * Computes how many dimensions every head keeps. The rules are: Eq. 6 of ZACK (Eq. 1 of FDC) over
+ * singular values, for a given removal rate r or for the smallest r that removes a wanted fraction
+ * p of all dimensions; measured error; predicted loss. The kept integers are primary and the
+ * fraction p follows from them (Z-3 of docs/readings.md).
  */
 #ifndef KVD_METHODS_WIDTHS_H
 #define KVD_METHODS_WIDTHS_H
@@ -20,10 +21,10 @@
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
 /*
- * Writes the number of kept dimensions of every layer and KV head, for Q-K and for V, to *w, which
- * the function allocates. pair[0] and pair[1] name their rotations in the spectrum, such as qk and
- * vw. Fails if the spectrum lacks them or has one rotation per query head: widths belong to KV
- * heads (Z-1 of docs/readings.md).
+ * Writes the number of kept dimensions of every layer and KV head, for Q-K and for V, at removal
+ * rate r to *w, which the function allocates. The singular values are those of s->pair[pair[0]] for
+ * Q-K and s->pair[pair[1]] for V, such as qk and vw; `energy` is as in kvd_keep. Fails if *s lacks
+ * them or has one rotation per query head: widths belong to KV heads (Z-1 of docs/readings.md).
  */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
@@ -39,25 +40,27 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
                    double **table_p, size_t *n, kvd_err *err);
 
 /*
- * Looks up the table of kvd_rate_table: writes to *r the smallest removal rate whose overall p is
- * at least p - 1e-12 (so that p = 0.6 finds 1 - 0.4). Fails if there is none.
+ * Looks up the table of kvd_rate_table: writes to *r the smallest removal rate at which the removed
+ * fraction of all dimensions is at least p - 1e-12 (so that p = 0.6 finds 1 - 0.4). Fails if there
+ * is none.
  */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 
 /*
- * Writes to *r the smallest removal rate whose overall p reaches wanted_p, and the kept widths at
- * that rate to *w.
+ * Writes to *r the smallest removal rate at which at least the fraction wanted_p of all dimensions
+ * of Q-K and V is removed, and the kept widths at that rate to *w.
  */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy,
                      double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Computes the kept widths at or just above overall p that minimise the sum of sigma^2 of the
- * removed dimensions. The smallest singular values of all heads, of Q-K and of V, are removed, but
- * never the first one of a head. If the spectrum is weighted by Fisher information (pairs fqk and
- * fvw), half of that sum is the loss in nats per token to second order; it is written to *loss
- * unless `loss` is NULL.
+ * Computes kept widths that remove the fraction wanted_p of all dimensions of Q-K and V, or
+ * slightly more, and minimise the sum of sigma^2 of the removed dimensions. The smallest singular
+ * values of all heads, of Q-K and of V, are removed, but never the first one of a head. If the
+ * matrices were weighted by Fisher information before their singular value decomposition, half of
+ * that sum is the loss in nats per token to second order. It is written to *loss unless `loss` is
+ * NULL.
  */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
                        kvd_widths *w, kvd_err *err);
@@ -81,10 +84,11 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Computes the kept widths at or just above overall p that minimise the sum of tabulated errors.
- * The lower convex hull of every head's error curve is interpolated and reduced greedily, smallest
- * error per dimension first. No width falls below the smallest in the table. The second function
- * reduces Q-K (side 0) or V (side 1) alone.
+ * Compute kept widths that remove the fraction wanted_p of the dimensions, or slightly more, and
+ * minimise the sum of the heads' errors, which the table gives for some widths. The lower convex
+ * hull of every head's error curve is interpolated and reduced greedily, smallest error per
+ * dimension first. No width falls below the smallest in the table. kvd_widths_by_error reduces Q-K
+ * and V, kvd_widths_side_by_error only Q-K (side 0) or V (side 1).
  */
 int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err);
 int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,

@@ -214,10 +214,10 @@ void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3
 
 /*
  * Returns the height of a figure with its legend below the panels. The legend has the distinct
- * texts of column `series` of the table in at most `columns` columns, laid out as by key_rows of
- * common.gp. `height` includes three lines of legend; each further line adds to it, so that the
- * panels keep their size. `drawn`: index of the column that is "yes" in rows that are drawn;
- * SIZE_MAX if all rows are.
+ * texts of column `series` of the table in at most `columns` columns; plots/common.gp lays it out
+ * by the same rule (key_rows). A legend of up to three lines is included in `height`. Each further
+ * line makes the figure higher, so that the panels keep their size. `drawn` is the index of the
+ * column that is "yes" in rows that are drawn; SIZE_MAX if all rows are.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);

@@ -78,7 +78,10 @@ typedef struct {
     kvd_accuracy_result accuracy;
     /* Label and content hash of the texts that an accuracy file evaluated; NULL if not recorded. */
     char *corpus_label, *corpus_hash;
-    /* Number of tokens and sequence length of these texts; 0 if not recorded. */
+    /*
+     * Number of tokens and sequence length of the texts that an accuracy file evaluated; 0 if not
+     * recorded.
+     */
     size_t corpus_tokens, corpus_seq_len;
     kvd_kernels kernels;
     kvd_tokens tokens;

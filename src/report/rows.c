@@ -64,8 +64,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Returns a note if the method cuts only Q and K, or only V (" (Q-K alone)"); "" if it cuts both or
- * none.
+ * Returns a note if the method removes dimensions only from Q and K, or only from V (" (Q-K
+ * alone)"). Returns "" if it removes them from both or from none.
  */
 static const char *alone(const kvd_accuracy_entry *e)
 {
@@ -437,8 +437,9 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Appends the file name to a label that several files have, if they share a method or were served
- * under different conditions.
+ * Makes the labels of serving results unambiguous (`place`, which names model, device and trace).
+ * If lines of two files have the same label and also the same method, or were simulated with
+ * different limits or routing, the file name is appended to the label.
  */
 static void tell_apart(kvd_report_rows *all)
 {

@@ -1,8 +1,9 @@
 /*
- * Results lines of all accuracy files in one list, ordered by the curves that figures draw. The
- * list leaves out lines whose calibration used pruned or clustered vectors, which have a section of
- * their own (report/measures/measures.h); lines of single random seeds, because their mean has a
- * line; and quantised weights, which do not compress the cache.
+ * Results lines of all accuracy files in one list. Lines of one method on one text are adjacent, so
+ * that a figure can draw them as a curve. The list leaves out lines whose calibration used pruned
+ * or clustered vectors, which have a section of their own (report/measures/measures.h); lines of
+ * single random seeds, because their mean has a line; and quantised weights, which do not compress
+ * the cache.
  */
 #ifndef KVD_REPORT_ROWS_H
 #define KVD_REPORT_ROWS_H
@@ -13,8 +14,8 @@ typedef struct {
     const kvd_result *file;
     size_t row;
     /*
-     * Method; also the side if only K or only V is cut, and the rule that chose the kept dimensions
-     * if it is not the default.
+     * Name of the method. If dimensions are removed from K only or from V only, the name says so.
+     * It also has the rule that chose the kept dimensions, if that is not the default.
      */
     char name[KVD_LABEL];
     /*
@@ -31,7 +32,8 @@ typedef struct {
 
 typedef struct {
     /*
-     * Results lines, ordered by text, curve and removed fraction p; the uncompressed model comes
+     * Results lines. They are ordered by evaluated text, then by method (`series`, with the
+     * calibration text), then by removed fraction p. For each text the uncompressed model comes
      * first.
      */
     kvd_accuracy_entry *item;
@@ -61,7 +63,10 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
 /* Returns the fraction of bytes saved: 1 - stored bytes / bytes of the uncompressed cache. */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
-/* Returns the index of the last results line with the curve and text of line `first`. */
+/*
+ * Returns the index of the last of the results lines that follow line `first` and have the same
+ * evaluated text and the same method (`series`, with the calibration text).
+ */
 size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first);
 
 /* A results line of a kvdim/jct, kvdim/kernels or kvdim/serving file, with texts for legends. */
@@ -69,7 +74,10 @@ typedef struct {
     const kvd_result *file;
     const kvd_rows *rows; /* results table of the file */
     size_t row;
-    /* Kind of a kvdim/serving line: "point", "max-rate" or "validation"; NULL for other files. */
+    /*
+     * Kind of a kvdim/serving line: "point" (simulation at one request rate), "max-rate" (search
+     * for the highest rate) or "validation"; NULL for other files.
+     */
     const char *kind;
     /*
      * Conditions of the measurement; lines with equal texts can be compared. "model on H200; batch
@@ -94,8 +102,9 @@ const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
 /*
- * Fills *out with the results lines of one kind of all kvdim/jct files, ordered by conditions
- * (`place`), then by file. *out is empty if there are none.
+ * Fills *out with the results lines of one kind of all kvdim/jct files, ordered by the text that
+ * describes their conditions (model, device, batch size), then by file. *out is empty if there are
+ * none.
  */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 

@@ -30,15 +30,19 @@ struct kvd_batcher {
     size_t head, tail;
     runner *running; /* running requests in the order of arrival, [n_slots] */
     size_t n_running, n_slots;
-    /* Stack of free slots, [n_slots]; the last one on the stack is used first. */
+    /*
+     * Stack of the free indices of requests in the cache (slots), [n_slots]; the last one on the
+     * stack is used first.
+     */
     uint32_t *free_slot;
     size_t n_free;
     /*
-     * Number and position of the tokens that each request has in the latest iteration, in the
-     * order of `by`, [n_slots].
+     * Tokens of each request that the latest iteration processes: their number and the position of
+     * the first, [n_slots].
      */
     kvd_slice *slice;
-    uint32_t *by; /* request of each element of `slice`, as an index into `running`, [n_slots] */
+    /* Index, in `running`, of the request to which each element of `slice` belongs, [n_slots]. */
+    uint32_t *by;
     size_t n_slices;
     /* Requests that were preempted when the latest iteration was composed, [n_slots]. */
     kvd_preempted *preempted;

@@ -38,7 +38,10 @@ static void test_oracle(void **state)
     enum { N = 200 };
     static kvd_tried tried[N], best[N];
     for (int round = 0; round < 20; round++) {
-        /* Rounded numbers make ties likely. Some settings have no loss. */
+        /*
+         * Random losses and cache shares of N settings. They are rounded, so that ties are likely
+         * and some losses are not positive.
+         */
         for (int i = 0; i < N; i++)
             tried[i] = (kvd_tried){.loss = floor(20 * uniform()) / 10 - 0.3,
                                    .share = floor(1 + 30 * uniform()) / 31};
@@ -114,6 +117,7 @@ static void test_lines(void **state)
 }
 
 /*
+ * The regression predicts each number of `set` by a straight line over the logarithm of the loss.
  * All models share one slope, fitted to the deviations from each model's means. Each model has its
  * own constant; a model without measurements gets the mean constant.
  */
@@ -152,7 +156,10 @@ static void test_models(void **state)
         }
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
-    /* If another model determines the slope, one setting is enough for a model's own constant. */
+    /*
+     * Model 1 has a single measurement, which cannot determine a slope. It uses the slope that
+     * model 0 determines, and the constant that fits its measurement.
+     */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
     assert_int_equal(kvd_regression_fit(&r, t, model, 7, 2, &err), 0);

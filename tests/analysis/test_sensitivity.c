@@ -30,7 +30,8 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * Sums of the gradients of component 3 of head 0's output in layer 0, and sum of all squares.
+     * sum [N]: for each token, the gradient of component 3 of head 0's output in layer 0, summed
+     * over all runs. square: sum of the squares of these gradients over tokens and runs.
      */
     double sum[N], square;
     kvd_sensitivity *s;
@@ -149,8 +150,9 @@ static void test_drawn_gradients_average_out(void **state)
     }
     assert_true(of_text == text.square);
     /*
-     * The expected value is 1 / DRAWS of the mean square. It scatters as a chi-square variable with
-     * few degrees of freedom.
+     * The mean square of the averaged gradients is expected to be 1 / DRAWS of the mean square of
+     * the single gradients. It is as random as a chi-square variable with few degrees of freedom,
+     * so the limit is 2.5 times the expected value.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -174,9 +176,9 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
 }
 
 /*
- * The summed gradients must not depend on how the text is divided into batches, but on the seed.
- * The projections `left` and `right` must satisfy left right^T = I. The singular values must fall
- * and have the unit of the loss.
+ * Tests the decomposition of summed gradients. It must not depend on how the text is divided into
+ * batches. It must depend on the seed, with which tokens are drawn. The projections `left` and
+ * `right` must satisfy left right^T = I. The singular values must fall.
  */
 static void test_bases(void **state)
 {
@@ -244,7 +246,10 @@ static void test_unit_of_sigma(void **state)
     }
     assert_int_equal(kvd_sensitivity_bases(x, N, &s, &err), 0);
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* Each of GROUP query heads loses 1/2 * 9 * 0.25. The result is the sum over heads. */
+    /*
+     * Removing direction 2, in which every value is 3 and its gradient 0.5, costs each query head
+     * 1/2 * 3^2 * 0.5^2. The heads of a group add up.
+     */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);

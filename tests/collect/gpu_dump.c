@@ -36,7 +36,8 @@ static const test_case cases[] = {
     {"several pieces", KVD_BF16, KVD_F32, 32, 8, 128, 1, false, {7001}},
 };
 
-enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 }; /* two of the model's four layers are in the file */
+/* The model has LAYERS + 1 = 4 layers. The file holds HELD of them, from FIRST_LAYER on. */
+enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 };
 
 static int failures;
 static kvd_err err;

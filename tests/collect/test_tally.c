@@ -99,10 +99,10 @@ static void test_window(void **state)
 }
 
 /*
- * Tests the sets of tokens with the lowest and the highest mean scores. Each set has half of the
- * tokens. As queries, both layers rank tokens 1 and 2 lowest (ties by position) and 0 and 3
- * highest. As keys, tokens 1 and 3 are lowest in layer 0, 1 and 2 in layer 1; 0 and 2, and 0 and 3,
- * are highest.
+ * Tests the half of the tokens with the lowest mean scores and the half with the highest. Tokens
+ * can be ranked by their scores as queries: both layers have tokens 1 and 2 lowest (ties by
+ * position) and 0 and 3 highest. They can be ranked by their scores as keys: layer 0 has 1 and 3
+ * lowest, layer 1 has 1 and 2; the other two are highest.
  */
 static void test_sets(void **state)
 {

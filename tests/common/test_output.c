@@ -272,7 +272,7 @@ static void test_outputs_are_distinct(void **state)
     assert_int_equal(kvd_output_distinct(apart, 3, &err), 0);
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
-    /* Neither output has the other's name, but both would write a temporary file of one name. */
+    /* The two outputs have different names, but their temporary files would have the same name. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

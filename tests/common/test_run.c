@@ -74,7 +74,10 @@ static void test_command_line_is_quoted(void **state)
     kvd_run_release(&run);
 }
 
-/* The hash XXH3-128 of no bytes is a published constant. */
+/*
+ * Tests the records of input files: hash, size, schema and program. An empty file must have the
+ * published XXH3-128 hash of no bytes.
+ */
 static void test_inputs(void **state)
 {
     (void)state;

@@ -165,9 +165,14 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
 
 /* Largest accepted differences between GPU and CPU for one kind of method. */
 typedef struct {
-    double margin; /* at a token that differs: log p of the CPU's token less log p of the GPU's */
-    double log_p;  /* mean difference of log p along the CPU's tokens */
-    double bits;   /* relative difference of the cache bits; 0: must be equal */
+    /*
+     * At the first token that differs: log probability of the CPU's token less that of the GPU's
+     * token.
+     */
+    double margin;
+    /* Mean difference between GPU and CPU of the log probabilities of the CPU's tokens. */
+    double log_p;
+    double bits;      /* relative difference of the cache sizes in bits; 0: must be equal */
     size_t sequences; /* number of sequences whose tokens differ */
 } limits;
 

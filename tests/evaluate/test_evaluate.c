@@ -366,8 +366,8 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
         /*
-         * In layers that store everything unchanged, the attention error is rounding alone, which
-         * may differ between the two evaluations.
+         * In layers that store K and V unchanged, the attention error is rounding alone. It may
+         * differ between the outcomes a and b, which were computed in different ways.
          */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||

@@ -513,9 +513,10 @@ static void rows_that_do_not_follow(void **state)
 }
 
 /*
- * `ended` callback that ends an answer of sequence 1 with its second token, and one of sequence 2
- * with its first. seen[s] counts the tokens of sequence s. seen[PROMPTS] is returned at the end of
- * an answer: 1 if its last token is fed to the model, 2 if not.
+ * `ended` callback, called for each emitted token. Counts the tokens of each sequence in
+ * seen[sequence]. Ends the answer of sequence 1 at its second token and that of sequence 2 at its
+ * first, by returning seen[PROMPTS]: 1 if the answer's last token is fed to the model, 2 if not.
+ * Otherwise returns 0.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -596,7 +597,11 @@ static void questions_in_turn(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    kvd_stepwise_account account, stepped; /* account of the whole call; sum over its steps */
+    /*
+     * Cache sizes and times (kvd_stepwise_account): of the whole call of kvd_generate, and summed
+     * over the calls of add_step.
+     */
+    kvd_stepwise_account account, stepped;
     size_t steps;
 } divided;
 

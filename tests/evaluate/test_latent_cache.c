@@ -138,7 +138,8 @@ static void test_bytes(void **state)
     (void)state;
     static const struct {
         const char *model;
-        size_t numbers; /* numbers per token, summed over layers */
+        /* Numbers (latent and RoPE key) that the cache stores per token, summed over layers. */
+        size_t numbers;
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},
                  {"deepseek-v2-lite", (13 + 4) * 2},
                  {"deepseek-v3", (11 + 10) * 2},

@@ -116,7 +116,10 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* One of two texts falls below the target later and the other earlier than both together. */
+    /*
+     * Accuracies of two texts, which together fall below the target at compression `miss`. Text 1
+     * falls below it at a larger compression, text 0 at a smaller one.
+     */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};

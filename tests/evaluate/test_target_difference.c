@@ -22,8 +22,11 @@ static void test_crossing_by_hand(void **state)
                  never[3] = {1, 0.995, 0.991}, at[3] = {0.995, 0.99, 0.97},
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
-    assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) <
-                1e-15); /* interpolated from accuracy 1 at p = 0; the first miss counts */
+    /*
+     * The first p already misses the target accuracy 0.99. The crossing is between it and p = 0,
+     * which has accuracy 1.
+     */
+    assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) < 1e-15);
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
     /* The target is kept exactly at p = 0.4 and missed at p = 0.6. */
     assert_true(kvd_target_crossing(p, at, 3, 0.99) == 0.4);

@@ -96,7 +96,10 @@ static void test_fold(void **state)
                 assert_true(fabs(sum - (double)w[i * COLS + j]) <= 1e-6 * (1 + fabs(sum)));
                 assert_true(i < m || w[i * COLS + j] == 0);
             }
-        /* Multiplies into the second of three heads. Here a is the matrix B [m][D]. */
+        /*
+         * Multiplies the D columns of the second of three heads by the transpose of the projection
+         * a [m][D]. The first m of these columns receive the product, the rest become 0.
+         */
         kvd_fold_columns(D, m, a, ROWS, LD, o + D, scratch);
         for (size_t i = 0; i < ROWS; i++)
             for (size_t j = 0; j < LD; j++) {

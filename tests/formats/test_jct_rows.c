@@ -47,7 +47,7 @@ static void test_break_even(void **unused)
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
-    /* The lines are out of order, with a line of another batch size between them. */
+    /* The measurements are out of order, with one of another batch size between them. */
     add(r, "none", 1, 400, 8, 4);
     add(r, "none", 1, 100, 8, 1);
     add(r, "zack", 1, 100, 8, 1.5);
@@ -78,7 +78,7 @@ static void test_break_even(void **unused)
     near(kvd_jct_break_even(r, 7, false), 100);
     add(r, "h2o", 1, 400, 8, 4.5);
     assert_true(isnan(kvd_jct_break_even(r, 7, false)));
-    /* There is no line of the uncompressed cache to compare with. */
+    /* There is no measurement of the uncompressed cache to compare with. */
     add(r, "kivi", 3, 100, 8, 1);
     assert_true(isnan(kvd_jct_break_even(r, 10, false)));
     assert_true(kvd_jct_uncompressed(r, 10) == SIZE_MAX);
@@ -113,14 +113,17 @@ static void test_noise(void **unused)
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /* The larger spread may be that of the uncompressed cache. */
+    /*
+     * The reported spread (slowest minus fastest run) is the larger one of the method and the
+     * uncompressed cache. Here it is that of the uncompressed cache.
+     */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
     /*
-     * The spread of times between runs counts at the longest length at which the method is slower,
-     * and above it, but not at shorter lengths.
+     * The spread (slowest minus fastest run) must be considered at the longest prompt length at
+     * which the method is slower and at longer prompts, but not at shorter ones.
      */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);

@@ -373,8 +373,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         }
     }
     /*
-     * The argument of e^x may be as large as 40 `sharp`, and its rounding to float32 limits the
-     * accuracy.
+     * The logits are random numbers times `sharp`. The argument of e^x may be as large as 40 *
+     * sharp, and its rounding to float32 limits the accuracy.
      */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);

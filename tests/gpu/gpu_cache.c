@@ -37,8 +37,12 @@ typedef struct {
     int short_ones; /* 1: sequence lengths are not multiples of 8 */
     int prompt;     /* number of tokens in the prompt */
     int latents;    /* number of KV heads that share a latent; 0: no latents */
-    int bits;       /* bits per stored number; with codes, the cache is computed token by token */
-    double limit;   /* largest accepted relative distance of the outputs */
+    /*
+     * Bits per number if the cache holds codes, with which the test computes the outputs token by
+     * token; 0: no codes.
+     */
+    int bits;
+    double limit; /* largest accepted relative distance of the outputs */
     const char *engine;
 } scenario;
 
@@ -342,9 +346,10 @@ static void refusal(const scenario *c)
 int main(void)
 {
     /*
-     * Columns: name, query heads, KV heads, d_head, number type of the pass, of the store, method,
-     * multiple of kept dimensions, 1 + side that alone is cut, window, odd lengths, prompt tokens,
-     * heads per latent, bits, largest accepted distance, implementation of attention.
+     * One line per scenario. Columns in order: name; query heads; KV heads; d_head; type of the
+     * activations; type of the cache; method that removes dimensions; `step` and `only` (see
+     * scenario); sliding window; 1 if lengths are not multiples of 8; prompt tokens; KV heads per
+     * latent; bits; largest accepted distance; implementation of attention.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, "cuBLAS"},

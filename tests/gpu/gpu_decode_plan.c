@@ -33,7 +33,10 @@ typedef struct {
     int32_t len[8];
 } test_case;
 
-/* Division of one layer's decode attention among CTAs: on the device, and its parts on the host. */
+/*
+ * Division of one layer's decode attention among CTAs. The planner writes it on the device; `host`
+ * is a copy, into which `work` points.
+ */
 typedef struct {
     kvd_decode_args args;
     kvd_decode_work work; /* pointers into the buffer `host` */

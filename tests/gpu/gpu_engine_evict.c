@@ -46,8 +46,9 @@ typedef struct {
      */
     uint32_t *position;
     /*
-     * Number of these positions, [requests][KV heads of all layers]. For methods that keep
-     * different numbers of tokens per head: number of entries after the prompt.
+     * Number of tokens in the cache before the last decode step (entries of `position` that are
+     * used), [requests][KV heads of all layers]. For methods that keep different numbers of tokens
+     * per head: number of entries after the prompt.
      */
     size_t *kept;
 } result;

@@ -85,9 +85,10 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
 }
 
 /*
- * Computes the references of the query heads of KV head g for prompt b: lse [n_heads][n_q8]
- * receives the log-sum-exp of each query's attention scores, want [n_kv_heads][n_q8] the sum of the
- * attention probabilities that each token receives.
+ * Computes the references of the query heads of KV head g for prompt b. n_q8 is the number of
+ * tokens of all prompts, each rounded up to a multiple of 8. lse [n_heads][n_q8] receives the
+ * log-sum-exp of each query's attention scores, want [n_kv_heads][n_q8] the sum of the attention
+ * probabilities that each token receives.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {

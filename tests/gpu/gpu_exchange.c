@@ -223,8 +223,9 @@ static void poison(void *to, size_t n)
 }
 
 /*
- * Fills the Q, K and V pages and outputs P V' of a GPU with the values that it would send, and the
- * memory that the exchange must overwrite with 0xff.
+ * Prepares the memory of a GPU for an exchange with the other GPUs. Fills the values that it sends:
+ * Q, K and V pages, and the attention outputs P V'. Fills the memory that the exchange must
+ * overwrite with 0xff.
  */
 static void fill(turn *t, int gpu)
 {
@@ -259,7 +260,10 @@ static uint16_t *fetched(const void *from, size_t n)
     return x;
 }
 
-/* Returns how many elements of Q, K, V and P V' on a GPU are wrong after the exchanges. */
+/*
+ * Counts the wrong elements on a GPU after the exchanges: of Q, K and V that arrived from other
+ * GPUs, and of the attention outputs P V' that returned.
+ */
 static size_t wrong_of(const turn *t, int gpu)
 {
     const places p = places_of(t, gpu);
@@ -358,7 +362,10 @@ static void test_prompts(const kvd_checkpoint *c, int gpus, const kvd_plan *plan
         e->free(e);
 }
 
-/* Tests the exchanges on a made-up model with three KV heads per GPU. */
+/*
+ * Tests the exchanges of Q, K, V and attention outputs between GPUs, on a made-up model with three
+ * KV heads per GPU.
+ */
 static void test_sequence(int gpus)
 {
     static const kvd_plan none = {.type = KVD_BF16};

@@ -232,8 +232,9 @@ static void run(const kernel *tested, const scenario *c)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, rows of a tile, static list (0
-     * or 1), CTAs, factor of the queries, {new tokens, all tokens} of each request.
+     * One line per scenario. Columns in order: name; type; query heads; KV heads; d_head; d_qk;
+     * d_v; query rows per tile; 1 if each CTA has a fixed list of tiles, 0 if CTAs take tiles one
+     * by one; CTAs; factor of the queries; {new tokens, all tokens} of each request.
      */
     static const scenario cases[] = {
         {"dense", KVD_BF16, 2, 1, 128, 128, 128, 192, 0, 5, 1, {{300, 300}}},

@@ -139,10 +139,9 @@ static int static_lists_whole(const layer *l, const lists *r)
 }
 
 /*
- * Returns true if the tiles of each head are in order of falling cost. The scheduler sorts by costs
- * rounded to at least 64 steps of the most expensive head's largest tile. A tile may therefore
- * follow one that is cheaper by less than one step, which is at most 1/30 of the keys of the
- * cheapest head.
+ * Returns true if the tiles of each head of a request are in order of falling cost, except for
+ * rounding. The scheduler sorts by rounded costs, so a tile may follow one that attends to fewer
+ * keys. The accepted difference is 1/30 of the longest request and 256 keys.
  */
 static int ours_falls(const layer *l, const lists *r)
 {

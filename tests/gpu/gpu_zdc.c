@@ -2,9 +2,9 @@
  * Tests of kernels that store important tokens with more dimensions ("high width") than others
  * ("low width") (methods/tokens/cuda/zdc.h), compared with double-precision references on the same
  * numbers: the importance of tokens; the choice of important ones, which a layer may take over from
- * an earlier layer; the contents of both stores, bit by bit; rows cut in place and during an
- * exchange between GPUs; page lists for decode steps; and attention over both stores, for every
- * division of work.
+ * an earlier layer; the contents of the pages of both kinds of tokens, bit by bit; rows cut in
+ * place and during an exchange between GPUs; page lists for decode steps; and attention to both
+ * kinds of tokens, for every division of work.
  *
  * Covers prompts of one token, page borders, fractions of important tokens from none to all, equal
  * importances, every number of query heads per KV head, and unequal widths. If two importances
@@ -138,9 +138,10 @@ static void test_choice(fixture *f)
 /* ---- stores of high-width and low-width tokens ---- */
 
 /*
- * Returns the index, in the memory of all pages, of element i of a K or V row in a store of request
- * b. `page0` is the store's first page in the request's page list, `place` the row's index in the
- * store.
+ * Returns the index, in the memory of all pages, of element i of a K or V row of request b.
+ * Important tokens and other tokens have separate lists of pages (`store`: KVD_ZDC_HIGH or
+ * KVD_ZDC_LOW). `page0` is the list's first page in the request's page list, `place` the row's
+ * index in the list.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -152,7 +153,7 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
 
 /*
  * Returns the index, in the memory of all pages, of element i of token t's K or V row as the prompt
- * wrote it, before it was moved to a store.
+ * wrote it, before the row is moved to the pages of important or of other tokens.
  */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
@@ -179,8 +180,8 @@ static int low_pages(const fixture *f, int b)
 }
 
 /*
- * Computes the expected contents of the high-width and low-width stores of all requests into
- * f->store.
+ * Computes into f->store the expected rows of K and V of all requests, separately for important
+ * tokens and for other tokens.
  */
 static void fill_store(fixture *f)
 {
@@ -276,8 +277,9 @@ static void test_narrow(const fixture *f)
 }
 
 /*
- * Describes n tokens of request b from token `first` on, for the kernels that exchange rows: how
- * many high-width and low-width tokens are before them and among them.
+ * Describes n tokens of request b from token `first` on, for the kernels that send rows to another
+ * GPU and receive them: how many important (high) and other (low) tokens are before them and among
+ * them.
  */
 static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
 {
@@ -418,8 +420,8 @@ static void test_lists(const fixture *f, steps *s)
 }
 
 /*
- * Computes the attention output o of query head h by one softmax over all tokens of request b, in
- * both stores.
+ * Computes the attention output o of query head h by one softmax over all tokens of request b, the
+ * important ones and the others.
  */
 static void attend(const fixture *f, const steps *s, int b, int h, double *o)
 {
@@ -541,7 +543,7 @@ static void test_steps(const fixture *f, void *pool)
     s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
     s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
     s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
-    /* Attention expects the newest token of every request in the high-width store. */
+    /* Attention expects the newest token of every request in the pages of important tokens. */
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {

@@ -415,7 +415,7 @@ static void test_infinite(void **state)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             set_threads(threads);
-            float *out = run(&c, isa); /* the formula gives 0 / 0 */
+            float *out = run(&c, isa); /* all scores are -inf, so softmax is 0 / 0 */
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
             free(out);
@@ -424,7 +424,7 @@ static void test_infinite(void **state)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        float *out = run(&c, isa); /* the formula gives inf - inf */
+        float *out = run(&c, isa); /* a score is +inf, so softmax is inf - inf */
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));
         free(out);

@@ -67,7 +67,10 @@ static inline size_t width_of(const kvd_config *c, int kind)
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* [n] token ids of the sequence */
-    /* Numbers, stored as float, of the tokens [n_rows] and layers [n_layers] that have values. */
+    /*
+     * Indices (as float) of the tokens [n_rows] and of the layers [n_layers] for which the file has
+     * values.
+     */
     float *row, *layer;
     /*
      * Expected values of each kind (Q, K, ...), [n_layers][n_rows][width]; logits are

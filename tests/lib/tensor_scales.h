@@ -13,12 +13,18 @@
 #include "methods/bits/scales.h"
 #include "methods/plan.h"
 
-/* Opens the plan. K and V, layers, and with scale=2 also heads, get different scales. */
+/*
+ * Opens the plan and sets the scales of floating-point codes. K and V, and layers, get different
+ * scales; with scale=2 heads do, too.
+ */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /* With the smallest of these scales, fp8 and nvfp4 saturate at 14 and 8. */
+    /*
+     * The smallest scale. With it, fp8 (largest number 448) saturates at 448 * 0.031 = 14, nvfp4
+     * (448 * 6) at 448 * 6 * 0.0031 = 8.
+     */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

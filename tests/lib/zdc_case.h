@@ -34,7 +34,10 @@ typedef struct {
      * earlier layer if their sets overlap by at least this.
      */
     double share, overlap;
-    /* mean: softmax denominators are divided by their number of keys; equal: all are equal. */
+    /*
+     * mean: 1 if softmax denominators are divided by their number of keys. equal: 1 if all tokens
+     * have equal importance.
+     */
     int mean, equal;
 } test_case;
 

@@ -52,7 +52,8 @@ static const uneven_case uneven_cases[] = {
 /*
  * Computes for prompt b: `recent` [n_heads][n], the attention probabilities of every token summed
  * over the last `window` queries; and lse [n_heads][n_q8], the log-sum-exp of each query's
- * attention scores.
+ * attention scores. n_q8 is the number of tokens of all prompts, each rounded up to a multiple of
+ * 8.
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {

@@ -133,8 +133,8 @@ static void errors_are_alike(void **state)
             }
         }
         /*
-         * One bit more or less changes the error by a factor of about 4, so errors with bits may
-         * differ by that.
+         * One bit more or less changes the error of a dimension by a factor of about 4. The errors
+         * of the dimensions that have bits may therefore differ by about that factor.
          */
         assert_true(without > 0 && without < D && hi < 6 * lo && largest_without < 2 * hi);
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
@@ -189,7 +189,10 @@ static void singular_values_decide(void **state)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    falling(a, 2); /* variances rise from dimension to dimension, costs fall */
+    /*
+     * The variance rises from one dimension to the next, the cost of an equal squared error falls.
+     */
+    falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
     /*
@@ -203,8 +206,9 @@ static void singular_values_decide(void **state)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If K or V of a head keeps all dimensions, the costs of its errors are unknown. K and V of
-     * every head must then have separate budgets.
+     * If V keeps all dimensions, the loss that an error in V causes is not known. Bits can then not
+     * be moved between K and V or between heads, so this head's K must not get more than 1 bit per
+     * number.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

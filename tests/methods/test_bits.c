@@ -100,7 +100,11 @@ static void channels(void **state)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    double a = 0, b = 0; /* errors of keys and of values in the other channels of its group */
+    /*
+     * Squared errors of keys and of values in channels 0 .. 31 without channel 5, whose numbers are
+     * large.
+     */
+    double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
             if (j != 5) {
@@ -229,8 +233,9 @@ static void channels_of_two_bits_and_of_one(void **state)
     }
     assert_int_equal(m, D / 2);
     /*
-     * The Fourier coefficient at frequency 0 is the sum over these channels, which does not depend
-     * on their order.
+     * The channels with the smaller ranges (`easy`) are stored as Fourier coefficients over
+     * channels. The coefficient at frequency 0 is the sum over these channels, which does not
+     * depend on their order.
      */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;

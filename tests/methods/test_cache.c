@@ -219,7 +219,10 @@ static void test_cut_is_zero_padding(void **state)
                 if (j >= dims.head[i].d_qk)
                     full.head[i].a_q[row * D + j] = 0;
                 if (j >= dims.head[i].d_v)
-                    /* b_v is not cut, because its extra rows are multiplied by zeros. */
+                    /*
+                     * The projection of V gets zeros in the columns that `dims` cuts. The matrix
+                     * b_v, which projects back, is left whole: its further rows meet only zeros.
+                     */
                     full.head[i].a_v[row * D + j] = 0;
             }
     run(&dims, KVD_F32, out, NULL);

@@ -258,18 +258,28 @@ static void test_bytes(void **state)
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
-    ragged_widths(); /* 17 + 18 of 64 numbers are kept; all 64 if padded to 16 */
+    /*
+     * All 4 heads together keep 17 of 32 dimensions of Q and K, and 18 of 32 of V. A multiple of 16
+     * would exceed d_head = 8, so padding keeps all 64.
+     */
+    ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    /* R_p of Q and K is stored once, that of V is folded into weights. */
+    /*
+     * Only the kept columns of the rotation of Q and K are stored: 17 columns of 8 numbers of 2
+     * bytes. The rotation of V is folded into weights.
+     */
     assert_true(b.basis == 2 * 8 * 17);
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
     kvd_dims_release(&d);
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
-    assert_true(b.basis == 2 * 2 * 8 * 17); /* balanced: a left and a right matrix */
+    /*
+     * Method balanced has two matrices, one for Q and another for K, and stores 17 columns of each.
+     */
+    assert_true(b.basis == 2 * 2 * 8 * 17);
     kvd_dims_release(&d);
     kvd_cache_count_bytes(&config, NULL, 4, &b);
     assert_true(b.dense == 256 && b.nominal == 256 && b.padded == 256 && b.basis == 0 &&

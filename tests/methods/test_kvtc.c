@@ -166,8 +166,8 @@ static void streams(void **state)
 enum { PARTS = 20 }; /* number of ways to give bits to 16 components in groups of 8 or 16 */
 
 /*
- * Writes way number i: the bits of two groups of 8 components, or the bits of one group of 16 and
- * -1.
+ * Writes the i-th of the PARTS ways to give bits to 16 components. Either bits[0] and bits[1] are
+ * the bits of two groups of 8 components, or bits[0] is that of one group of 16 and bits[1] is -1.
  */
 static void way(int i, int *bits)
 {

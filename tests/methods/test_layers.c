@@ -103,7 +103,10 @@ static void ends_of_the_arc(void **state)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /* At t = 0.5 the merged direction must be halfway between both. */
+    /*
+     * At t = 0.5 the merged direction must be halfway between the directions of the two layers'
+     * vectors.
+     */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {

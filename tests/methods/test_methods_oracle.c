@@ -358,7 +358,10 @@ static void weighted(void **state)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* k-means minimises the error of numbers divided by this range. */
+                    /*
+                     * k-means minimises the error of numbers divided by half the range of their
+                     * channel or vector.
+                     */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)

@@ -119,7 +119,10 @@ static void scales_have_places_of_their_own(void **state)
     for (int x = 0; x < 16; x++) {
         seen[kvd_packed_scale(x)]++;
         seen[kvd_packed_scale(x) + 4]++;
-        /* Each lane reads 16 bytes of scales. */
+        /*
+         * The scales at positions x that one lane reads must be in the same 16 bytes (8 float16
+         * numbers).
+         */
         assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2);
     }
     for (int i = 0; i < 32; i++)

@@ -167,20 +167,24 @@ static void palu_gives_ranks_by_information(void **state)
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /*
-     * 32 ranks in proportion to the information: 1 for the keys of each of four heads; 1, 3, 3 and
-     * 5 for their values. The sum is 16, so a unit gets two ranks.
+     * 32 ranks in proportion to the Fisher information: 1 for the keys of each of four heads; 1, 3,
+     * 3 and 5 for their values. The information adds up to 16, so information of 1 gets two ranks.
      */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
+    /*
+     * Five have information 1 (K of all heads, V of one head) and get rank 2 each. In addition they
+     * get the two ranks that do not fit into V of the last head.
+     */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
-                     /* Five get rank 2. The two ranks that the full head cannot take are added. */
                      12);
-    assert_int_equal(rank[1][1][KVD_VALUES], 8); /* this head is full; 10 would be proportional */
+    /* Rank 10 would be in proportion to the information, but a head has only 8 dimensions. */
+    assert_int_equal(rank[1][1][KVD_VALUES], 8);
     /*
-     * For any information, the ranks must have the requested sum and be between 1 and the number of
-     * dimensions. The heads of a group must have equal ranks.
+     * For any Fisher information, the ranks must have the requested sum and be between 1 and the
+     * number of dimensions. The heads of a group must have equal ranks.
      */
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
@@ -219,9 +223,9 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * Tests ranks by ZACK's Eq. 6, with one removal rate r for all heads. They must add up to the sum
- * of equal ranks, or to less by one step of r. In every head, the tail of singular values after the
- * rank must be at most r, and the next longer tail must exceed it.
+ * Tests ranks by ZACK's Eq. 6. One removal rate r applies to all heads: the singular values that a
+ * head drops are at most the fraction r of their sum, and dropping one more would exceed r. The
+ * ranks must add up to the sum of equal ranks, or to at most one per head and side less.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {

@@ -611,7 +611,10 @@ static void pruned_channels(void **state)
     assert_true(a.payload == payload && a.side == (double)a.rows * D);
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
-    /* If the remaining channels are quantised, K and V take 8 bits per number and 32 per vector. */
+    /*
+     * If the channels of keys that were not removed are quantised, K and V take 8 bits per number
+     * and 32 per vector.
+     */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
     plan.bits = &kvd_bits_hetero;

@@ -474,10 +474,10 @@ static void importance(void **state)
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * The layers' own choices of 20 important tokens: 0 and 1 differ in one token, 1 and 2 in
-     * another one, 2 and 3 in all tokens, 3 and 4 in none. Layer 2 must use the choice of layer 0,
-     * although the two overlap by only 0.9: each layer's own choice is compared with that of the
-     * preceding layer.
+     * Each layer chooses 20 important tokens. The choices of layers 0 and 1 differ in one token,
+     * those of 1 and 2 in another token. Layers 2 and 3 have no token in common, layers 3 and 4
+     * choose the same tokens. Layer 2 must use the choice of layer 0, from which its own differs in
+     * two tokens: a layer's choice is compared with that of the preceding layer only.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;

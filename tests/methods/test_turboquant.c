@@ -246,9 +246,10 @@ static void outliers_are_a_code_of_their_own(void **state)
 }
 
 /*
- * For vectors without large channels, half a bit more must give an error between those of the
- * neighbouring whole numbers of bits. Whole bits are quantised token by token, fractions in blocks
- * of `group` tokens. A fraction of less than one channel must change no number.
+ * Vectors of normal random numbers, in which no channel is larger than others. More bits, in steps
+ * of 1/2, must give smaller errors. With whole bits each token is quantised alone, otherwise in
+ * blocks of 32 tokens. Bits of 3.001 must give the same numbers as 3, because 0.001 of the channels
+ * is less than one channel.
  */
 static void fractions_lie_between(void **state)
 {

@@ -103,8 +103,8 @@ static void read_rows(kvd_side side)
 }
 
 /*
- * If the step is small, errors are uniformly distributed, so every component must lose step^2 / 12,
- * whatever F is.
+ * If the step is small, errors are uniformly distributed. Every component must then lose step^2 /
+ * 12, for any second moment F of the gradients.
  */
 static void the_step_predicts_the_loss(void **state)
 {

@@ -127,7 +127,8 @@ static void test_table_is_exact(void **state)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            if (i > 0) { /* just below r, fewer dimensions are removed */
+            /* With a removal rate just below r[i], fewer dimensions are removed. */
+            if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
                                  0);
                 assert_true(kvd_widths_p(&w, 0) == p[i - 1]);
@@ -162,7 +163,8 @@ static void test_wanted_p(void **state)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        if (r > 0) { /* a smaller r must not reach p */
+        /* A smaller removal rate r must remove less than the wanted fraction p. */
+        if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
             kvd_widths_release(&below);
@@ -182,8 +184,9 @@ static void test_wanted_p(void **state)
 }
 
 /*
- * Cutting one side (Q and K, or V) to p must give it the dimensions that Eq. 6 gives for the
- * returned r. The other side must keep all dimensions.
+ * Removes a fraction p of the dimensions of one side (Q and K, or V). That side must keep the
+ * dimensions that ZACK's Eq. 6 gives for the returned removal rate r. The other side must keep all
+ * dimensions.
  */
 static void test_one_side(void **state)
 {
@@ -201,7 +204,8 @@ static void test_one_side(void **state)
             assert_true(kvd_widths_side_p(&w, side) >= want - 1e-12 &&
                         kvd_widths_side_p(&w, 1 - side) == 0);
             assert_true(fabs(kvd_widths_p(&w, 0) - kvd_widths_side_p(&w, side) / 2) < 1e-15);
-            if (r > 0) { /* a smaller r must not reach p */
+            /* A smaller removal rate r must remove less than the wanted fraction p. */
+            if (r > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err),
                                  0);
                 assert_true(kvd_widths_side_p(&below, side) < want);
@@ -348,10 +352,10 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
     /*
-     * Errors of Q and K, then of V, with 1 to 5 kept dimensions. Both are convex, so removing the
-     * cheapest dimension first is optimal.
+     * Errors with 1 to 5 kept dimensions: five of Q and K, then five of V. Both curves are convex,
+     * so removing the cheapest dimension first is optimal.
      */
-    double error[10] = {10, 6, 3, 1, 0, /**/ 2, 1.2, 0.6, 0.2, 0};
+    double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
     for (int gone = 0; gone <= 8; gone++) {
@@ -387,10 +391,11 @@ static void test_by_error_walks_the_hull(void **state)
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /*
-     * Errors of Q and K, then of V, with 4, 8 and 16 kept dimensions. The error of Q and K at 8 is
-     * above the line between 16 and 4, so the line counts. Cutting V to 8 lowers the error.
+     * Errors with 4, 8 and 16 kept dimensions: three of Q and K, then three of V. With 8
+     * dimensions, the error of Q and K is above the straight line from 16 to 4. Removing dimensions
+     * is then priced by the slope of this line. Cutting V to 8 lowers the error.
      */
-    double error[6] = {1.2, 1.1, 0, /**/ 9, -0.1, 0};
+    double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
                          .n_kv_heads = 1,
                          .d_head = 16,
@@ -402,7 +407,8 @@ static void test_by_error_walks_the_hull(void **state)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    assert_int_equal(w.kept[0][0], 8); /* by the line, each dimension costs 0.1 nats */
+    /* Q and K: 1.2 nats for removing 12 dimensions, which is 0.1 nats for each. */
+    assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.75, &w, &err), 0);

@@ -128,7 +128,10 @@ static void copy_input(const model *m, double *x)
 static const char *const grouped = "tests/data/families/llama-biases",
                          *const heads = "tests/data/families/opt-before";
 
-/* With 16 bits, K and V must be those of the model's layer inputs, with their biases. */
+/*
+ * With xquant at 16 bits, the K and V that are rebuilt from the stored layer inputs must equal
+ * those of the model, biases included.
+ */
 static void many_bits_are_the_model(void **state)
 {
     (void)state;

@@ -60,7 +60,8 @@ static void put_config(json_t *config)
 }
 
 /*
- * Returns the characteristic parts of a chat format's templates as one text. The caller frees it.
+ * Joins the strings by which a chat format's template is recognised (`parts` in the fixture) to one
+ * text. The caller frees it.
  */
 static char *template_of(const json_t *form)
 {

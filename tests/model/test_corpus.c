@@ -94,7 +94,11 @@ static void test_random(void **state)
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
-    spec.seed = 7, spec.seq_len = 99; /* other sequences of the same ids */
+    /*
+     * The random token ids are those of `a`, but cut into sequences of another length, so the hash
+     * must differ.
+     */
+    spec.seed = 7, spec.seq_len = 99;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
@@ -336,8 +340,8 @@ static void test_refused_ids(void **state)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * The second sequence leaves one token, too few for a third sequence. It still counts as a
-     * token that is present.
+     * 7 tokens are wanted. The second sequence is cut to 2 tokens, because 2 more could then
+     * follow. Its last token is left out, but must be counted: the file has 6 tokens.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};

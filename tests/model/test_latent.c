@@ -234,14 +234,14 @@ static void test_configurations(void **state)
     assert_true(!kvd_config_routed(&c, 2) && kvd_config_routed(&c, 3));
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     /*
-     * Published files contain a layer that predicts a second token. Its tensors are accepted but
-     * not read.
+     * Published files contain an additional layer that predicts the token after the next
+     * (multi-token prediction). Its tensors are accepted but not read.
      */
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
     /*
-     * If the configuration states that there is no layer for a second token, its tensors must be
-     * refused.
+     * If the configuration states that there is no additional layer for multi-token prediction,
+     * tensors of such a layer must be refused.
      */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);

@@ -105,8 +105,8 @@ static uint32_t next_random(uint32_t below)
 
 /*
  * Runs expect_start on random documents, cut at every byte. Documents are made of `parts` and,
- * unless it is NULL, of `texts`. Returns the number of ids of the starts, divided by the number of
- * ids of the same bytes encoded as whole documents.
+ * unless it is NULL, of `texts`. Returns how many ids the cut documents gave, as a fraction of the
+ * ids that the same bytes give as whole documents.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -191,8 +191,9 @@ static void test_starts(void **state)
 }
 
 /*
- * Tests each processing step that must wait for further text, without a later step that would hide
- * an error.
+ * Tests each part of a tokenizer that cannot decide before it sees further text: splitting, normal
+ * forms, stripping, replacing, added tokens, merging. Each tokenizer has only one such part, so
+ * that another one cannot hide its errors.
  */
 static void test_starts_that_wait(void **state)
 {

@@ -138,7 +138,10 @@ static void test_shared_prompts(void **unused)
     add_shared(rows, "zack,p=0.7", "zack", 2, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
-    /* The uncompressed cache has no line with these sizes, so there is no value. */
+    /*
+     * There is no measurement of the uncompressed cache with these sizes to compare with, so this
+     * one gives no value.
+     */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";
     kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};

@@ -181,13 +181,16 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,t,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,,,35,36,%,cv:k,between,35:36,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
-    /* A claim without a rule for its number is never reproduced. */
+    /*
+     * Without a rule that compares our result with the paper's number, the verdict of a claim is
+     * never `reproduced`.
+     */
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
     expect_verdict("i,s,c,,,35,,%,cv:k,,,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     /*
-     * If the paper prints no number, the result is compared with the null range, that of a case
-     * without the effect. 13 % is not below the range of equal singular values, which is 0 to 50 %
-     * for so few rows.
+     * If the paper prints no number, the result is compared with the range that would be expected
+     * without the claimed effect (null range). Here that is the range for equal singular values, 0
+     * to 50 % for so few token rows. 13 % is not below it.
      */
     expect_verdict("i,s,c,,,,,%,trailing-share:k,below-null,,,,,,flat,w,r,n,\n", &r,
                    KVD_CANNOT_TELL);
@@ -257,12 +260,14 @@ static void test_similarity(void **state)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                {"energy-ratio:qk", 2, 90,
-                 /* Rotation of a, data of b: 0.72 / 0.8; rotation of b, data of a: 0.81 / 0.9. */
-                 90},
+                /*
+                 * Energy that the rotation of another text keeps, divided by that of the text's own
+                 * rotation: 0.72 / 0.8 for the data of b, 0.81 / 0.9 for the data of a.
+                 */
+                {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9,
-                 100 * 0.7 / 0.8}, /* the random rotation, with data of the texts only */
+                /* This ratio for the rotation of random token ids, with the data of a and of b. */
+                {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         kvd_measured v;
@@ -286,8 +291,9 @@ static void test_tokens(void **state)
 {
     (void)state;
     /*
-     * delta / epsilon of a text at three token counts, against a reference: 1.2, 0.6, 0.3. Against
-     * a second reference, the values are twice as large.
+     * The delta ratios of a text at three token counts are 1.2, 0.6 and 0.3. A delta ratio is the
+     * mean difference of two rotations (delta: of the text and of a reference) divided by the mean
+     * absolute entry (epsilon). Against a second reference, the values are twice as large.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -474,7 +480,10 @@ static void test_pruning(void **state)
     kvd_measured v;
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
-    /* Settings of sparsity with th > tl, or with a larger cache than any of h2o, do not count. */
+    /*
+     * Settings of method sparsity whose two thresholds th and tl differ must not count, nor
+     * settings with a larger cache than all settings of h2o.
+     */
     assert_int_equal(v.n, 1);
     assert_true(fabs(v.value[0].value - 0.03 / 0.02) < 1e-12);
     assert_true(fabs(v.value[0].lo - sqrt(0.08 * 0.008) / 0.025) < 1e-12);
@@ -605,7 +614,10 @@ static void test_share_of_loads(void **state)
     rule.limit = "0";
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_REPRODUCED);
-    v[3].grows = true; /* the queue grows at this load, so the limit does not hold there */
+    /*
+     * The queue of requests grows at this load, so the load counts as one that exceeds the limit.
+     */
+    v[3].grows = true;
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_REPRODUCED);
     assert_int_equal(kvd_verdict_judge(&rule, &none, &none, &verdict, &err), 0);

@@ -50,8 +50,10 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b. Two epsilons that
- * differ by 0.0010, each known to 0.00005, need deltas whose sum is at least about 0.0009.
+ * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b. Epsilon is the mean
+ * absolute entry of the rotation of a data set a or b, delta its mean absolute difference from a
+ * reference rotation. Here the epsilons differ by 0.0010. Each is known to 0.00005, so the deltas
+ * must add up to at least about 0.0009.
  */
 static void test_triangle(void **unused)
 {
@@ -76,8 +78,9 @@ static void test_triangle(void **unused)
 }
 
 /*
- * Tests whether one epsilon_ref can explain all deltas of a model. 0.0505 explains the deltas 5e-4,
- * 3e-4 and 1e-4 of model m. No number explains those of model n, which are in another order.
+ * Tests if one reference rotation with mean absolute entry epsilon_ref can explain the differences
+ * (deltas) of all data sets of a model. 0.0505 explains the deltas 5e-4, 3e-4 and 1e-4 of model m.
+ * No number explains those of model n, which are in another order.
  */
 static void test_one_epsilon(void **unused)
 {
@@ -92,8 +95,9 @@ static void test_one_epsilon(void **unused)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * For each of two models, one of six orders fits by chance. Expected are 1/3 models that fit;
-     * the probability that at least one fits is 1 - (5/6)^2.
+     * A model has three deltas. If their order were random, one of the six orders would fit by
+     * chance. For two models, the expected number of models that fit is 1/3; the probability that
+     * at least one fits is 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);

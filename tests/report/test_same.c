@@ -120,8 +120,8 @@ static void test_groups(void **unused)
 }
 
 /*
- * A column that only one of two files has counts as a difference, unless it is a prompt of 0
- * tokens.
+ * A column that only one of two files has counts as a difference. The exception is the column
+ * `prompt` (number of prompt tokens) with the value 0.
  */
 static void test_absent_columns(void **unused)
 {

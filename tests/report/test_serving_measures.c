@@ -1,6 +1,6 @@
 /*
- * Tests of the report's numbers on serving (report/serving_measures), on lines with known numbers:
- * ratios of request rates, and changes of latencies.
+ * Tests of the numbers on serving in the report (report/serving_measures), on lines of a results
+ * table with known numbers: ratios of request rates, and changes of latencies.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -69,9 +69,9 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Checks the comparison of zack with the uncompressed cache on lines at request rates up to 2.4.
- * `own` is the highest rate that the uncompressed cache sustains. The arrays are the expected
- * values by load, the request rate divided by `own`.
+ * Checks the comparison of zack with the uncompressed cache, on simulated results at request rates
+ * up to 2.4. `own` is the highest rate that the uncompressed cache sustains. The arrays are the
+ * expected values by load, which is the request rate divided by `own`.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -105,19 +105,26 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * There must be one value per load up to the highest rate of the uncompressed cache. zack reaches
- * that cache's first latency, 0.010 s, at rate 2, its second, 0.012 s, at rate 2.4, and never
- * reaches 0.020 s.
+ * There must be one value per load up to the highest request rate of the uncompressed cache. The
+ * uncompressed cache has mean latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2 and
+ * 2.4. zack reaches 0.010 s at rate 2, 0.012 s at rate 2.4, and never reaches 0.020 s.
  */
 static void test_loads(void **unused)
 {
     (void)unused;
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* If the highest rate is within 0.5 % of a measured rate, only the loads must change. */
+    /*
+     * The highest request rate of the uncompressed cache is within 0.5 % of a measured rate. The
+     * values must be those of the measured rate; only the loads, which are divided by the highest
+     * rate, change.
+     */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* If the highest rate is between two measured rates, the value there must be interpolated. */
+    /*
+     * The highest request rate of the uncompressed cache is between two measured rates. The last
+     * value, at load 1, must be interpolated between those of the two rates.
+     */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
@@ -167,8 +174,8 @@ static void test_queue(void **unused)
 }
 
 /*
- * Tests how a measure selects a method's lines: by values of the method's parameters, and by
- * parameters that it must not have.
+ * Tests how the name of a measure selects settings of a method: by values of the method's
+ * parameters, and by parameters that it must not have (!search).
  */
 static void test_keys(void **unused)
 {
@@ -194,9 +201,10 @@ static void test_keys(void **unused)
 }
 
 /*
- * Tests the measure of throughput when memory is short. It takes lines whose queue grows and in
- * which method B runs at most half of max_batch at once, with equal memory and admission. Lines
- * without an admission count as "whole".
+ * Tests the measure that compares the throughput of two methods when memory is short. It takes
+ * pairs of simulations with equal memory and equal rule of admission. The queue must grow, and the
+ * uncompressed cache may run at most half of max_batch requests at once. An empty rule of admission
+ * counts as "whole".
  */
 static void test_short_memory(void **unused)
 {

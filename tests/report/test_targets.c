@@ -105,8 +105,8 @@ static void line(void **state)
                                  {"m.heavy=0.1,m.recent=0.1,m.seed=1", 0.1, 0.8, 0.995, 0, 0}};
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
-    assert_true(fabs(x.saving - 0.4) < 1e-9 &&
-                fabs(x.value - 0.3) < 1e-9); /* the last setting before the first miss */
+    /* The last setting before the first that misses 99 % of the accuracy. */
+    assert_true(fabs(x.saving - 0.4) < 1e-9 && fabs(x.value - 0.3) < 1e-9);
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
 
@@ -126,7 +126,10 @@ static void grid(void **state)
     kvd_target_result x = read_off("p", two, 5);
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
-    /* The interval of the setting that saves 0.7 reaches 99 %. */
+    /*
+     * saving_hi: the setting that saves 0.7 has an accuracy of 0.96 to 1.00, which may keep 99 %.
+     * The next one, which saves 0.9, certainly misses it.
+     */
     assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);
     assert_true(x.grid && fabs(x.saving - 0.6) < 1e-9);

@@ -38,8 +38,8 @@ typedef struct {
      */
     uint32_t again[64];
     /*
-     * Number of tokens that the model processed, of these tokens that preemption discarded, and of
-     * preemptions.
+     * processed: tokens that the model processed. lost: processed tokens that were discarded
+     * because their request was preempted. preempted: number of preemptions.
      */
     size_t processed, lost, preempted;
 } watcher;

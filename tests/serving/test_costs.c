@@ -121,7 +121,7 @@ static void test_tables(void **state)
     assert_non_null(c);
     assert_non_null(z);
     near(kvd_costs_bytes_per_token(c), 1000);
-    /* Expected: the bytes per token of the one of the method's jobs that has most. */
+    /* The method's two jobs store 125 and 250 bytes per token. The larger number must be used. */
     near(kvd_costs_bytes_per_token(z), 250);
     near(kvd_costs_weight_bytes(c), 16e9);
     near(kvd_costs_cache_bytes(c), 64e6);
@@ -242,8 +242,9 @@ static void test_prompts_together(void **state)
      */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
-     * If only whole prompts were measured, the time of attention follows from the bend between the
-     * two longest. Here matrix products determine the time from the first token on.
+     * If only whole prompts were measured, the time of attention must be derived from the curvature
+     * of the prompt times over length, at the two longest prompts. Here matrix products determine
+     * the time from the first token on.
      */
     assert_true(
         fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -

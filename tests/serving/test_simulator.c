@@ -320,8 +320,8 @@ static bool same(double a, double b)
 }
 
 /*
- * Simulates random requests with both simulators and compares the results. Returns the number of
- * preemptions.
+ * Simulates random requests with kvd_simulate and with the simpler simulator of this file, and
+ * compares the results. Returns the number of preemptions.
  */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {

@@ -38,8 +38,8 @@ static int add_costs(jct_fixture *x, double factor, double attention, kvd_err *e
 }
 
 /*
- * Writes the iteration times of the uncompressed cache, of a method with half its cache, or of
- * both.
+ * Writes measured iteration times. METHOD is "none" (the uncompressed cache), zack,p=0.5 (half the
+ * cache size) or "both".
  */
 static int write_costs(const char *path, double factor, const char *method, const kvd_run *run,
                        kvd_err *err)
@@ -64,8 +64,8 @@ static int write_costs(const char *path, double factor, const char *method, cons
 }
 
 /*
- * Simulates the requests with the slower times and writes the results, in place of a measurement on
- * a real machine.
+ * Simulates the requests with the times in the file `slow` and writes the results, as if a real
+ * machine had been measured.
  */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)

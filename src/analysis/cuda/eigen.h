@@ -25,11 +25,13 @@ int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, doub
                      double *device_s, kvd_err *err);
 
 /*
- * Computes singular values and rotations of the wanted pairs of matrices on the current GPU, as
- * kvd_decompose_moments (analysis/pairs.h) does on the CPU. All heads of a pair are one batch. The
- * balanced pairs (bqk, bvw) are computed on the CPU: they need a singular value decomposition
- * between two square roots, and a second Gram matrix would lose its small singular values. Pairs
- * that the GPU computed have on_gpu set.
+ * Computes singular values and rotations of the wanted pairs of matrices (such as Q and K) on the
+ * current GPU, as kvd_decompose_moments (analysis/pairs.h) does on the CPU. All heads of a pair are
+ * one batch. Pairs that the GPU computed have on_gpu set.
+ *
+ * The balanced pairs bqk and bvw are computed on the CPU. They need the singular value
+ * decomposition of the product of two matrix square roots, C^{1/2} G^{1/2}. The GPU code would
+ * decompose the Gram matrix of that product, which loses its small singular values.
  */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);

@@ -42,7 +42,10 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* Event that becomes `asked` of the next buffer. It is recorded before that buffer is free. */
+    /*
+     * Event that marks the work that was queued on the device when a buffer was requested. It is
+     * recorded before a buffer is free, and becomes `asked` of the buffer that is then used.
+     */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];

@@ -33,9 +33,16 @@ struct cuda {
     size_t pass_memory; /* most bytes of device memory for the forward pass */
     gpu gpu[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* The object on the host whose second moments are now on the devices; NULL: none. */
+    /*
+     * Second moments in host memory whose values are now on the devices, where batches are added to
+     * them; NULL if there are none on the devices.
+     */
     kvd_moments *held;
-    bool ahead; /* true if the sums on the devices include batches that *held does not */
+    /*
+     * True if the second moments on the devices include batches that the copy in host memory
+     * (*held) does not include yet.
+     */
+    bool ahead;
     /* Index, in the activations file, of the first token of the current batch. */
     size_t first_token;
     bool add, to_dump;
@@ -270,7 +277,10 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
     update_times(c);
     if (fetch_sums(c, err))
         return -1;
-    /* These are the sums of a snapshot, which the caller fills anew before the next use. */
+    /*
+     * Second moments other than spec.sums belong to a snapshot. The caller may change them after
+     * this flush, so their values on the devices are not used again.
+     */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;

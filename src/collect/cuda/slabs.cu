@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
 }
 
 /*
- * Kernel of one thread that completes *bad after the conversion. On entry bad->found holds the
- * index of the first value that is not finite, head << 48 | row << 16 | dim. Stores its parts and
- * the value itself.
+ * Kernel of one thread that runs after the conversion. On entry a.bad->found holds the location of
+ * the first value that is not finite, packed as head << 48 | row << 16 | dim. The kernel stores
+ * tensor, head, row and dim of that location in the fields of *a.bad, and the value itself.
  */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {

@@ -20,14 +20,17 @@ enum { KVD_SLAB_PARTS = 5 };
 
 /*
  * Location of the first value that is not finite after its conversion. "First" is in the order of
- * tensors (parts), heads, rows, dims.
+ * tensors (Q, K, V, ...), heads, rows (tokens) and dims.
  */
 typedef struct {
-    /* Index of the value; all ones: all values are finite, and the other fields are not set. */
+    /*
+     * Location of the first value that is not finite, packed as head << 48 | row << 16 | dim. If
+     * all values are finite, all bits are 1 and the other fields are not set.
+     */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
-    float value; /* the value that is not finite after conversion, before its conversion */
+    float value; /* the value as it was before the conversion */
 } kvd_slab_bad;
 
 typedef struct {
@@ -40,7 +43,10 @@ typedef struct {
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /* Output: the transposed and converted values, [heads of all parts][n_rows][d]. */
+    /*
+     * Output: the transposed and converted values, [n_heads][n_rows][d], where n_heads counts the
+     * heads of all tensors in `part`, one tensor after the other.
+     */
     void *slabs;
     kvd_slab_bad *bad; /* output: location of the first value that is not finite */
 } kvd_slab_args;

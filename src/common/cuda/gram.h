@@ -37,7 +37,8 @@ typedef struct {
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
     /*
-     * Scratch in device memory, of kvd_gram_scratch_bytes(number of heads of all parts, d) bytes.
+     * Scratch in device memory, of kvd_gram_scratch_bytes(number of heads of all tensors in `part`,
+     * d) bytes.
      */
     double *scratch;
 } kvd_gram_args;
@@ -46,9 +47,9 @@ typedef struct {
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
 /*
- * Queues, on `stream`, the addition of X^T X of all parts to the matrices G of the parts. Results
- * have equal bits in every run, wherever the rows are in memory. They depend on n_rows, the number
- * of heads and d.
+ * Queues, on `stream`, the addition of X^T X to G for every head of every tensor in args->part.
+ * Results have equal bits in every run, wherever the rows are in memory. They depend on n_rows, the
+ * number of heads and d.
  */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 

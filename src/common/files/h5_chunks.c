@@ -15,15 +15,15 @@
 #include "common/threads.h"
 
 /*
- * Division of a dataset into chunks, as kvd_h5_slab_dims computes it: axis `cut` is cut into pieces
- * of `piece` rows, slower axes into single rows, faster axes not at all.
+ * Division of a dataset into chunks, as kvd_h5_slab_dims computes it. Axis `cut` is divided into
+ * ranges of `piece` indices. Slower axes are divided into single indices, faster axes not at all.
  */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Number of rows of a chunk on the cut axis, and number of chunks along that axis. */
+    /* Number of indices of a chunk on axis `cut`, and number of chunks along that axis. */
     size_t piece, per_row;
-    size_t inner; /* number of elements in one row of the cut axis */
+    size_t inner; /* number of elements for one index of axis `cut`: product of the faster axes */
     size_t size;  /* bytes of one element */
     size_t n;     /* number of chunks of the dataset */
 } layout;
@@ -80,7 +80,10 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
  */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /* Number of words that can be added before the sums must be folded to 16 bits. */
+    /*
+     * Number of 16-bit words of the input that can be added to the checksum's sums a and b before
+     * they could overflow 32 bits.
+     */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -207,7 +210,10 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /* netCDF gives this name to a dimension without coordinates. The length fills 10 columns. */
+    /*
+     * Name of a dimension without coordinates, as netCDF writes it: this sentence, followed by the
+     * dimension's length right-aligned in 10 columns.
+     */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);

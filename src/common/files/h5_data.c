@@ -67,7 +67,8 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            inner = most; /* Axes slower than the one that is cut get length 1. */
+            /* If this axis is not taken whole, the loop gives length 1 to all slower axes. */
+            inner = most;
     }
 }
 

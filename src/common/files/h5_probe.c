@@ -352,11 +352,12 @@ typedef struct {
 
 enum { KEPT = 64 };
 /*
- * Verdicts on the latest files. A program opens a file more than once (to identify an input, to see
- * its schema, to read it), but one child is enough as long as the file is not written or replaced.
+ * Results for the files that were checked last (in a child process). A program opens a file more
+ * than once: to identify an input, to see its schema, to read it. One check is enough as long as
+ * the file is not written or replaced.
  */
 static verdict kept[KEPT];
-static size_t n_kept; /* number of verdicts stored since the program started */
+static size_t n_kept; /* number of results stored in `kept` since the program started */
 
 static bool same_moment(struct timespec a, struct timespec b)
 {
@@ -378,9 +379,9 @@ static const verdict *find_verdict(const struct stat *file)
 }
 
 /*
- * Stores the verdict on a file. The time stamps of a file system advance in steps of some
- * milliseconds. A file written just before could be written again with an equal time stamp, so its
- * verdict is not stored.
+ * Stores the result of checking a file. The time stamps of a file system advance in steps of some
+ * milliseconds. A file written just before could be written again with an equal time stamp, so the
+ * result for such a file is not stored.
  */
 static void keep_verdict(const char *path, const verdict *v)
 {

@@ -194,8 +194,8 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         return kvd_no_memory(err, "a path", n);
     }
     /*
-     * NAME.partial is the longest of the three names, so checking it also finds a name that is too
-     * long.
+     * NAME.partial is longer than NAME and NAME.lock, so checking it also finds any name that is
+     * too long.
      */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);

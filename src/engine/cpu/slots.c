@@ -85,13 +85,14 @@ typedef struct {
     size_t n;     /* number of tokens that are attended to */
     size_t first; /* index of the request's first new token among the n tokens */
     /*
-     * Attention window of the layer; 0 if the request has one new token, which attends to all n
-     * tokens.
+     * Number of tokens in the layer's attention window. 0 if the request has one new token, which
+     * attends to all n tokens.
      */
     size_t window;
     /*
-     * True if K' and V' of the n tokens were copied to `decoded`: the old tokens of the window,
-     * then the new ones.
+     * True if the n tokens' K and V, cut to their kept dimensions, were copied to `decoded`: first
+     * those of the tokens before the chunk that its attention window covers, then those of the new
+     * tokens.
      */
     bool gathered;
 } seen_rows;
@@ -134,9 +135,10 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Writes the rows of K' or V' that a chunk of a prompt attends to in a layer with an attention
- * window to `to` [r->n][m]. These are the old rows of the slot (`store`), in the order of their
- * tokens, then the chunk's own rows x (ld floats apart), rounded as the cache stores them.
+ * Collects the rows of K or of V (cut to their kept dimensions, m numbers per token) that a chunk
+ * of a prompt attends to in a layer with an attention window. Writes to `to` [r->n][m] first the
+ * rows in the slot (`store`), in the order of their tokens. The chunk's own rows x (ld floats
+ * apart) follow, rounded as the cache stores them.
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -151,8 +153,9 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
 }
 
 /*
- * Stores the new rows x of K' or V' of one request in `store`, contiguously and in the number type
- * of the cache. A layer with an attention window stores only the last rows.
+ * Stores new rows x of one request in `store`: one row per token, with m numbers of K or of V after
+ * the cut to the kept dimensions. The rows are stored contiguously in the number type of the cache.
+ * A layer with an attention window stores only the last rows.
  */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)

@@ -1,9 +1,9 @@
 /*
  * KV cache of the CPU engine for methods that only reduce head dimensions. A slot of the cache
- * holds K' and V', the keys and values with their kept dimensions, of one running request. A slot
- * reserves address space for the longest request; the system gives it memory page by page as tokens
- * are stored. A layer with an attention window stores only the tokens of the window: token t is in
- * row t mod window.
+ * holds the keys and values of one running request, cut to their kept dimensions. A slot reserves
+ * address space for the longest request; the system gives it memory page by page as tokens are
+ * stored. A layer with an attention window stores only the tokens of the window: token t is in row
+ * t mod window.
  */
 #ifndef KVD_ENGINE_CPU_SLOTS_H
 #define KVD_ENGINE_CPU_SLOTS_H
@@ -20,23 +20,28 @@ typedef struct {
     /* Number of elements of one slot, over all layers and heads. */
     size_t elements;
     /*
-     * All slots: for each slot, layer and KV head, K' [rows][d_qk], then V' [rows][d_v]. `rows` is
-     * the number of tokens that the layer stores.
+     * All slots: for each slot, layer and KV head, the keys cut to their kept dimensions
+     * [rows][d_qk], then the cut values [rows][d_v]. `rows` is the number of tokens that the layer
+     * stores.
      */
     char *store;
     /*
-     * K' and V' of an iteration in one layer as float32. Used if attention cannot read the cache's
-     * number type directly, and for chunks of prompts in layers with an attention window.
+     * K and V, cut to their kept dimensions, of an iteration in one layer as float32. Used if
+     * attention cannot read the cache's number type directly, and for chunks of prompts in layers
+     * with an attention window.
      */
     float *decoded;
     size_t decoded_n;
-    /* Offset in `decoded` of the K' and V' of each request of the iteration, [n]. */
+    /* For each of the n requests of the iteration, the offset in `decoded` of its K and V. */
     size_t *decoded_at;
     /* Attention scores, [threads][KVD_ATTEND_ROWS][tokens]. */
     float *scores;
 } kvd_cpu_slots;
 
-/* Returns the number of elements of K' and V' that the cache stores for a request of n tokens. */
+/*
+ * Returns the number of elements of K and V, cut to their kept dimensions, that the cache stores
+ * for a request of n tokens.
+ */
 size_t kvd_cpu_slot_elements(const kvd_cpu_weights *w, size_t n);
 
 int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype type, size_t n,
@@ -44,16 +49,16 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
 /*
- * Stores the K' and V' of an iteration's tokens in the slots of their requests. k and v have
- * n_tokens rows with all KV heads at their kept dimensions. In a layer with an attention window,
- * chunks of prompts are first gathered in `decoded`: the rows of the window from the slot, then
- * their own rows.
+ * Stores K and V of an iteration's tokens in the slots of their requests. k and v have n_tokens
+ * rows with all KV heads, already cut to their kept dimensions. In a layer with an attention
+ * window, chunks of prompts are first gathered in `decoded`: the rows of the window from the slot,
+ * then their own rows.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
 
 /*
- * Converts the stored K' and V' that the attention of the iteration will read to float32, unless
+ * Converts the stored K and V that the attention of the iteration will read to float32, unless
  * kvd_cpu_slots_append has gathered them. Does nothing if the cache is float32.
  */
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);

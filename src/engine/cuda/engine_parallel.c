@@ -152,7 +152,10 @@ static void free_parallel(kvd_engine *self)
 {
     parallel *const p = (parallel *)(void *)self;
     kvd_gpu_threads_free(p->gpu_threads);
-    /* Graphs are freed before the sums that they contain, and the sums before their streams. */
+    /*
+     * The CUDA graphs of a GPU contain NCCL calls that sum over GPUs, so they are freed before the
+     * NCCL communicators (p->sum). These are freed before the streams on which they run.
+     */
     for (int g = 0; g < p->n; g++)
         if (!cudaSetDevice(p->gpu[g]->device))
             kvd_cuda_graphs_destroy(p->gpu[g]);

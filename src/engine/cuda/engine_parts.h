@@ -6,8 +6,8 @@
 #include "methods/cuda/paged_cache.h"
 
 /*
- * CUDA graph of the decode steps of n requests. `phase` holds, for each of its n_marks time marks,
- * the phase of the iteration that ends there.
+ * CUDA graph of the decode steps of n requests. The graph records n_marks times; `phase` is the
+ * phase of the iteration that ends at each of them.
  */
 typedef struct {
     cudaGraphExec_t exec;
@@ -47,15 +47,18 @@ typedef struct {
      * that is not finite.
      */
     kvd_gpu_bad *host_bad;
-    /* Descriptions, in device memory, of the attention work lists of `described` decode steps. */
+    /*
+     * Descriptions, in device memory, of the attention work of an iteration with `described` decode
+     * steps.
+     */
     char *works;
     char *host_works; /* copy of `works` in pinned host memory */
     size_t described;
     /* CUDA graphs by number of decode steps, [max_slices + 1]. */
     kvd_step_graph *graph;
     /*
-     * Device memory of the work list descriptions that the graphs read, in the order in which the
-     * graphs were captured.
+     * Device memory of the descriptions of attention work that the graphs read, in the order in
+     * which the graphs were captured.
      */
     kvd_device_memory graph_memory;
     /*
@@ -145,7 +148,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
 /*
  * Prepares the GPU's forward pass for tokens whose ids and positions are in device memory, and the
- * time marks of its phases.
+ * recording of the times at which its phases end.
  */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 /*

@@ -203,8 +203,9 @@ static void sent(const kvd_engine *self, double bytes[2])
 /* ---- opening and closing the engine ---- */
 
 /*
- * Rejects methods that would exchange rows of K and V before the importance of tokens is known in
- * their layer. Those rows would have to be sent with all kept dimensions of important tokens.
+ * Rejects methods that form sets of important and unimportant tokens in every layer. In such a
+ * layer the GPUs exchange K and V before it is known which tokens are unimportant, so they would
+ * send all kept dimensions of every token.
  */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {

@@ -26,18 +26,25 @@ typedef struct {
     /* Received rows of K and V in device memory, in the order of the sending GPUs. */
     char *in;
     /*
-     * For each GPU's part of the prompt (slice), the number of tokens before it that are in the
-     * same set (high or low) as its first token. Pinned host memory, [n + 1].
+     * For each GPU's part of the prompt (slice): if the first token of the part is a high token,
+     * the number of high tokens before it; if it is a low token, the number of low tokens before
+     * it. Pinned host memory, [n + 1].
      */
     int32_t *place;
     /*
-     * For each GPU's part of the prompt (slice), the set (high or low) of its first token. Pinned
-     * host memory, [n + 1].
+     * For each GPU's part of the prompt (slice), the set of its first token: high (important, more
+     * kept dimensions) or low. Pinned host memory, [n + 1].
      */
     uint8_t *level;
-    /* Numbers of high and of low tokens before each GPU's part of the prompt (slice), [n + 1]. */
+    /*
+     * Numbers of high tokens (important, more kept dimensions) and of low tokens before each GPU's
+     * part of the prompt (slice), [n + 1].
+     */
     int32_t (*before)[2];
-    /* True if `before` belongs to the token sets of the latest layer. */
+    /*
+     * True if the array `before` (numbers of high and low tokens) was computed from the sets of
+     * tokens that the latest layer formed.
+     */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -59,12 +66,16 @@ typedef struct {
     kvd_paged_cache own;
     kvd_step_batch batch;
     /*
-     * Page tables without memory of their own: page k of a prompt has number k. slice_pages counts
-     * from the first page of this GPU's part of the prompt, own_pages from the first page of the
-     * prompt.
+     * Page tables that point into the array `pages` of this structure. The k-th page of a prompt
+     * has page number k in own_pages, and page number k less the number of pages before this GPU's
+     * part of the prompt in slice_pages.
      */
     kvd_pages slice_pages, own_pages;
-    /* The page numbers -max_pages .. max_pages - 1, in device memory. */
+    /*
+     * The numbers -max_pages .. max_pages - 1 in device memory. Page tables are parts of this
+     * array. The negative numbers are in the places of pages that precede a GPU's part of the
+     * prompt.
+     */
     int32_t *pages;
     /*
      * Buffers of an exchange. out_pages: pages to send, ordered by receiving GPU. in_rows: received
@@ -84,7 +95,8 @@ typedef struct {
      */
     double sent[2];
     /*
-     * Sets of high and low tokens. Field `in` is NULL if all tokens keep equally many dimensions.
+     * Sets of high tokens (important, more kept dimensions) and low tokens. If all tokens keep
+     * equally many dimensions, there are no sets, and sets.in is NULL.
      */
     kvd_sequence_sets sets;
 } kvd_sequence_rank;
@@ -129,9 +141,11 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
  * kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the prompt and of all
  * heads, and fills r->own with those of all tokens and of this GPU's heads. kvd_sequence_to_tokens
  * sends the attention output of this GPU's heads, [tokens][o_pitch] in own.o, and fills `out` with
- * that of this GPU's part of the prompt and all heads. A block that is sent consists of groups of 8
- * tokens, of pages, or of rows whose number of columns is a multiple of 16, so its size is a
- * multiple of 16 bytes on both GPUs.
+ * that of this GPU's part of the prompt and all heads.
+ *
+ * The size of every block that is sent is a multiple of 16 bytes. A block of Q is whole groups of 8
+ * tokens, a block of K and V is whole pages, and a row of attention output has a multiple of 16
+ * columns.
  */
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
@@ -153,22 +167,26 @@ int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 /* ---- methods that keep fewer dimensions of unimportant tokens (sequence_sets.c) ---- */
 
 /*
- * Allocates the state of the sets of high and low tokens. Must be called after both caches are
- * allocated. Does nothing for methods whose tokens all keep equally many dimensions.
+ * Allocates the state of the sets of high (important) and low tokens. Must be called after both
+ * caches are allocated. Does nothing for methods whose tokens all keep equally many dimensions.
  */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 void kvd_sequence_sets_free(kvd_sequence_rank *r);
 /*
- * Returns true if a layer reuses the token sets of an earlier layer. Its rows of K and V can then
- * be narrowed before they are sent.
+ * Returns true if a layer reuses the sets of important (high) and unimportant (low) tokens of an
+ * earlier layer. The GPUs can then send fewer dimensions of K and V for low tokens.
  */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
-/* Records that a layer has formed new token sets. Must be called after the layer's attention. */
+/*
+ * Records that a layer has divided the tokens anew into important (high) and unimportant (low)
+ * ones. Must be called after the layer's attention.
+ */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
 /*
- * These functions exchange K and V of each GPU's part of the prompt in a layer whose token sets are
- * known. kvd_sequence_sets_send adds the rows to the lists of an exchange. After the exchange
- * kvd_sequence_sets_take copies the received rows to the pages of this GPU's heads.
+ * These functions exchange K and V of each GPU's part of the prompt in a layer for which
+ * kvd_sequence_sets_known is true. kvd_sequence_sets_send adds the rows to the lists of an
+ * exchange. After the exchange kvd_sequence_sets_take copies the received rows to the pages of this
+ * GPU's heads.
  */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);

@@ -174,7 +174,10 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* Rows are narrowed during the exchange, not when they are stored in the cache. */
+    /*
+     * Disables the method's own step after the append to the cache, which removes dimensions of low
+     * (unimportant) tokens. Here they are removed when K and V are sent to other GPUs.
+     */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {
         const size_t one = (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS;

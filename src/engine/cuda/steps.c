@@ -89,8 +89,9 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     if (!kvd_cuda_has_head(e))
         return 0;
     /*
-     * If the model has norms after branches, these have already checked the last residual in all
-     * rows.
+     * The norm kernel records under the number `stage` the first row of the residual stream that is
+     * not finite. If the model has norms after branches, those have already checked the residual
+     * stream after the last layer.
      */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;

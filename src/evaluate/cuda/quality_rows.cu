@@ -13,12 +13,16 @@ enum { THREADS = 256, TILE = 8 };
 
 /* Running statistics of one thread over those logits of a row that it has processed so far. */
 struct part {
-    float top;     /* largest logit; -inf before the first column */
+    float top;     /* largest logit so far; -inf before the first column */
     uint32_t best; /* first column with the largest logit */
-    /* Sum of e^{x - top} over the logits x of the row so far. */
+    /* First column whose logit is not finite; the vocabulary size if all are finite. */
     uint32_t bad;
-    double sum; /* sum of e^{x - top} over logits x */
-    /* Sum of e^{x - top} (x - y), where y is the logit of the uncompressed model. */
+    /* Sum of e^{x - top} over all logits x so far, where top is the largest logit so far. */
+    double sum;
+    /*
+     * Sum of e^{x - top} (x - y) over all logits x so far, where top is the largest of them and y
+     * the logit of the uncompressed model in the same column.
+     */
     double diff;
 };
 

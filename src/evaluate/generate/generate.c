@@ -134,7 +134,11 @@ typedef struct {
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next; /* first sequence of the group that is generated next */
-    /* Number of the next group; counting starts at the number of earlier calls. */
+    /*
+     * Number of the next group of sequences, which selects the process that generates it. The first
+     * group has the number of earlier calls of kvd_generate, so that calls with one group each are
+     * spread over the processes.
+     */
     size_t group;
     bool failed; /* a worker has failed; `err` is its error */
     kvd_err err;

@@ -199,8 +199,9 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * Appends the input token to the text of a sequence that runs alone. If the text becomes longer
- * than the first length, the whole text is processed again as a prompt, in a new cache.
+ * Appends the input token to the text of a sequence that runs alone. The first cache of a sequence
+ * holds at most first_length() tokens. At the first token beyond, the whole text is processed again
+ * as a prompt, in a new cache.
  */
 static int add_to_text(group *u, kvd_err *err)
 {

@@ -295,7 +295,7 @@ static int named_part(const char *task, const char *input, char **out, kvd_err *
             }
         }
     } else if ((at = strstr(input, "The "))) {
-        /* The part is the longest text that ends before " of" on the same line. */
+        /* Takes the text from "The " up to the last " of" on the same line, without the " of". */
         const size_t line = strcspn(at, "\n");
         for (size_t i = 5; i + 3 <= line; i++)
             n = !strncmp(at + i, " of", 3) ? i : n;

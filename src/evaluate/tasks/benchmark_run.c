@@ -334,8 +334,8 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     bool stopped;
     (void)sequence;
     /*
-     * With a chat template, the end token is not fed to the model (2), because the template writes
-     * it before the next question.
+     * Both return values end the answer. 1 feeds the end token to the model. 2 does not: with a
+     * chat template, the template writes the end token before the next question.
      */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;

@@ -318,7 +318,10 @@ static const struct {
     {"steps", "rows of the sequence after the prompt", "1"},
 };
 
-/* Returns number k (an index of `numbers`) about one answer under one evaluated setting. */
+/*
+ * Returns the value of column k of the table (an index of the array `numbers`) for one answer under
+ * one evaluated setting.
+ */
 static double number_at(const kvd_benchmark_table *t, size_t point, size_t answer, size_t k)
 {
     const kvd_benchmark_answer *const a = &t->run->answer[answer];

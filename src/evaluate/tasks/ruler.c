@@ -10,8 +10,9 @@
 #include "evaluate/tasks/ruler_build.h"
 
 /*
- * Numbers of random streams: one for the orders that RULER fixes, and one per task from TASK_STREAM
- * on.
+ * Numbers of the streams of random numbers. RULER shuffles lists with a generator that starts anew
+ * for every item; all these shuffles use ORDER_STREAM. Task k draws its items from stream
+ * TASK_STREAM + k.
  */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /*
@@ -167,7 +168,10 @@ typedef struct {
      * out.
      */
     size_t beside;
-    /* Largest size that the search tries, as a multiple of the estimated size. */
+    /*
+     * Largest item size that the binary search tries, as a multiple of the size that was estimated
+     * from the trial item.
+     */
     size_t slack;
 } fit;
 
@@ -200,8 +204,9 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Sets *size to the size of the items of RULER's task fwe (frequent words). The size grows by
- * f->step from f->sample until the prompt reaches the token limit, and then goes back by one step.
+ * Sets *size to the number of words of an item of RULER's task fwe (frequent words). Starts with
+ * f->sample words and adds f->step words until the prompt reaches the token limit. Then takes the
+ * last f->step words away again, unless fewer than f->least words would remain.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {

@@ -32,9 +32,12 @@ typedef struct {
      * Path of a UTF-8 text in which the essay tasks hide needles; may be NULL without these tasks.
      */
     const char *essay;
-    /* Count the special tokens that the tokenizer adds to a prompt. */
+    /*
+     * True if the token limit of a prompt includes the special tokens that the tokenizer adds, such
+     * as the token at the beginning of a text.
+     */
     bool special;
-    /* Context and question are tokenized separately (--compress-at context). */
+    /* True if context and question are tokenized separately (--compress-at context). */
     bool context_apart;
 } kvd_ruler_settings;
 

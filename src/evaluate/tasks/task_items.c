@@ -120,7 +120,10 @@ static int make_clusters(kvd_task_items *items, kvd_err *err)
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /* n_items counts the texts that a failure must free; hand_over sets it to the same number. */
+    /*
+     * Counts each text as soon as it is stored, so that a failure frees exactly the texts that
+     * exist.
+     */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;

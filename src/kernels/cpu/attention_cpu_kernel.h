@@ -49,15 +49,24 @@ enum { AHEAD = 4096, LINE = 64 };
  * Lanes after the panel's last row repeat that row.
  */
 typedef struct {
-    /* nv: number of vectors; from, rows: first row and number of rows in the task. */
+    /*
+     * nv: number of vectors of VL floats that hold the rows; from, rows: first row and number of
+     * rows in the task.
+     */
     size_t nv, from, rows;
-    /* Every row attends to the keys below `common`, no row to key `end` or later. */
+    /* Every row attends to the keys below `common`; no row attends to key `end` or a later one. */
     size_t common, end;
-    int empty;                /* 1: no keys were processed yet, so `o` is not initialised */
-    float *q;                 /* [d_qk][nv * VL] transposed queries, times the scale of scores */
-    float *o;                 /* [d_v and a tile][nv * VL] unnormalised outputs */
+    int empty; /* 1: no keys were processed yet, so `o` is not initialised */
+    /* Queries times the scale of scores, transposed: nv * VL rows in each of d_qk lines. */
+    float *q;
+    /*
+     * Unnormalised outputs, transposed: nv * VL rows in each of d_v lines. Space for TILE(nv) more
+     * lines follows, because columns are written in tiles of that size.
+     */
+    float *o;
     float *max, *sum, *alpha; /* [PANEL] softmax state of each row; alpha: factor of older sums */
-    float *limit; /* [PANEL] last key that the row attends to, counted from common - 1 */
+    /* [PANEL] The row attends to keys up to key common - 1 + limit. */
+    float *limit;
 } panel;
 
 /*
@@ -129,8 +138,9 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 
 /*
  * Computes the scores S of n_keys keys from `key` on, and raises max [nv * VL] to the largest score
- * of each row. Some rows do not attend to the last `beyond` keys. If the last tile is short, it
- * repeats its last key: the maximum does not change, and S has room for it.
+ * of each row. Some rows do not attend to the last `beyond` keys. Keys are computed in tiles of
+ * TILE(nv). If fewer keys are left for the last tile, it computes the last key several times. This
+ * does not change the maximum, and the array S is long enough for the repeated scores.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)

@@ -50,9 +50,10 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Request of the item (16 rows of a request) that a warp works on. Items are numbered by slots; the
- * slots of request b start at token_start[b] / 16 + 2 b. This leaves at least as many slots as the
- * request has items, whatever the offset of its first token within a group of 8.
+ * Request that a warp works on. The rows of a request are processed 16 at a time. Each such block
+ * of 16 rows has a number (its slot); the slots of request b start at token_start[b] / 16 + 2 b. A
+ * request may have one slot more than it needs, because its blocks may start up to 7 tokens
+ * earlier, at the first token of a group of 8.
  */
 struct place {
     int b, start, next; /* request, its first slot, and the next request's first slot */
@@ -80,7 +81,10 @@ __device__ __forceinline__ void find(const kvd_append_args &a, int slot, place &
     }
 }
 
-/* Fills the sources, positions and destinations of this lane's two rows of an item. */
+/*
+ * Finds, for the two rows of Q, K or V that this lane processes, where they are read, their
+ * positions and where they are written. `slot` is the number of the warp's block of 16 rows.
+ */
 __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head, int g, bool is_q,
                                              bool is_v, int slot, const place &at, int r)
 {
@@ -145,7 +149,7 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
         next_item = begin + (int)blockDim.x / 32;
 
     /*
-     * Looks up the rows of the next item and starts the copy of its x while the current item is
+     * Looks up the warp's next 16 rows and starts the copy of their x while the current rows are
      * computed.
      */
     place at = {-1, 0, 0};
@@ -209,7 +213,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4,
               c = lane % 4;
     const int g = (int)blockIdx.x, group = a.map.group, d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
-    const int first = (int)blockIdx.z * p.columns; /* first column of R that this CTA computes */
+    /* First column of the rotation matrix R that this CTA computes. */
+    const int first = (int)blockIdx.z * p.columns;
     const uint32_t r_smem = (uint32_t)__cvta_generic_to_shared(smem);
     if (a.r_qk)
         fetch_r(p, a.r_qk, a.map.q_offset[g * group] / group, d_qk, first,
@@ -219,7 +224,10 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 min(d_v - first, p.columns),
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
 #if __CUDA_ARCH__ >= 900
-    /* Above this line the kernel reads no memory that a preceding kernel wrote; R is constant. */
+    /*
+     * Above this line the kernel reads no memory that a preceding kernel wrote. It reads only the
+     * rotation matrices R, which never change.
+     */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -236,8 +244,9 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
             const bool is_q = k < group;
             const int head = choose_unit(p, u, g, k, group, 1, r_smem);
             /*
-             * The CTA with the first columns computes every unit (two query heads, K, or V). The
-             * others compute only units that are multiplied by R and have columns from `first` on.
+             * The CTA with the first columns computes everything: each two query heads, K, and V.
+             * The others compute only what is multiplied by the rotation matrix R and has columns
+             * from `first` on.
              */
             mine = first == 0 || (u.applies_rope && first < u.d);
 #pragma unroll
@@ -357,8 +366,9 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
     /*
-     * If there are few requests, R is split by columns so that more SMs share the work. If there
-     * are many, R is read once per 16 requests.
+     * If there are few requests, the columns of the rotation matrix R are divided among several
+     * CTAs, so that more SMs share the work. If there are many requests, R is read once per 16
+     * requests.
      */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
     p->r_pitch = p->columns > 64 ? 256 : 128;
@@ -444,12 +454,15 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     p->r_pitch = widest(a) > 64 ? 256 : 128;
     p->r_rows = 32 * slabs;
     const int r_bytes = p->r_rows * p->r_pitch * ((a->r_qk != NULL) + (a->r_v != NULL));
-    /* Shared memory that CUDA reserves per CTA, and that next_item uses. */
+    /* 1024 bytes are shared memory that CUDA reserves per CTA; 256 bytes are for `next_item`. */
     const int cta_room = room / PREFILL_CTAS - 1024 - 256;
     int warps = (cta_room - r_bytes) / (2 * STAGE_BYTES);
     if (warps < 1)
         warps = 1;
-    /* Equals BOUND_WARPS of the device. */
+    /*
+     * Most warps that __launch_bounds__ of the kernel allows (BOUND_WARPS). Devices before sm_90
+     * have at most 164 KB of shared memory per SM and allow two warps fewer.
+     */
     const int most = room > 164 * 1024 ? (int)PREFILL_WARPS : (int)PREFILL_WARPS - 2;
     if (warps > most)
         warps = most;

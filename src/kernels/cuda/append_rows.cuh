@@ -12,17 +12,19 @@ namespace
 {
 
 enum {
-    /* Rows of Q, K or V that a warp processes at a time (an item). */
+    /* Rows of Q, K or V that a warp processes at a time. */
     ROWS = 16,
-    STAGE_BYTES = 2 * ROWS * KVD_WIDTH_MAX * 2, /* bytes of x that an item of two heads reads */
-    PREFILL_WARPS = 6,                          /* most warps of a CTA; each has 2 stages */
-    PREFILL_CTAS = 2,                           /* CTAs per SM */
+    /* Bytes of the input x for 16 rows of two heads, which a warp processes together. */
+    STAGE_BYTES = 2 * ROWS * KVD_WIDTH_MAX * 2,
+    PREFILL_WARPS = 6, /* most warps of a CTA; each has 2 stages */
+    PREFILL_CTAS = 2,  /* CTAs per SM */
     DECODE_WARPS = 8
 };
 
 /*
  * Number of warps per CTA in __launch_bounds__. Devices before sm_90 have shared memory for only 4
- * warps in addition to R, and the compiler uses the registers of the other two warps.
+ * warps in addition to the rotation matrix R. The compiler may then use the registers of the other
+ * two warps.
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 enum { BOUND_WARPS = PREFILL_WARPS - 2 };
@@ -38,13 +40,13 @@ enum rope_kind {
     ROPE_NONE,
     ROPE_PAIRS, /* pairs (2i, 2i+1): partner in the same register */
     /*
-     * Pairs (i, i + half) for heads of 128 dimensions, where half is a multiple of 8: the 16 bytes
-     * with the partners are read again.
+     * Pairs (i, i + 64) in heads of 128 dimensions: the partner is in another register of the same
+     * lane.
      */
     ROPE_HALF_128,
     /*
-     * Pairs (i, i + half), where half is a multiple of 8: the 16 bytes with the partners are read
-     * again.
+     * Pairs (i, i + half), where half is a multiple of 8: the lane loads the 16 bytes that hold the
+     * partners from x.
      */
     ROPE_HALF,
     ROPE_ANY,  /* any other pairs: partners are read element by element */
@@ -56,9 +58,12 @@ struct params {
     rope_kind rope;
     uint32_t zero; /* always 0, which the compiler does not know */
     int32_t x_pitch;
-    int32_t r_pitch, r_rows; /* R in shared memory: bytes per row, number of rows */
-    int32_t columns;         /* decode: number of columns of R that a CTA computes */
-    int32_t slots;           /* prefill: number of 16-row slots of all requests */
+    /* Rotation matrix R in shared memory: bytes per row, number of rows. */
+    int32_t r_pitch, r_rows;
+    /* Decode: number of columns of the rotation matrix R that a CTA computes. */
+    int32_t columns;
+    /* Prefill: number of blocks of 16 rows that are reserved for all requests together. */
+    int32_t slots;
     /* Prefill: KV head g has the CTAs first_cta[g] .. first_cta[g + 1] - 1. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
@@ -79,8 +84,9 @@ struct unit {
     bool two;        /* true: a second head follows, at x + d_head and to + second */
     size_t second;
     bool rope;
-    bool applies_rope; /* true: the rows are multiplied by R */
-    uint32_t r;        /* address of R in shared memory */
+    bool applies_rope; /* true: the rows are multiplied by the rotation matrix R */
+    /* Address in shared memory of the rotation matrix R. */
+    uint32_t r;
     bool zero[2]; /* decode: true if the token starts a group of 8, whose other rows become zero */
 };
 
@@ -109,8 +115,8 @@ template <int ROPE> __device__ __forceinline__ int columns_needed(const params &
 
 /*
  * Starts the copy of a lane's two rows of x into its warp's stage of shared memory, 16 bytes at a
- * time. Each copy (h, i, s) takes 512 bytes for all lanes together. Rows without a token are filled
- * with zeros.
+ * time. In the stage, the 32 lanes' 16 bytes of the same head, row and 32 columns are adjacent (512
+ * bytes). Rows without a token are filled with zeros.
  */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
@@ -313,8 +319,9 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
 }
 
 /*
- * Computes columns first .. first + n - 1 (n a multiple of 16) of the product of the rows with R,
- * for the first COUNT heads. Shared memory holds these columns of R.
+ * Multiplies the warp's rows of Q, K or V (`a`) by the rotation matrix R. Computes columns first ..
+ * first + n - 1 of the product (n a multiple of 16) for the first COUNT heads. Shared memory holds
+ * these columns of R.
  */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
@@ -368,7 +375,7 @@ __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane,
     }
 }
 
-/* Stores the first d columns of rows that are not multiplied by R. */
+/* Stores the first d columns of rows that are not multiplied by the rotation matrix R. */
 template <bool DECODE, int HEADS, int SLABS>
 __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
 {
@@ -442,8 +449,9 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 }
 
 /*
- * Fills *u, except for its rows, with unit k of KV head g: units 0 .. n_q - 1 are one or two of its
- * query heads each, then come K and V. Returns the index of the head in a row of x.
+ * Fills *u, except for its rows, with the k-th piece of work for KV head g. For k < n_q it is a
+ * query head of g, or two adjacent ones if `heads` is 2. For k = n_q it is K, for k = n_q + 1 it is
+ * V. Returns the index of the (first) head in a row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)

@@ -92,8 +92,9 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
 /*
  * Waits until pages first .. first + n - 1 have been read and their part of the ring is free. Every
  * lane waits for all of these pages, because any lane's copy may overwrite any of them. One lane
- * per page and __syncwarp would suffice, but racecheck does not follow that. BATCH barriers are
- * polled together (from the n-th on, the n-th again), which takes hardly longer than polling one.
+ * per page and __syncwarp would suffice, but racecheck does not follow that. Each round polls BATCH
+ * barriers, which takes hardly longer than polling one; if n is smaller, it polls the barrier of
+ * the last page several times.
  */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
@@ -241,8 +242,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
 }
 
 /*
- * Adds the attention to a unit of 8 * GROUPS tokens to the running softmax state `st` of the warp.
- * Its K is at shared-memory address `k`, its V at `v`. Only the first n_tokens tokens of the unit
+ * Adds the attention to 8 * GROUPS tokens (half a page) to the running softmax state `st` of the
+ * warp. Their K is at shared-memory address `k`, their V at `v`. Only the first n_tokens of them
  * count, at least 1.
  */
 template <typename T, int HALVES>
@@ -354,16 +355,24 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     constexpr uint32_t UNITS = 8 / GROUPS; /* number of units (half pages) in a page */
     const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
     int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
-    /* Number of segments left in this CTA's work list, and index of the next one. */
+    /*
+     * Number of segments (some tokens of one KV head of one request) left in this CTA's work list,
+     * and index of the next one.
+     */
     int2 list = __ldg(reinterpret_cast<const int2 *>(cta));
     if (!list.x)
         return;
     uint32_t q[8][2 * HALVES];
-    uint32_t n0 = 0, n1; /* number of units of the CTA before this segment, and including it */
     /*
-     * Bit 0 is the parity of the barrier of the merge area, which is free for its first user. The
-     * bits above count the intervals (all tokens of one KV head of one request) that one warp
-     * computed alone.
+     * Number of half pages (8 * GROUPS tokens) in the CTA's work list before this segment, and
+     * including it.
+     */
+    uint32_t n0 = 0, n1;
+    /*
+     * Bit 0 is the parity of the barrier that guards the merge area (shared memory in which the
+     * warps' results are merged). It starts as 1, so that the first wait for the barrier returns at
+     * once. The bits above count the intervals (all tokens of one KV head of one request) that one
+     * warp computed alone.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -384,8 +393,9 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /*
-         * Index of this warp's first unit within the segment, which is also the warp's place in the
-         * merge area.
+         * Index within the segment of the first half page that this warp computes. It differs from
+         * warp to warp, so it also serves as the index of the warp's result in the merge area
+         * (shared memory in which the results are merged).
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES> st;
@@ -398,7 +408,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* The first and the last page of a segment may have units without tokens. */
+            /* The segment's first and last page may have half pages without any of its tokens. */
             if (tokens > 0 && first >= skip) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -427,7 +437,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* all warps have read the merged result of the preceding segment */
+        /* Wait until all warps have read the merged result of the preceding segment. */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)

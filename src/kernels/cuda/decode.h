@@ -26,10 +26,11 @@ typedef struct {
     const int32_t *kv_len;     /* device [batch]: number of tokens of each request, >= 1 */
     const int32_t *page_table; /* device [batch][max_pages]: pages of each request */
     /*
-     * Device [batch], >= 1; NULL: not used. If given, the first pages of request b hold
-     * second_len[b] tokens of the second half of the KV heads, and the pages after them hold tokens
-     * of the first half. kv_len[b] then counts from the first page to the last token of the first
-     * half.
+     * Device [batch], >= 1; NULL: not used. If given, the two halves of the KV heads have different
+     * tokens in separate pages. The first pages of request b hold second_len[b] tokens of the
+     * second half of the KV heads. The pages after them hold the tokens of the first half.
+     * kv_len[b] then counts all token places from the request's first page to the last token of the
+     * first half.
      */
     const int32_t *second_len;
     /*

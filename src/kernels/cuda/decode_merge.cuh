@@ -35,8 +35,9 @@ enum {
     AT_LAST_DONE,    /* the first warp has computed its last half page */
     AT_WARPS_MERGED, /* the results of the CTA's warps are merged */
     AT_ARRIVED,      /* the CTA's partial result is written and its arrival counted */
-    AT_SLOTS_READ,   /* the last CTA of an interval has read the other partial results */
-    AT_END,          /* the first warp ends */
+    /* The last of the CTAs that share a KV head of a request has read the other partial results. */
+    AT_SLOTS_READ,
+    AT_END, /* the first warp ends */
 };
 
 static __device__ __forceinline__ void stamp(const params &p, int i)
@@ -80,9 +81,12 @@ template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES>
  */
 typedef struct {
     float *o;
-    float2 *ml;        /* [warps][KVD_GROUP_MAX] maximum and sum of each query head */
-    uint32_t free;     /* barrier that completes when every warp has read the last result */
-    uint32_t *is_last; /* shared memory; 1: this CTA is the last of its interval to finish */
+    float2 *ml;    /* [warps][KVD_GROUP_MAX] maximum and sum of each query head */
+    uint32_t free; /* barrier that completes when every warp has read the last result */
+    /*
+     * In shared memory. 1: of the CTAs that share a KV head of a request, this one finished last.
+     */
+    uint32_t *is_last;
 } merge_area;
 
 /* Returns the address at which the CTA's start time is kept in shared memory, after is_last. */

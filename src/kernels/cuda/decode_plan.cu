@@ -8,10 +8,12 @@
  *
  * PAPERS. Tasks have weight kv_len * (d_qk + d_v), are sorted by decreasing weight, and each in
  * turn goes to the least loaded CTA (one per SM). Assigning them one by one would be a dependent
- * chain as long as the task list. If the loads are sorted, L_0 <= L_1 <= ..., giving task k to CTA
- * k follows the same rule as long as L_j + w_j >= L_k for every j < k. Up to n_ctas tasks are
- * therefore assigned per round. There are few rounds, because the rule (LPT, longest processing
- * time first) keeps the loads closer together than one task.
+ * chain as long as the task list, so up to n_ctas tasks are assigned per round. Number the CTAs by
+ * rising load, L_0 <= L_1 <= ..., and let w_0, w_1, ... be the weights of the next tasks. In a
+ * round, task k goes to CTA k. This is the least loaded CTA as long as no CTA that just received a
+ * task is below it: L_j + w_j >= L_k for every j < k. The first task that fails the condition ends
+ * the round. There are few rounds, because the rule (LPT, longest processing time first) keeps the
+ * loads closer together than one task.
  *
  * OURS. An interval is all tokens of one KV head of one request. All intervals are concatenated and
  * cut into n_ctas parts of equal cost. An interval of request b and KV head g costs
@@ -467,8 +469,10 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     __syncthreads();
 
     /*
-     * Element e of the list is segment e - c - start[c].x of CTA c, where c is the last CTA with
-     * start[c].x + c <= e. It is unused if the CTA has fewer segments.
+     * Element e of the list of segments belongs to CTA c, the last CTA with start[c].x + c <= e,
+     * where start[c].x is the CTA's first task (all tokens of one KV head of one request). The
+     * element is the CTA's segment of task e - c. It is unused if the CTA has no tokens of that
+     * task.
      */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;

@@ -47,7 +47,10 @@ typedef struct {
     double temperature_c, power_w, power_limit_w;
     int throttle_known;
     uint64_t throttle; /* bit mask of NVML's clocks event reasons */
-    /* Names of these reasons: "power cap, thermal"; "none"; "idle"; "unknown". */
+    /*
+     * Names of the reasons in `throttle` for which the GPU lowered its clocks: "power cap,
+     * thermal"; "none"; "idle"; "unknown".
+     */
     char throttle_text[128];
     char missing[256];
 } kvd_device_state;

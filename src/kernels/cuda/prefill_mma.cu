@@ -115,7 +115,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
     const int d_qk = w.d_qk, d_v = w.d_v;
     const uint16_t *from = w.pool + (size_t)page * (size_t)w.page_elements;
     const int groups = (w.kv_len - block * KEYS + 7) / 8;
-    const int pieces = 8 * (d_qk + d_v); /* number of 16-byte copies per group of 8 tokens */
+    /* Number of 16-byte copies for the K and V of a page. */
+    const int pieces = 8 * (d_qk + d_v);
     if (groups >= 8) {
 #pragma unroll 4
         for (int i = tid; i < pieces; i += WORKER_THREADS)
@@ -245,7 +246,11 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
             }
             const int past = block * KEYS - pass_pos() - warp_row();
             if (past + KEYS - 1 > 0) {
-                /* Key block * KEYS + 8 n + 2 c + e % 2 is masked for row 16 t + r + 8 (e / 2). */
+                /*
+                 * Element s[t][n][e] of lane 4 r + c is the score of key block * KEYS + 8 n + 2 c +
+                 * e % 2 and the warp's query row 16 t + 8 (e / 2) + r. The score is masked if the
+                 * key is after the row's position.
+                 */
                 const int ahead = past + thread() % 4 * 2 - thread() % 32 / 4;
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++)

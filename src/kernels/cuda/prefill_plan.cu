@@ -31,9 +31,17 @@ enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
-    LENGTHS_SHARED = 512, /* most requests whose lengths are kept in shared memory */
-    UNITS_SHARED = 2048,  /* most (request, head) units whose prefix sums are in shared memory */
-    CTAS_MAX = 1024,      /* most CTAs whose loads are kept in shared memory (PAPERS) */
+    LENGTHS_SHARED = 512, /* largest number of requests whose lengths are kept in shared memory */
+    /*
+     * Largest number of (request, query head) combinations whose prefix sums are kept in shared
+     * memory.
+     */
+    UNITS_SHARED = 2048,
+    /*
+     * Scheduler PAPERS: largest number of CTAs whose sums of assigned work are kept in shared
+     * memory.
+     */
+    CTAS_MAX = 1024,
     BUCKETS = 2048,       /* number of buckets of the counting sort */
     L2_SECTION = 32 << 20 /* bytes of K and V that tiles computed at the same time should share */
 };
@@ -55,10 +63,18 @@ typedef struct {
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
-    int32_t *before;         /* [batch + 1] number of tiles of one head before request b */
-    int32_t *prefix;         /* [batch * n_heads + 1] tasks before each (request, head) (PAPERS) */
-    kvd_prefill_tile *piece; /* [max_pieces] smaller tiles of the last round (PAPERS) */
-    int32_t *owner;          /* [max_pieces] CTA of each of these tiles (PAPERS) */
+    int32_t *before; /* [batch + 1] number of tiles of one head before request b */
+    /*
+     * Scheduler PAPERS: number of tasks before each (request, query head), [batch * n_heads + 1].
+     */
+    int32_t *prefix;
+    /*
+     * Scheduler PAPERS, [max_pieces]: tiles into which the last tasks are cut. These tasks are too
+     * few to give every CTA one more.
+     */
+    kvd_prefill_tile *piece;
+    /* Scheduler PAPERS, [max_pieces]: CTA of each tile in `piece`. */
+    int32_t *owner;
 } plan_args;
 
 /* Lengths of the requests that all schedulers read, in shared memory if they fit. */
@@ -254,7 +270,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /* Tasks of the last round, which does not fill all CTAs. */
+    /* The last tasks, which are too few to give every CTA one more. */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
@@ -280,7 +296,10 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
         return x;
     };
 
-    /* Compute the load and the number of tiles that each CTA has from the full rounds. */
+    /*
+     * Tasks 0 .. full - 1 go to the CTAs in turn, equally many to each. Compute each CTA's load and
+     * number of tiles from these tasks.
+     */
     for (int c = t; c < n; c += THREADS) {
         float sum = 0;
         int tiles = 0;
@@ -300,7 +319,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     __syncthreads();
 
     /*
-     * The tasks of the last round are cut again; then one warp assigns the smaller tiles to CTAs.
+     * The last tasks are cut into smaller tiles, which one warp assigns to CTAs.
      */
     const int last = n_tasks - full;
     if (t < 32) {
@@ -411,8 +430,8 @@ size_t round256(size_t n)
 }
 
 /*
- * Returns the largest number of tiles into which the last round is cut. A task of the last round
- * has at most `rows` rows, and each tile has at least 64.
+ * Returns the largest number of tiles into which the last tasks, fewer than n_ctas, are cut. Such a
+ * task has at most `rows` query rows, and each tile has at least 64.
  */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {

@@ -360,7 +360,7 @@ __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_
         hold(S);
 }
 
-/* Computes one turn as `turn` does, for a d_qk known only at run time. */
+/* Computes O += P V if PV, then S = Q K^T, as `turn` does, for a d_qk known only at run time. */
 template <bool BF16, int DV, bool PV, int N2>
 __device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV / 2],
                                          uint32_t (&P)[N2 / 2], uint32_t q, uint32_t k, uint32_t v,

@@ -61,8 +61,8 @@ struct kvd_cudnn_plan {
     candidate *list;
     int n_list, chosen;
     /*
-     * Device [FORMS_MAX][batch]: number of query rows of each request for each graph form, in
-     * ragged decode.
+     * Device [FORMS_MAX][batch]: number of query rows of each request for each operation graph, in
+     * ragged decode (requests of different lengths).
      */
     int32_t *rows_dev;
     float scale, minus_inf;
@@ -120,8 +120,8 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
 }
 
 /*
- * Adds the engine configurations that cuDNN's heuristics return for graph form number fi, each
- * once. A heuristics mode that returns nothing is not an error.
+ * Adds the engine configurations that cuDNN's heuristics return for the operation graph with index
+ * fi, each once. A heuristics mode that returns nothing is not an error.
  */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
@@ -241,8 +241,9 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
 }
 
 /*
- * Fills the numbers of query rows for ragged decode. Every request has as many rows as the graph
- * form, whatever the caller's q_len.
+ * Fills the numbers of query rows of all requests, which cuDNN reads in ragged decode (requests of
+ * different lengths). For each operation graph they are the number of rows that it was built for,
+ * not the caller's q_len.
  */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {

@@ -77,7 +77,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Ids of intermediate tensors start at UID_INNER and use 100 numbers for each form. */
+/* Ids of intermediate tensors start at UID_INNER. Each operation graph has 100 ids. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {

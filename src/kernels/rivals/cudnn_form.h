@@ -155,8 +155,8 @@ typedef struct {
     const char *name;
     desc graph;
     /*
-     * Number of query rows per head: q_len, or the number of query heads per KV head for a folded
-     * decode step.
+     * Number of query rows per head: q_len. In a decode step whose query heads of a KV head are
+     * computed as rows of one head (`folded`), it is the number of query heads per KV head.
      */
     int64_t rows;
     int uids[UID_LAST], n_uids;

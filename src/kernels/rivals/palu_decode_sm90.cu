@@ -62,11 +62,11 @@ enum {
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* Offset of the barriers `full` and `free` of U. */
+    /* Offset of the barriers `full` and `free` of U, the matrices that rebuild K from latents. */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
     /*
-     * Offset of the RoPE angles: [8 - TURNS_KEPT][128 threads] x 4 times cosine and sine, 16 bits
-     * each.
+     * Offset of the RoPE angles that are not kept in registers. For each of 8 - TURNS_KEPT groups
+     * of angles, each of 128 threads has four pairs of cosine and sine as 16-bit numbers.
      */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
     /*
@@ -77,7 +77,10 @@ enum {
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns the number of slots of the ring buffer that fit in shared memory next to U. */
+/*
+ * Returns the number of slots of the ring buffer that fit in shared memory in addition to U, the
+ * matrices that rebuild K from latents.
+ */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -331,8 +334,9 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 
 struct run {
     /*
-     * First page of the run and the page after its last, counted over all latent groups; number of
-     * pages of one group; index of the cluster.
+     * A cluster processes the pages begin .. end - 1. Pages are numbered group after group (a group
+     * is the KV heads that share a latent). Every group has per_group pages. `cluster` is the index
+     * of the cluster.
      */
     int begin, end, per_group, cluster;
 };
@@ -363,8 +367,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies U and the latents of the run of pages into shared memory, in one thread. In each latent
- * group, K of page i + 1 is copied before V of page i.
+ * Copies U, the matrices that rebuild K, and the latents of the cluster's pages into shared memory,
+ * in one thread. In each latent group, K of page i + 1 is copied before V of page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -397,7 +401,7 @@ __device__ __forceinline__ void produce(const params &p, uint32_t smem)
         const int g = x / per_group, group_end = min(end, (g + 1) * per_group);
         const char *pages = reinterpret_cast<const char *>(p.pool + g * group_elements);
         const char *v_before = nullptr;
-        /* Bytes of 16 ranks of U: 8 KB. */
+        /* Bytes of 16 ranks of U, the matrices that rebuild K: 8 KB. */
         const uint32_t up_piece = static_cast<uint32_t>(p.rank_k) / 16 * 8192;
         if (turn > 0)
             barrier_wait(up_full + 8, static_cast<uint32_t>(turn - 1) & 1);
@@ -581,8 +585,10 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 named_sync(3 + w, 128);
 
                 /*
-                 * Apply RoPE within the page, then compute the scores: 16 dims and those 64 further
-                 * at a time, in four chains of mma, so that they overlap.
+                 * Apply RoPE for the token's position within the page, then compute the scores.
+                 * Step k takes dims 16 k .. 16 k + 15 and the dims 64 further, which RoPE pairs
+                 * with them. The two heads and the two halves of the dims have separate sums, so
+                 * that four chains of mma overlap.
                  */
                 float s[4][4] = {};
 #pragma unroll

@@ -42,7 +42,10 @@ enum {
     KVD_PALU_D_HEAD = 128,
     KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
-    /* Ranks must be multiples of this, and at most 256 (p >= 0.5). */
+    /*
+     * Ranks of latents must be multiples of this and at most 256, half of the 512 dimensions of the
+     * four KV heads.
+     */
     KVD_PALU_RANK_STEP = 16,
     /*
      * Smallest rank of K. With smaller ranks, rebuilding K would no longer be the larger part of

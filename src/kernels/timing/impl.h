@@ -98,11 +98,11 @@ double kvd_row_tolerance(kvd_dtype dtype);
 typedef struct {
     double bytes, flop, exps; /* bytes, floating-point operations and exponentials of the case */
     /*
-     * Microseconds: each of these amounts divided by its peak rate; NaN if that rate was not
-     * measured.
+     * Microseconds that the bytes, the floating-point operations and the exponentials take at the
+     * machine's peak rates; NaN if the rate was not measured.
      */
     double bytes_us, flop_us, exps_us;
-    double us; /* largest of the three times, in microseconds */
+    double us; /* lower bound of the time in microseconds: the largest of the times above */
 } kvd_floors;
 
 /*
@@ -165,8 +165,9 @@ typedef enum {
     /* Every head at d_head: the uncompressed problem, with its own inputs and reference output. */
     KVD_WIDTH_USE_DENSE,
     /*
-     * Latents shared by groups of heads, with as many elements as the case stores, from which K is
-     * rebuilt. The reference output differs from that of the case.
+     * Groups of KV heads share latents, from which K is rebuilt. The latents have as many elements
+     * as K and V of the benchmark case. The output is compared with a reference computed from the
+     * latents, not with the benchmark case's reference.
      */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS

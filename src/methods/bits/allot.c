@@ -10,12 +10,15 @@
  * deviation of 1. A dimension with b bits costs c e_b. A dimension without bits is read as its mean
  * and costs c.
  *
- * c is the variance of the dimension, times the cost of a unit of squared error if the projections
- * give one. For projections with a left and a right matrix that is the squared singular value
- * divided by the mean square, since removing the dimension costs that much. Bits go to the
- * dimensions where they reduce the cost most, until their sum is `bits` times the number of
- * dimensions. The sum is over all heads and layers, K and V, if costs have one unit (fisher: nats),
- * else over K or V of one head.
+ * c is the variance of the dimension. Some methods that remove dimensions (balanced, fisher)
+ * project with a left and a right matrix, and their singular values tell how much the loss of a
+ * dimension costs. Then c is the variance times the squared singular value, divided by the
+ * dimension's mean square.
+ *
+ * Bits go to the dimensions where they reduce the cost most, until a budget of `bits` times the
+ * number of dimensions is spent. With fisher, costs of all heads are measured in nats, so that one
+ * budget serves K and V of all heads and layers. Otherwise K and V of each head have budgets of
+ * their own.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -186,8 +189,9 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
 /* ---- allotting bits to dimensions ---- */
 
 /*
- * Gives every dimension of K or V of a head (index `at`) as many bits as each reduce its cost by at
- * least `price`. Returns the sum of bits.
+ * Chooses the bits of every dimension of K or V of one head (index `at`). A dimension gets one more
+ * bit as long as that bit reduces the dimension's cost by at least `price`. Returns the sum of
+ * bits.
  */
 static double give(allot *a, const making *m, size_t at, double price)
 {

@@ -61,7 +61,8 @@ struct kvd_bits_method {
     kvd_method_info info; /* must be the first member */
     /*
      * Name of a parameter that is set to 1, unless the user gives it, if squared gradients are
-     * available and no method of the dims axis is used. NULL: no such parameter.
+     * available and the plan has no method that removes dimensions (methods/dims). NULL: no such
+     * parameter.
      */
     const char *fisher_key;
     /*

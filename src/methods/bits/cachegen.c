@@ -50,7 +50,10 @@ typedef struct {
     size_t n_kv_heads, wide /* largest number of dimensions of a head */, group;
     /* Tables from calibration rows; NULL if the parameter `own` is 1. */
     float *step; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] step of each channel */
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide]: of anchors, of channels. */
+    /*
+     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for the codes of anchors
+     * (first tokens of groups), then one per channel for the codes of differences.
+     */
     kvd_rans_table *table;
 } cachegen;
 
@@ -86,10 +89,11 @@ static uint8_t code_difference(float x, float anchor, float step)
 /* ---- calibration ----------------------------------------------------------------------------- */
 
 /*
- * Reads rows [n][d] of calibration tokens, sequences of `seq_len` tokens, group by group. If
- * `count` is NULL, adds the squared differences from the anchors to square [d] and returns their
- * number per channel. Otherwise adds the codes to the counts of symbols count [1 + d], of anchors
- * and of each channel. y and code [d] are scratch.
+ * Goes through calibration rows [n][d], sequences of `seq_len` tokens, group by group. If `count`
+ * is NULL, adds the squared differences from the anchor (first token of the group) to square [d].
+ * Otherwise counts how often each code occurs: count[0] is for anchors, count[1 + j] for the
+ * differences of channel j. Returns the number of differences per channel. y and code [d] are
+ * scratch.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],

@@ -1,6 +1,7 @@
 /*
- * Calibration rows (tokens of a calibration text) of K or V of one head in the form in which a bits
- * method codes them, that is, after the dims axis has projected them.
+ * Calibration rows (tokens of a calibration text) of K or V of one head, in the form in which a
+ * bits method codes them: projected to the kept dimensions, if a method of methods/dims removes
+ * some.
  */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H

@@ -62,15 +62,17 @@ typedef struct {
 /* ---- groups of components -------------------------------------------------------------------- */
 
 /*
- * Squared errors of all possible groups of K or V of one layer, averaged over the calibration rows.
+ * Squared errors of all possible groups of principal components of K or V of one layer, averaged
+ * over the calibration rows. A unit is UNIT adjacent components.
  */
 typedef struct {
     /*
-     * [units] Error of the group that begins at each unit (UNIT components), for each size and
-     * number of bits.
+     * [units] Error of the group of components that begins at each unit, for each size and number
+     * of bits.
      */
     double (*coded)[N_SIZES][N_KINDS];
-    double *variance; /* [units] error of each unit if it is not stored */
+    /* [units] Error of each unit (UNIT components) if it is not stored. */
+    double *variance;
 } costs;
 
 static size_t units_of(size_t wide)
@@ -89,8 +91,8 @@ static size_t size_of(size_t wide, size_t unit, int k)
 }
 
 /*
- * Computes the squared errors of all possible groups from the components c [n][wide] of n
- * calibration rows.
+ * Computes the squared errors of all possible groups of principal components, for each size and
+ * number of bits, from the components c [n][wide] of n calibration rows.
  */
 static void measure(const float *c, size_t n, size_t wide, costs *to)
 {
@@ -128,7 +130,11 @@ static double divide(const costs *from, size_t wide, double price, double *least
     double bits = 0;
     least[units] = 0;
     for (size_t u = units; u-- > 0;) {
-        least[u] = from->variance[u] + least[u + 1]; /* error if the unit is not stored */
+        /*
+         * Start with the error if the UNIT components from u on are not stored, plus the smallest
+         * cost of all later components.
+         */
+        least[u] = from->variance[u] + least[u + 1];
         choice[u] = N_SIZES * N_KINDS;
         for (int k = 0; k < N_SIZES; k++)
             for (int kind = 0; kind < N_KINDS; kind++) {
@@ -155,8 +161,8 @@ static double divide(const costs *from, size_t wide, double price, double *least
 }
 
 /*
- * Sets the groups of K or V of all layers, at the lowest price per bit that keeps the budget of
- * bits.
+ * Divides the principal components of K or V into groups, in all layers. Uses the lowest price per
+ * bit at which all layers together keep the budget of bits.
  */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
@@ -341,12 +347,14 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 
 /* Scratch memory for coding a block of n rows. */
 typedef struct {
-    float *x;        /* [n][wide] rows minus their mean, then the decoded rows */
-    float *c;        /* [n][wide] principal components of the rows */
-    float *scale;    /* [groups][n][2] scale and shift of each group in each row */
-    uint8_t *codes;  /* [wide] codes of one group in one row */
-    uint8_t *packed; /* codes of all groups, group by group, row by row */
-    uint8_t *small;  /* `packed` after DEFLATE */
+    float *x; /* [n][wide] rows minus their mean, then the decoded rows */
+    float *c; /* [n][wide] principal components of the rows */
+    /* [groups][n][2] Scale and shift of each group of components in each row. */
+    float *scale;
+    uint8_t *codes; /* [wide] codes of one group of components in one row */
+    /* Codes of all groups of components, group by group, row by row. */
+    uint8_t *packed;
+    uint8_t *small; /* `packed` after DEFLATE */
 } buffers;
 
 /* Returns the bytes of the packed codes of n rows, before DEFLATE. */

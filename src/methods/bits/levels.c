@@ -6,11 +6,14 @@
 #include <stdlib.h>
 
 /*
- * Prefix sums over the bins of a histogram: of the bins' weights, of weights times bin middles, and
- * of weights times squared bin middles.
+ * Prefix sums over the bins of a histogram. Element i of each array is a sum over the first i bins.
  */
 typedef struct {
-    double *weight, *first, *second; /* [bins + 1] prefix sums */
+    /*
+     * [bins + 1] Sums of the bins' weights, of weights times bin middles, and of weights times
+     * squared bin middles.
+     */
+    double *weight, *first, *second;
 } prefixes;
 
 double kvd_level_bin(int bin, int bins)

@@ -3,11 +3,13 @@
  * in the order in which the lanes of a warp hold the operands of mma.m16n8k16, so that a lane reads
  * its own words only. Plain C, shared by the kernels (cuda/packed_*.cu) and the tests.
  *
- * A unit is 16 dimensions of 64 tokens: 32 numbers for each of 32 lanes, `bits` words per lane,
- * [unit][lane][bits]. Numbers 2 p and 2 p + 1 of a lane are the two halves of a fragment's
- * register. K and V are both A operands, with registers r = 0 .. 3 of 16 rows (lane / 4, and 8
- * further) and 16 columns (2 c and 2 c + 1 with c = lane % 4, and 8 further). Token t and dimension
- * i are at
+ * A unit is 16 dimensions of 64 tokens. Each of the 32 lanes has 32 of its numbers, in `bits`
+ * words; the words are stored as [unit][lane][bits]. A register of an operand has two 16-bit
+ * halves. Numbers 0 and 1 of a lane fill one register, numbers 2 and 3 the next one, and so on.
+ *
+ * K and V are both A operands: a lane has registers r = 0 .. 3 of each 16 rows and 16 columns. The
+ * lane's rows are lane / 4 and lane / 4 + 8. Its columns are 2 c, 2 c + 1, 2 c + 8 and 2 c + 9,
+ * with c = lane % 4. The number of token t and dimension i is at
  *
  *   keys    rows are tokens, columns dims: lane 4 (t % 8) + i % 8 / 2,
  *           number 8 (t / 16) + 2 r + i % 2 with r = t % 16 / 8 + 2 (i % 16 / 8)
@@ -155,8 +157,9 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 }
 
 /*
- * Returns the index of the scale of position x within the scales of 16 positions (64 bytes), in
- * float16 numbers. The zero point is 4 numbers further.
+ * Returns the index, in float16 numbers, of one of 16 scales in 64 bytes that also hold their zero
+ * points. x is the dim (keys) or token (values) of the scale, of which x % 16 counts. The zero
+ * point is 4 numbers further.
  */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {

@@ -28,7 +28,11 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    uint8_t first[KVD_RANS_PARTS]; /* symbol to which the first number of each division belongs */
+    /*
+     * Symbol of the first number of each of KVD_RANS_PARTS equal ranges of the numbers below
+     * KVD_RANS_TOTAL.
+     */
+    uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
 /*

@@ -243,9 +243,10 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to y [n][d], decoded unit vectors, an estimate of their errors u - y from the signs of S (u
- * - y). u [n][d] are the exact unit vectors, after rotation by P; u is overwritten. work [2][n][d]
- * is scratch.
+ * Adds to y [n][d] an estimate of its error. y are decoded unit vectors. u [n][d] are the exact
+ * unit vectors, rotated by the random orthogonal matrix as y is. The estimate is computed from the
+ * signs of S (u - y), where S is the random matrix t->sketch. u is overwritten. work [2][n][d] is
+ * scratch.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {

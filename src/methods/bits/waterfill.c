@@ -45,20 +45,32 @@ static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
  * bytes, which are coded with a table of equal frequencies.
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Fraction of a step that is added to |y| before it is rounded towards 0; y is a component. */
+/*
+ * Fraction of a step that is added to the absolute value of a component before it is rounded
+ * towards 0.
+ */
 static const double ROUND = 0.4;
 /*
  * Fraction of the mean diagonal element of F (second moment of gradients) that is added to the
- * diagonal, so that A has an inverse.
+ * diagonal of F, so that its Cholesky factor A (F = A^T A) has an inverse.
  */
 static const double RIDGE = 1e-3;
 
 /* Transform and frequency tables of K or V of one layer. */
 typedef struct {
-    float *mean;           /* [wide] mean of the calibration rows */
-    float *to, *from;      /* [wide][wide]: y = (x - mean) to, x = mean + y from */
-    kvd_rans_table *table; /* [wide + 1] one table per component, then the table of escaped bytes */
-    double offset;         /* mean of |y| / step - |q| over components not rounded to 0 */
+    float *mean; /* [wide] mean of the calibration rows */
+    /*
+     * Matrices [wide][wide] between a row x and its components y: y is x - mean times the matrix
+     * `to`, and x is the mean plus y times the matrix `from`.
+     */
+    float *to, *from;
+    /* [wide + 1] One table per component, then the table of the bytes after escape symbols. */
+    kvd_rans_table *table;
+    /*
+     * Mean of |y| / step - |q|, for components y that are rounded to a multiple q of the step other
+     * than 0.
+     */
+    double offset;
 } coder;
 
 typedef struct {
@@ -78,9 +90,14 @@ static double multiple_of(double y, double step)
 
 /* Scratch memory of the calibration. */
 typedef struct {
-    float *x, *y, *head;         /* x, y [n][wide] rows and components; head [2][n][d_head] */
-    double *a, *c, *u, *product; /* [wide][wide] matrices A, C, U and a product */
-    double *sigma, *scratch;     /* [wide] singular values; scratch of kvd_gram_add */
+    /* Rows and components, x and y [n][wide]; head [2][n][d_head]. */
+    float *x, *y, *head;
+    /*
+     * Matrices [wide][wide]: the Cholesky factor A of the second moment of gradients F = A^T A, the
+     * covariance C of the rows, the eigenvectors U of A C A^T, and a matrix product.
+     */
+    double *a, *c, *u, *product;
+    double *sigma, *scratch; /* [wide] singular values; scratch of kvd_gram_add */
 } making;
 
 static void multiply(bool left, bool right, size_t n, const double *a, const double *b, double *c)
@@ -118,13 +135,15 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
     if (kvd_gram_svd(m->c, d, m->sigma, m->u, err))
         return -1;
-    multiply(true, false, d, m->a, m->u, m->product); /* A^T U */
+    /* to = A^T U, with the Cholesky factor A and the eigenvectors U. */
+    multiply(true, false, d, m->a, m->u, m->product);
     for (size_t i = 0; i < d * d; i++)
         to->to[i] = (float)m->product[i];
     if (LAPACKE_dtrtrs(LAPACK_ROW_MAJOR, 'U', 'N', 'N', (lapack_int)d, (lapack_int)d, m->a,
                        (lapack_int)d, m->u, (lapack_int)d))
         return kvd_fail(err, "the moment of gradients in --fisher has no inverse");
-    for (size_t i = 0; i < d; i++) /* (A^{-1} U)^T */
+    /* from = (A^{-1} U)^T, with the Cholesky factor A and the eigenvectors U. */
+    for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < d; j++)
             to->from[j * d + i] = (float)m->u[i * d + j];
     return 0;
@@ -280,7 +299,8 @@ typedef struct {
 } buffers;
 
 /*
- * Returns true if multiple q of component j has a symbol of its own, so that no escape is needed.
+ * Returns true if the entropy coder has a symbol for component j of q steps, so that no escape
+ * symbol is needed.
  */
 static bool plain(const coder *c, size_t j, double q)
 {

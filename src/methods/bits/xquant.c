@@ -35,8 +35,16 @@ static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 /* Matrices that rebuild K or V of one layer from the stored inputs. */
 typedef struct {
-    float *down; /* [rank][d_model] U^T, which projects X; NULL if the cache stores X itself */
-    float *up;   /* [wide][rank] B S; if `down` is NULL the weights W_K or W_V, [wide][d_model] */
+    /*
+     * [rank][d_model] Transposed matrix U of left singular vectors of W_K or W_V; X U is stored.
+     * NULL if the cache stores X itself.
+     */
+    float *down;
+    /*
+     * [wide][rank] Product B S of the right singular vectors and the singular values, which
+     * rebuilds K or V from X U. If `down` is NULL: the weights W_K or W_V, [wide][d_model].
+     */
+    float *up;
     float *bias; /* [wide] bias of K or V; NULL: none */
     float *norm; /* weights of the norm of K; NULL: none */
 } matrices;
@@ -100,8 +108,8 @@ static int decompose(const xquant *q, matrices *m, kvd_err *err)
     for (size_t i = 0; i < d * wide; i++)
         a[i] = (double)m->up[i];
     /*
-     * The checkpoint stores the weights transposed: their rows are the columns of W_K, and the rows
-     * of U^T those of U.
+     * Both matrices are stored transposed. A row of the checkpoint's weights is a column of W_K or
+     * W_V; a row of `down` is a column of U. LAPACK is therefore called with column-major order.
      */
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'S', (lapack_int)d, (lapack_int)wide, a, (lapack_int)d,

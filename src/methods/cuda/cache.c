@@ -14,10 +14,16 @@ struct kvd_gpu_caches {
     kvd_dtype pass;
     size_t max_tokens, max_len;
     kvd_cache_products products;
-    /* Pages of the kernels; NULL until a plan needs them. */
+    /*
+     * State of the bf16 attention kernels, which read K and V in pages. NULL until a plan needs
+     * them.
+     */
     kvd_gpu_paged *paged;
     kvd_device_memory memory;
-    /* Attention output P V' of the kernels before projection back, [max_tokens][o_pitch]. */
+    /*
+     * Attention output of the bf16 kernels in the kept dimensions of V, before the projection back
+     * to d_head dimensions: [max_tokens][o_pitch].
+     */
     uint16_t *o;
 };
 

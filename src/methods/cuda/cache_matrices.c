@@ -42,8 +42,8 @@ static bool one_for_both(const kvd_dims_head *head, int n)
 }
 
 /*
- * Copies the matrix `side` of one head to `to`, with rows ld floats apart. Writes the identity if
- * the head has no such matrix.
+ * Copies the projection matrix of one head that `side` names (for Q, K, V, ...) to `to`, with rows
+ * ld floats apart. Writes the identity if the head has no such matrix.
  */
 static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, size_t ld)
 {
@@ -84,8 +84,9 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
 }
 
 /*
- * Fills matrices for the bf16 kernels: one head after another, with the numbers of columns of the
- * map. `to` must be zeroed before. Returns the number of elements.
+ * Fills matrices for the bf16 kernels, one head after another. The number of columns of a head's
+ * matrix is its number of kept dimensions in *map. `to` must be zeroed before. Returns the number
+ * of elements.
  */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
@@ -124,7 +125,10 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 
 /* Progress of the copy of all matrices to the device. */
 typedef struct {
-    /* Device memory; NULL if only `used` is counted. */
+    /*
+     * Device memory for all matrices. NULL in the first run, which only counts the bytes needed in
+     * `used`.
+     */
     char *arena;
     size_t used;
     /* Host copy of the matrices of one kind (Q, K, V or output) in float32, [n][d][d]. */
@@ -207,9 +211,9 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
+        /* The copies from the pageable buffers freed below must have ended before. */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
-                     ? kvd_cuda_check(cudaDeviceSynchronize(), what,
-                                      err) /* waits for copies of pageable memory that still run */
+                     ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;
     }
     free(u.wide);

@@ -11,15 +11,15 @@
 
 /*
  * One layer of a cache with its projection matrices on the device; NULL means the identity. For the
- * float32 products the matrices are [n_kv_heads][d_head][d_head]. For the kernels they are bf16,
- * [d_head][d_qk], [d_head][d_v] and [d_v][d_head] of the KV heads one after another, with the
- * dimensions of `map`. Columns (rows of b_v) beyond a head's kept dimensions are zero. a_k equals
- * a_q if one matrix serves both.
+ * float32 products the matrices are [n_kv_heads][d_head][d_head]. For the bf16 kernels they are in
+ * bf16, [d_head][d_qk], [d_head][d_v] and [d_v][d_head] of the KV heads one after another; d_qk and
+ * d_v are the kept dimensions of a head, which `map` holds. Columns (rows of b_v) beyond a head's
+ * kept dimensions are zero. a_k equals a_q if one matrix serves both.
  *
- * With latents, each shared by a group of `heads` neighbouring KV heads, a_k and a_v are float32
- * [groups][heads d_head][heads d_head] and map to the latents. b_k and b_v [n_kv_heads][heads
- * d_head][d_head] map a latent to the keys (before RoPE) and to the values of each head; a_q is
- * NULL.
+ * In a method with latents, `heads` neighbouring KV heads form a group and share one latent vector.
+ * All matrices are then float32. a_k and a_v, [groups][heads d_head][heads d_head], compute the
+ * latents from the keys and values of a group. b_k and b_v, [n_kv_heads][heads d_head][d_head],
+ * compute the keys (before RoPE) and the values of each head from the latent. a_q is NULL.
  */
 typedef struct {
     bool kernels;

@@ -189,7 +189,11 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
         of_keys.k = in->k_pre;
         of_keys.ld = in->ld_pre;
     }
-    /* The attention output must not overwrite Q. */
+    /*
+     * If a projection back (by b_v) follows attention, it may write the result over Q in q_wide,
+     * which is no longer needed. Otherwise attention itself writes the result, while it still reads
+     * Q, so it writes to o_cut.
+     */
     const bool back = layer->b_v && !layer->heads;
     float *const result = direct ? out : back ? p->q_wide : p->o_cut;
     if (widen(&of_keys, of_keys.k, width_k, p->k_wide, &k, err) ||

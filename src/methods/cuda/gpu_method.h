@@ -62,13 +62,19 @@ typedef struct {
     /* Largest number of requests of an iteration, times n_kv_heads. */
     size_t rows;
     /*
-     * Number of cached tokens of each row, including the new one, in device memory,
-     * [n_layers][rows].
+     * For each layer and each KV head of a decode step (a row), the number of cached tokens,
+     * including the new one. In device memory, [n_layers][rows].
      */
     const int32_t *kv_len;
-    /* Number of rows that belong to requests and not to padding, in device memory, [1]. */
+    /*
+     * Number of rows (KV heads of decode steps) that belong to requests and not to padding, in
+     * device memory, [1].
+     */
     const int32_t *live;
-    /* Page table, in device memory, [n_layers][rows][max_pages]. */
+    /*
+     * Page numbers of each layer and each KV head of a decode step (a row), in device memory,
+     * [n_layers][rows][max_pages].
+     */
     const int32_t *table;
     void *pool; /* pages, in device memory */
 } kvd_gpu_heads;
@@ -96,14 +102,15 @@ struct kvd_gpu_method {
     /* True: callback `attended` has no work in iterations of decode steps alone. */
     bool attended_prompts;
     /*
-     * Mask of phases (bit p for phase p) that are timed as launches of their own, although without
-     * a method the append kernel does their work.
+     * Mask of phases (bit p for phase p) whose work this method does in kernels of its own, so
+     * these phases are timed separately. Without a method the append kernel does this work.
      */
     unsigned apart;
     /*
      * Page tables for KV heads that hold different numbers of tokens. NULL: all heads of a slot
-     * hold the same number. If given, attention of decode steps reads these pages; `appended`
-     * copies a step's row to them from the first row of the slot's page in the bf16 pages.
+     * hold the same number. If not NULL, attention of decode steps reads the pages that these
+     * tables list. `appended` must then copy K and V of each new token to them. It finds K and V of
+     * the new token in the first row of the slot's page in the bf16 pages.
      */
     const kvd_gpu_heads *heads;
     /*
@@ -161,10 +168,10 @@ struct kvd_gpu_method {
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Replacements of parts of the cache. plan_steps makes the work lists of n decode steps. append
-     * stores new rows. attend_steps computes the attention of decode steps into out
-     * [steps][o_pitch]. attend_prompts computes the attention of prompts into `out` after the rows
-     * of the steps.
+     * Replacements of parts of the cache. plan_steps decides which part of the attention of n
+     * decode steps each CTA computes. append stores new rows. attend_steps computes the attention
+     * of decode steps into out [steps][o_pitch]. attend_prompts computes the attention of prompts
+     * into `out` after the rows of the steps.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);

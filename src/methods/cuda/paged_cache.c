@@ -64,8 +64,8 @@ static size_t rounded_up(size_t n, size_t step)
 }
 
 /*
- * Numbers the distinct layer shapes (kept dimensions of all heads), so that layers of equal shape
- * share the work lists of attention.
+ * Gives an index to each distinct shape of a layer (kept dimensions of all heads). Layers of equal
+ * shape share a work list, which says which part of the attention each CTA computes.
  */
 static int number_works(kvd_paged_cache *c, kvd_err *err)
 {
@@ -94,8 +94,8 @@ static int number_works(kvd_paged_cache *c, kvd_err *err)
 }
 
 /*
- * Returns the size in bytes of the decode kernel's workspace for the layer shape number `work`,
- * rounded up to a multiple of 256.
+ * Returns the size in bytes of the decode kernel's workspace for layers of the shape with index
+ * `work`, rounded up to a multiple of 256. The shape is the kept dimensions of all heads.
  */
 static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
 {
@@ -445,7 +445,11 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 {
     const kvd_gpu_heads *const h = heads_of(c);
-    /* If heads hold different numbers of tokens (h is set), `work` is the number of a layer. */
+    /*
+     * `work` is the index of an attention work list (which part of the attention each CTA
+     * computes). If heads hold different numbers of tokens (h is set), every layer has its own
+     * list, so `work` is the index of the layer.
+     */
     const size_t at = h ? (size_t)work * h->rows : 0;
     if (h)
         return (kvd_decode_args){.dtype = KVD_BF16,
@@ -517,8 +521,9 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Computes the list of attention tiles of a layer with this map; `work` is the number of the list.
- * If it is the previous layer's list, only the current position in the list is reset.
+ * Computes the list of attention tiles of the layers of shape *map (kept dimensions of each head).
+ * `work` is the index of this shape, the same for all layers of equal shape. If the list of the
+ * previous layer can be used again, only the position of the next tile in it is reset to 0.
  */
 static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaStream_t stream,
                    kvd_err *err)

@@ -45,9 +45,9 @@ typedef struct kvd_paged_cache {
     size_t *offset;
     /*
      * Layers without projections, [n_layers]; used if exact_prompts is set and there is a method.
-     * One of them at a time has pages, with the page numbers of the pool, which hold the
-     * unprojected rows of an iteration's prompts. Their attention gives the log of the softmax
-     * denominators that the method reads, and their Q is in q_prompts.
+     * They share one array of pages (whole_pool), which holds the unprojected K and V of an
+     * iteration's prompts in one layer at a time. Attention on these pages writes the logarithms of
+     * the softmax denominators that the method reads; its Q is in q_prompts.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
@@ -64,15 +64,21 @@ typedef struct kvd_paged_cache {
     int hopper, n_sms;
     size_t max_len; /* number of tokens of the longest request */
     /*
-     * Number of the work lists that each layer uses, [n_layers]; layers of equal shape share them.
-     * If method->heads is given, every layer has its own lists of decode steps.
+     * A work list is a table of which part of the attention each CTA computes; layers of equal
+     * shape (kept dimensions of each head) share one. work_of is the index of each layer's work
+     * list, [n_layers]. If method->heads is given, decode steps have a list per layer instead.
      */
     int *work_of;
     int n_works;
-    const kvd_attn_map **work_map; /* shape of the layers of each work list, [n_works] */
+    /*
+     * For each work list, [n_works]: the kept dimensions of the heads of the layers that share the
+     * list.
+     */
+    const kvd_attn_map **work_map;
     /* Number of work lists of decode steps: n_works, or n_layers if method->heads is given. */
     int n_step_works;
-    void **workspace; /* workspace of the decode kernel for each list, [n_step_works] */
+    /* Workspaces of the decode kernel, one per work list of decode steps, [n_step_works]. */
+    void **workspace;
     void *q_steps, *q_prompts, *q_unused, *o;
     kvd_prefill_tile *tile;
     /* First work item of each CTA, [CTAs + 1], for schedules without a work queue. */
@@ -80,13 +86,13 @@ typedef struct kvd_paged_cache {
     void *plan;
     int32_t *next;
     kvd_prefill_args prefill;
-    /* Number of the work list whose tiles are in `tile`; -1: none. */
+    /* Index in work_map of the work list whose tiles are in `tile`; -1: none. */
     int prepared;
     void *pool;      /* pages of all layers */
     size_t *pool_at; /* byte offset in the pool of each layer's first page, [n_layers] */
     /*
-     * Bytes per page number: the sum over all layers or, if method->one_layer, the largest layer,
-     * plus the pages of `whole`.
+     * Bytes of pool memory per page number. The sum over all layers or, if method->one_layer, the
+     * largest layer. Pages for unprojected prompts (whole_pool) are added.
      */
     size_t page_bytes;
 } kvd_paged_cache;
@@ -111,10 +117,10 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * Work lists of the attention of n decode steps. kvd_paged_cache_describe writes
- * kvd_paged_cache_works_bytes bytes, which describe the lists of all layers and are to be copied to
- * the device. kvd_paged_cache_plan queues the launch that makes the lists from these descriptions
- * and from the lengths on the device.
+ * A work list says which part of the attention of n decode steps each CTA computes.
+ * kvd_paged_cache_describe writes kvd_paged_cache_works_bytes bytes, which describe the lists of
+ * all layers and are to be copied to the device. kvd_paged_cache_plan queues the launch that makes
+ * the lists from these descriptions and from the lengths on the device.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -122,10 +128,11 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * The two parts of the work on a layer. kvd_paged_cache_put stores its new rows in the pages and
- * ends the timed phases up to KVD_PHASE_APPEND, or lets the method do both. kvd_paged_cache_attend
- * then writes the attention output to `out`, the rows of decode steps first, then the tokens of
- * prompts, o_pitch elements each. *open receives the phase whose end the caller must mark.
+ * The two steps of a layer's attention. kvd_paged_cache_put stores the layer's new rows of K and V
+ * in the pages; if there is a method that stores them itself, it is called instead. All timed
+ * phases up to KVD_PHASE_APPEND have then ended. kvd_paged_cache_attend writes the attention output
+ * to `out`, the rows of decode steps first, then the tokens of prompts, o_pitch elements each.
+ * *open receives the phase whose end the caller must mark.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -152,13 +159,13 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
 /* Returns the schedule that distributes the attention of prompts (or of decode steps) over CTAs. */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /*
- * Returns the timed phase that precedes the work of the hook: KVD_PHASE_QKV or KVD_PHASE_ROPE. The
- * hook marks the end of this phase.
+ * Returns the timed phase that ends when the attention hook of this cache is called: KVD_PHASE_QKV
+ * or KVD_PHASE_ROPE. The hook marks the end of this phase.
  */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /*
- * Discards the work lists of the previous iteration's prompts. Must be called once per iteration,
- * before its first layer.
+ * Discards the work lists (which part of the attention each CTA computes) of the previous
+ * iteration's prompts. Must be called once per iteration, before its first layer.
  */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 

@@ -37,13 +37,16 @@ typedef struct {
     int32_t *table;
     int32_t *device; /* copy of the table on the device */
     struct {
-        /* Serial number of the slot whose pages are in the row of the table; 0: the idle page. */
+        /*
+         * Serial number of the slot whose pages are in this row of the page table. 0: the row lists
+         * no slot's pages, only the idle page.
+         */
         uint64_t serial;
         size_t filled;
     } * row;
     /*
-     * Range of table rows changed since the last upload, and number of pages of the longest of
-     * them.
+     * Range of rows of the page table that have changed since the last upload, and number of pages
+     * of the longest of these rows.
      */
     size_t dirty_first, dirty_end, dirty_pages;
 } kvd_pages;

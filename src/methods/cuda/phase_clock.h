@@ -21,38 +21,43 @@
 typedef struct {
     bool on;
     /*
-     * `capacity` is the largest number of marks. `n` is the number of marks after the first one,
-     * which is the start of the iteration.
+     * Largest number of times that can be recorded (capacity), and number of recorded times after
+     * the first one, the start of the iteration (n).
      */
     size_t capacity, n;
-    /* Marks in device memory and in pinned host memory, [capacity]. */
+    /*
+     * Recorded times (values of %globaltimer) in device memory and in pinned host memory,
+     * [capacity].
+     */
     unsigned long long *device, *host;
-    uint8_t *phase; /* phase that ends with each mark, [capacity] */
+    uint8_t *phase; /* phase that ends at each recorded time, [capacity] */
 } kvd_clock;
 
 /*
- * Allocates the marks of the clock. *c must be zeroed before; the caller releases it, also after a
- * failure. If `on` is false, the clock does nothing.
+ * Allocates memory for `capacity` recorded times. *c must be zeroed before; the caller releases it,
+ * also after a failure. If `on` is false, the clock does nothing.
  */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
 /*
- * These functions queue work on the stream: kvd_clock_start marks the start of an iteration,
- * kvd_clock_end the end of a phase, and kvd_clock_fetch copies all marks to the host.
+ * These functions queue work on the stream. kvd_clock_start records the time at which an iteration
+ * starts, kvd_clock_end the time at which a phase ends. kvd_clock_fetch copies all recorded times
+ * to the host.
  */
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 /*
- * Reserves the mark of a phase whose end a kernel writes, and returns the device address to write
- * to. Returns NULL if the clock is off or has no room left (kvd_clock_fetch reports that).
+ * Reserves the place in device memory for the time at which a phase ends, and returns its address.
+ * A kernel writes the time there. Returns NULL if the clock is off or has no room left
+ * (kvd_clock_fetch reports that).
  */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
 /*
- * Computes the times of an iteration's phases from its marks, which must have reached the host. The
- * part of `total` that no phase covers is reported as KVD_PHASE_HOST.
+ * Computes the times of an iteration's phases from the recorded times, which must have reached the
+ * host. The part of `total` that no phase covers is reported as KVD_PHASE_HOST.
  */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 

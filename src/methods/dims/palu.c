@@ -275,9 +275,9 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates and fills the projection a [wide][r] with r columns of `basis` from column `from` on,
- * wrapping around at the end. Also allocates b [r][d], the transposed rows of a that belong to head
- * h of the group.
+ * Allocates and fills the projection a [wide][r] of a group of heads: its columns are columns from
+ * .. from + r - 1 of `basis`, wrapping around at the end. Also allocates b [r][d], which rebuilds
+ * head h of the group: the transpose of rows h d .. h d + d - 1 of a.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)

@@ -71,12 +71,13 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * Method fisher: the projections that change the predictions least, to second order. It works as
- * balanced, but keys are weighted by the gradients of the loss at the queries, and values by the
- * attention outputs and the gradients there. The matrices come from singular value decompositions
- * of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. C are second moments of queries and attention
- * outputs, G those of the gradients under tokens drawn from the model. At run time they cost as
- * much as balanced.
+ * Method fisher: the projections that change the predictions least, to second order. Like method
+ * `balanced`, it projects Q and K with different matrices. Keys are weighted by the gradients of
+ * the loss at the queries, and values by the attention outputs and the gradients there. The
+ * matrices come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. Cq
+ * and Co are second moments of queries and attention outputs. Gq and Go are those of the gradients
+ * of the loss, whose target tokens are drawn from the model's predictions. At run time they cost as
+ * much as `balanced`.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -176,7 +177,10 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /* The rebuilding matrix U is the transpose of D, so one matrix serves Q and K. */
+        /*
+         * If the matrix that projects queries (a_q) equals the one that projects keys (a_k), one
+         * copy serves both.
+         */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -176,13 +176,19 @@ static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *er
                 by_rows ? CblasTrans : CblasNoTrans, M, M, (blasint)other, 1.0, x, W, x, W, 0.0,
                 gram, M);
     const int status = kvd_gram_svd(gram, m, sigma, basis, err);
-    /* part [wide][r] = X^T U, then X = U part^T. */
+    /*
+     * X [n][wide] is projected onto its r left singular vectors, the columns of U [n][r] (in
+     * `basis`): first part [wide][r] = X^T U, then X = U part^T.
+     */
     if (!status && by_rows) {
         cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, W, R, N, 1.0, x, W, basis, M, 0.0,
                     part, R);
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, W, R, 1.0, basis, M, part, R, 0.0,
                     x, W);
-        /* part [n][r] = X V, then X = part V^T. */
+        /*
+         * X [n][wide] is projected onto its r right singular vectors, the columns of V [wide][r]
+         * (in `basis`): first part [n][r] = X V, then X = part V^T.
+         */
     } else if (!status) {
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, R, W, 1.0, x, W, basis, M, 0.0,
                     part, R);

@@ -42,8 +42,9 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
 }
 
 /*
- * Returns the window of uncoded tokens. If the plugin's answer was valid at `open` but is not now,
- * the next call of `code` fails.
+ * Returns how many of the newest tokens stay uncoded (*newest), and how many tokens are coded at a
+ * time (*block), as the plugin's function `window` sets them. If that function set allowed numbers
+ * when the plugin was opened, but does not now, the next call of `code` fails.
  */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -406,8 +407,8 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
 /* Methods that merge layers: adapts include/kvdim/plugin_layers.h to kvd_layers_method. */
 
 /*
- * Asks the plugin how many layers from `layer` on it stores together, and writes the answer to *n.
- * Returns true if the answer is possible in this model.
+ * Asks the plugin how many layers from `layer` on it stores together, and writes that number to *n.
+ * Returns true if the number is possible in this model.
  */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
@@ -422,8 +423,8 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
 }
 
 /*
- * Returns the number of layers stored together from `layer` on. If the plugin's answer was valid at
- * `check` but is not now, the next call of `merge` fails.
+ * Returns the number of layers that the plugin stores together from `layer` on. If this number was
+ * possible when `check` asked for it, but is not now, the next call of `merge` fails.
  */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {

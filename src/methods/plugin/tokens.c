@@ -103,9 +103,9 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Applies the plugin's list of chosen tokens to mark [n]: tokens on the list keep their mark, the
- * marks of all others become 0. `some` is the length of the list. Fails if the length is wrong, or
- * if the indices do not rise or exceed n - 1.
+ * Sets mark[i] to 0 for every token i (of n) that is not on the plugin's list of chosen tokens.
+ * `some` is the length of the list. Fails if the length is wrong, or if the indices do not rise or
+ * exceed n - 1.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
@@ -219,7 +219,8 @@ typedef struct {
     union {
         kvdim_prompt *prompt;
         kvdim_step *step;
-    } in; /* input of each head, [n_heads] */
+        /* Input of the plugin's function for each head, [n_heads]. */
+    } in;
 } layer_lists;
 
 static void release_lists(layer_lists *l, size_t n_heads)
@@ -360,7 +361,10 @@ static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_tokens_method *const a = &m->api.tokens;
-    /* A method that makes no choice after the prompt must make one at the end of the prompt. */
+    /*
+     * A method without functions for later steps (step, step_heads, select) must choose tokens at
+     * the end of the prompt.
+     */
     const bool prompts = !a->step && !a->step_heads && !a->select;
     if (check_functions(a, err))
         return -1;

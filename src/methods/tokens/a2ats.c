@@ -40,8 +40,10 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    float *factor;   /* [n_layers][n_kv_heads][d][d] Cholesky factor L of every KV head */
-    float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
+    /* [n_layers][n_kv_heads][d][d] Cholesky factor L of the second moment of queries H = L L^T. */
+    float *factor;
+    /* [n_layers][n_kv_heads][size][d] Centroids times the Cholesky factor L (`factor`). */
+    float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] centroids */
 } a2ats;
 
@@ -118,8 +120,8 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
 }
 
 /*
- * Computes the centroids of KV head `at` by k-means, from keys k [n][d] and their products y = k L.
- * sum [size][d + 1] is scratch.
+ * Computes the centroids of KV head `at` by k-means, from keys k [n][d] and their products y = k L
+ * with the Cholesky factor L of the second moment of queries. sum [size][d + 1] is scratch.
  */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)

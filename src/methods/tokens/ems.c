@@ -32,8 +32,9 @@ static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /* State of method ems for one KV head. */
 typedef struct {
-    size_t old;          /* number of prompt tokens before the last `window` ones */
-    double importance[]; /* [old] importance of each of these tokens; 0: the token is not merged */
+    size_t old; /* number of prompt tokens before the last `window` ones */
+    /* [old] Importance of each prompt token before the last `window` ones; 0: it is not merged. */
+    double importance[];
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

@@ -89,8 +89,8 @@ typedef struct {
     /* Returns the number of tokens that request `r` may keep in a layer. */
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * True if tokens are ranked by keys of the full d_head dimensions. No method of the dims axis
-     * may then be combined.
+     * True if tokens are ranked by keys with all d_head dimensions. The method cannot then be
+     * combined with one that removes dimensions.
      */
     bool whole_keys;
 } kvd_tokens_eviction;

@@ -38,10 +38,18 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 typedef struct {
     float *cosine, *sine; /* RoPE tables [n + future][d / 2], then their means [d / 2] */
     float *x;             /* [n][d] queries of one query head */
-    float *k, *y;         /* [n][d] R^T k of every key k; C R^T k of every key k */
-    float *cov, *mean;    /* covariance C [d][d] and mean [d] of the queries */
-    double *z, *score;    /* [n] z of one query head, and the sum over query heads */
-    uint32_t *position;   /* [n] positions 0 .. n - 1 */
+    /*
+     * [n][d] For every key k: R^T k, with the mean RoPE rotation R of later positions, and C R^T k,
+     * with the covariance C of queries.
+     */
+    float *k, *y;
+    float *cov, *mean; /* covariance C [d][d] and mean [d] of the queries */
+    /*
+     * [n] Expected attention score z of each key for one query head, and the result summed over
+     * query heads.
+     */
+    double *z, *score;
+    uint32_t *position; /* [n] positions 0 .. n - 1 */
 } buffers;
 
 static void release(buffers *b)

@@ -30,8 +30,10 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /*
- * Computes the Hamming distance of each of the `old` tokens before the window from the anchor.
- * `bit` is scratch of `old` bytes per query head.
+ * Describes each of the `old` tokens before the window by one bit per query head: 1 if it is among
+ * the head's `budget` most probable tokens. Writes the number of bits in which the token differs
+ * from an anchor (a fixed pattern, or the more frequent bit of every head) to `distance`. `bit` is
+ * scratch of `old` bytes.
  */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)

@@ -37,8 +37,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Returns the size in bytes of the state: for each token of the prompt, the index of the pivot of
- * its set.
+ * Returns the size in bytes of the state. For each token of the prompt it has the index of the
+ * token into which it is merged (the pivot of its run of similar tokens).
  */
 static size_t state_bytes(const void *self, size_t n)
 {

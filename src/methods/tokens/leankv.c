@@ -136,8 +136,10 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] =
-        0; /* the element held the significance of a cached token that was dropped */
+    /*
+     * The newest token's sums still hold those of a cached token that was dropped. Set them to 0.
+     */
+    s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
             s->sum_rows[i] += (double)a->prob[(size_t)j * a->n + i] / a->group;

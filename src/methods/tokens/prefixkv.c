@@ -82,7 +82,10 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
  */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    double low = 0, high = 2; /* no prefix reaches 2, so all tokens are then kept */
+    /*
+     * A fraction of 2 is never reached, because importances add up to 1; all tokens are then kept.
+     */
+    double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
         size_t total = 0;

@@ -24,8 +24,9 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 /*
- * Numbers of queries that found an entry unimportant: a fraction for the tokens of the prompt, and
- * a bit for each later step, 1 if most query heads found the entry unimportant.
+ * How often a cached token was found unimportant: by the last tokens of the prompt (a number
+ * averaged over query heads), and by each later step (one bit, 1 if most query heads found it
+ * unimportant).
  */
 typedef struct {
     /*

@@ -44,7 +44,8 @@ typedef struct {
  * chunk.
  */
 typedef struct {
-    size_t prompt, chunks; /* number of prompt tokens, and of chunks before the last `local` ones */
+    /* Number of prompt tokens, and number of chunks without the last `local` chunks. */
+    size_t prompt, chunks;
 } shadow;
 
 static float *landmarks_of(const shadow *s)

@@ -24,9 +24,13 @@ typedef struct {
      * teacher forcing, else n.
      */
     size_t n_expected;
-    /* [n] attention probability a token received, over all rows and query heads. */
+    /*
+     * [n] Sum of the attention probabilities that a token received, over all rows (prompt tokens as
+     * queries) and query heads.
+     */
     const double *mass;
-    const double *own; /* [n] part of `mass` that a token received from its own row */
+    /* [n] The part of that sum (`mass`) that a token received from its own query. */
+    const double *own;
     /* Number of last prompt rows that `recent` covers, from the method's `window`. */
     size_t window;
     const double *recent; /* [group][n] probability a token received in the last `window` rows */
@@ -141,8 +145,8 @@ typedef struct {
 } kvd_prompt_keys;
 
 /*
- * Size in bits of keys that `rebuild` stores in another form: for each token, and once per KV head
- * of a prompt.
+ * Size in bits of the smaller form to which `rebuild` reduces the keys of a prompt: bits for each
+ * token, and bits once per KV head.
  */
 typedef struct {
     double token, prompt;

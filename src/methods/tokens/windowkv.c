@@ -85,7 +85,11 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        return 0; /* the windows are chosen in the first layer of the group, for all its layers */
+        /*
+         * A group of layers keeps the same windows (runs of `review` tokens). They are chosen in
+         * its first layer.
+         */
+        return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
         return kvd_no_memory(err, "scores of a prompt", 3 * r->n * sizeof *a);
@@ -115,8 +119,9 @@ static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups,
 }
 
 /*
- * Sets the level [old] of tokens in the windows of `review` tokens with the smallest scores to
- * dropped, until the full windows that stay have at most `budget` tokens.
+ * Drops the windows (runs of `review` consecutive tokens) with the smallest scores by setting the
+ * level [old] of their tokens. Drops as few as leave at most `budget` of the `old` tokens, if every
+ * window is counted as full.
  */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)

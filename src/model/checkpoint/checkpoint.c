@@ -283,7 +283,7 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* Number of storage types whose elements are counted: plain dtypes and packed formats. */
+    /* Number of storage types of tensors: plain data types and packed formats. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;

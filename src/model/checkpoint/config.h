@@ -231,9 +231,10 @@ typedef struct {
  * model.
  *
  * Fails, naming key and value, for unknown families, unsupported settings that change the
- * arithmetic, and quantised weights. Also fails for sizes that are not positive, do not divide or
- * overflow, for an epsilon or theta that is not positive and finite, and for two statements that
- * contradict each other.
+ * arithmetic, and quantised weights. Also fails for sizes that are not positive or overflow, for a
+ * size that must be a multiple of another and is not (such as n_heads of n_kv_heads), for an
+ * epsilon or theta that is not positive and finite, and for two statements that contradict each
+ * other.
  */
 int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);

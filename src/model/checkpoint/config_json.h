@@ -38,8 +38,8 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 /*
  * Reads num_key_value_heads and head_dim; kvd_cfg_sizes must have been called before. An absent key
  * takes the value of the parameter `kv_heads` or `d_head`. If that parameter is 0 or the key is
- * null, the value is the number of query heads, or hidden_size / num_attention_heads. Fails if the
- * heads do not divide or n_heads * d_head is too large.
+ * null, the value is the number of query heads, or hidden_size / num_attention_heads. Fails if
+ * n_heads is not a multiple of n_kv_heads, or if n_heads * d_head is too large.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
 /*

@@ -334,10 +334,11 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * Returns the index of the routed expert in the name `of_layer` of a tensor of a layer, such as 7
- * in "mlp.experts.7.up_proj.weight". `s` is the table row of the tensor, in whose name '#' is the
- * place of the index. Returns -1 if that name has no '#', begins with another text, or the index is
- * not below n_experts.
+ * Returns the index of the routed expert in the name of a tensor, such as 7 in
+ * "mlp.experts.7.up_proj.weight". of_layer is that name without the prefix of the layer. s->name is
+ * the pattern of such names, in which '#' is in the place of the index. Returns -1 if the pattern
+ * has no '#', if of_layer does not begin with the text before the '#', or if the index is not below
+ * n_experts.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

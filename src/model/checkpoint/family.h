@@ -158,8 +158,8 @@ typedef struct {
      */
     const char *ignored_layer;
     /*
-     * Name of a tensor outside the layers that is not read, for the same reason as ignored_layer;
-     * NULL if there is none.
+     * Name of a tensor outside the layers that is not read, because the configuration determines
+     * its values; NULL if there is none.
      */
     const char *ignored;
     /*

@@ -123,8 +123,9 @@ static bool is(const builder *b, const char *arch)
 
 /*
  * Fails if the GGUF file has a value that kvdim does not support: routed experts of a family
- * without them, a model in several files, a scale or cap, or key and value heads of different
- * sizes. Scales and caps of 0 or 1 have no effect and are accepted.
+ * without them, a model in several files, a factor or cap on embeddings, residuals, attention
+ * scores or logits, or key and value heads of different sizes. A factor or cap of 0 or 1 is
+ * accepted as unset.
  */
 static int refuse(const builder *b, kvd_err *err)
 {

@@ -287,7 +287,10 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* A value of a wrong type counts as a tokenizer; reading it fails later. */
+    /*
+     * If the key has a value of a wrong type, returns true as for a tokenizer; reading the
+     * tokenizer fails later.
+     */
     kvd_err ignored;
     const char *s;
     size_t len;

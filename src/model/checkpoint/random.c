@@ -24,7 +24,10 @@ static float float_of_bf16(uint32_t bits)
     return x;
 }
 
-/* Writes random elements 2 first .. 2 (first + n) - 1, computed in n pairs, to out. */
+/*
+ * Computes n pairs of random elements, from pair number `first` on, and writes these 2 * n elements
+ * to `out`.
+ */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {

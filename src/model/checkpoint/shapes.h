@@ -15,10 +15,11 @@
 #include "model/checkpoint/checkpoint.h"
 
 typedef struct {
-    const char *name;   /* name on the command line, such as "llama-3.1-8b" */
-    const char *title;  /* name in messages, such as "Llama 3.1 8B" */
-    const char *source; /* publication that states the numbers */
-    const char *json;   /* keys of config.json that the model family's reader uses */
+    const char *name;  /* name on the command line, such as "llama-3.1-8b" */
+    const char *title; /* name in messages, such as "Llama 3.1 8B" */
+    /* Publication from which the sizes of the model are taken. */
+    const char *source;
+    const char *json; /* keys of config.json that the model family's reader uses */
 } kvd_shape;
 
 /*
@@ -38,8 +39,8 @@ const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 /*
  * Returns a checkpoint with random weights and the model shape *s, which need not be one of the
  * published shapes. On failure returns NULL and fills *err. The strings of *s are not needed
- * afterwards. The checkpoint's path is "shape:NAME", and its content hash follows from JSON and
- * seed.
+ * afterwards. The checkpoint's path is "shape:NAME". Its content hash is computed from s->json and
+ * the seed.
  */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);
 

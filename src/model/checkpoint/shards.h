@@ -99,9 +99,10 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
  */
 
 /*
- * Finds the tensor `name` of one expert, such as "x.experts.7.y.weight", in a tensor that stores
- * all n_experts experts. Returns 0 and fills *out, 1 if there is none, or -1 with *err if the
- * stored tensors have other shapes or types than the list above.
+ * Finds the tensor `name` of one expert, such as "x.experts.7.y.weight", inside a tensor that
+ * stores all n_experts experts together. Returns 0 and fills *out, or 1 if there is none. Returns
+ * -1 with *err if the stored tensors have unexpected shapes or types (the expected ones are listed
+ * above).
  */
 int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kvd_tensor *out,
                      kvd_err *err);

@@ -6,7 +6,10 @@
 
 typedef struct {
     const unsigned char *first;
-    size_t bytes; /* size of the pages; 0 if the tensor is not in a mapped file */
+    /*
+     * Size in bytes of the memory pages from `first` on; 0 if the tensor is not in a mapped file.
+     */
+    size_t bytes;
 } pages;
 
 /*

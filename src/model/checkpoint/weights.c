@@ -53,7 +53,10 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Generated random gains are 1, not 1 less 1, so nothing is added to them. */
+    /*
+     * Such families store the norm's gain less 1, so 1 is added on reading. Randomly generated
+     * gains are already the full gain of 1, so nothing is added to them.
+     */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     if (!bias && is_matrix_of_layers(part))

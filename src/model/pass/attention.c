@@ -11,9 +11,11 @@
 
 /*
  * Computes attention of one head for the queries of tokens first .. first+rows-1; q and out point
- * to the first of them. `from` is the first key that any of these queries sees. `scores` is scratch
- * whose rows are lds floats apart: row i is query first + i, column j is key from + j. On return it
- * holds probabilities, and zeros up to column `width` for keys that the query does not see.
+ * to the first of them. None of these queries sees a key before `from`.
+ *
+ * `scores` is scratch for one row per query; rows are lds floats apart. Element j of row i belongs
+ * to query first + i and key from + j. On return it is the probability, or 0 if the query does not
+ * see the key. Each row is filled up to element `width` - 1.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,

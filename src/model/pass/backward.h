@@ -51,9 +51,9 @@ typedef struct {
      */
     const float *q, *o, *dq, *d_o;
     /*
-     * Input of the projections to Q, K and V: [n_tokens][d_model]. The gradient of a sequence's
-     * loss with respect to W_K (stored [n_kv_heads d_head][d_model]) is the product k_raw^T in over
-     * the tokens of the sequence, and the gradient with respect to W_V is v^T in.
+     * Input X of the projections to Q, K and V: [n_tokens][d_model]. From it the gradients of a
+     * sequence's loss follow: with respect to W_K (stored [n_kv_heads d_head][d_model]) it is
+     * k_raw^T X, with respect to W_V it is v^T X. The products sum over the tokens of the sequence.
      */
     const float *in;
 } kvd_gradients;

@@ -63,8 +63,9 @@ bool kvd_rope_local(const kvd_config *c, int layer);
 
 /*
  * Returns the i-th RoPE angle per position, i < d_head/2, by which two dimensions are rotated:
- * theta^(-2i/dims), scaled. Returns 0 for dimensions that RoPE does not rotate. `local` and seq_len
- * are those of kvd_rope_tables.
+ * theta^(-2i/dims), scaled. Returns 0 for dimensions that RoPE does not rotate. `local`: the layer
+ * has a sliding window (kvd_rope_local). seq_len: number of tokens of the sequence; it makes a
+ * difference for LongRoPE only.
  */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 

@@ -52,9 +52,15 @@ struct kvd_experts {
      * 1].
      */
     size_t *first;
-    /* Input and output of one expert for up to `piece` tokens: [piece][d_model]. */
+    /*
+     * Input and output of one expert: [piece][d_model]; an expert processes up to `piece` tokens at
+     * a time.
+     */
     float *in, *out;
-    /* Gate and up projections of one expert: [piece][d_expert or d_shared]. */
+    /*
+     * Gate and up projections of one expert for up to `piece` tokens: [piece][d_expert or
+     * d_shared].
+     */
     float *gate, *up;
     kvd_prefetch prefetch;
     /*
@@ -63,9 +69,9 @@ struct kvd_experts {
      */
     float *x1, *dy;
     float *d_logits; /* gradient of the router logits: [max_tokens][n_experts] */
-    /* Gradients of an expert's output and input: [piece][d_model]. */
+    /* Gradients of an expert's output and input for up to `piece` tokens: [piece][d_model]. */
     float *d_out, *d_in;
-    /* Gradients inside an expert: [piece][d_expert or d_shared]. */
+    /* Gradients inside an expert for up to `piece` tokens: [piece][d_expert or d_shared]. */
     float *d_gate, *d_hidden;
     size_t max_tokens;
 };
@@ -495,9 +501,10 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
 }
 
 /*
- * Adds to dy the gradient that reaches the experts' input through one expert, and writes the
- * gradient of the expert's factors to e->d_logits. d_total [n][d_model] is the gradient with
- * respect to the layer's output.
+ * Adds to dy the gradient that reaches the experts' input through one expert. Each token's output
+ * of the expert is multiplied by a factor (the router's weight); the gradient with respect to this
+ * factor is written to e->d_logits. d_total [n][d_model] is the gradient with respect to the
+ * layer's output.
  */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)

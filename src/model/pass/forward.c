@@ -72,7 +72,8 @@ struct kvd_forward {
     uint32_t *position;   /* position of each token in its sequence: [max_tokens] */
     uint32_t *rope_row;   /* row of the RoPE tables for each token: [max_tokens] */
 
-    size_t block; /* token rows per block in the running batch */
+    /* Number of token rows that a thread processes at a time in the running batch (a block). */
+    size_t block;
     /* Floats of scratch per thread: `block` times the larger of kvd_layer_scratch and d_embed. */
     size_t work_size;
     size_t work_n; /* floats allocated in `work` */
@@ -629,7 +630,10 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     } else {
         for (size_t first = 0; first < vocab; first += f->slab_rows) {
             const size_t rows = vocab - first < f->slab_rows ? vocab - first : f->slab_rows;
-            /* If the whole head fits into the slab, it is converted only once. */
+            /*
+             * f->slab holds float32 rows of the output head from row slab_first on. If all rows
+             * fit, they are converted only once and used again by later calls.
+             */
             if (f->slab_first != first) {
                 kvd_weight_read(&f->head, first * f->d_embed, rows * f->d_embed, f->slab);
                 f->slab_first = first;

@@ -79,9 +79,11 @@ double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
 /*
- * Write the weights of one layer from which rotations are computed, in float32, into arrays that
- * the caller allocates. Biases are not included: the rows of V that the attention hook receives
- * already contain the bias of V, and the bias of O is added after attention.
+ * Write weights of one layer in float32 into arrays that the caller allocates. They are the
+ * matrices from which the rotations of heads (singular vectors of V and W_O) are computed. Biases
+ * are not included: the rows of V that the attention hook receives already contain the bias of V,
+ * and the bias of O is added after attention.
+ *
  *   w_o [n_heads][d_head][d_model]     output projection W_O of each head; rows are dimensions of
  *                                      the head
  *   w_v [n_kv_heads][d_head][d_model]  projection to V of each KV head, transposed: row j is

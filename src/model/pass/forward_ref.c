@@ -439,8 +439,8 @@ static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err
 }
 
 /*
- * Adds attention's output projection to the residual stream: x += W_O o + b, normed before the sum
- * if the model has that norm.
+ * Adds attention's output projection to the residual stream: x += W_O o + b. Some models apply a
+ * norm to W_O o + b before it is added.
  */
 static int add_attention(const state *s, size_t layer, kvd_err *err)
 {

@@ -40,11 +40,14 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
                        float *values);
 
 /*
- * Writes the matrices from which the rotation of V and W_O is computed (kvd_forward_weights_o and
- * _v). part [KVD_LAYER_WEIGHTS] are the weights of a layer; w_o or w_v may be NULL.
+ * Writes the matrices from which the rotation of heads (singular vectors of V and W_O) is computed,
+ * as kvd_forward_weights_o and kvd_forward_weights_v do for other models. part [KVD_LAYER_WEIGHTS]
+ * are the weights of a layer; w_o or w_v may be NULL.
+ *
  *   w_o [n_heads][d_head][d_model]  W_O^h W_UV^h with rows of zeros for the rotated dimensions
  *   w_v [d_head][d_model]           rows of zeros for the rotated dimensions, then rows of W_DKV,
  *                                   each times the gain of the latent's norm
+ *
  * The norm of the latent also divides by the latent's rms, a number per token, which w_v does not
  * contain. Returns 0, or -1 with *err if memory runs out.
  */

@@ -122,8 +122,9 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 }
 
 /*
- * Computes the gradient of kvd_geglu_tanh in place. The derivative of the gate's GELU f = x s(u) is
- * s + x s (1 - s) u', as in gelu_tanh_back below.
+ * Computes the gradient of kvd_geglu_tanh in place. The activation of the gate x is f = x s(u),
+ * where s is the logistic function and u = 1.59576912 (x + 0.044715 x^3). Its derivative is s + x s
+ * (1 - s) u', where u' is the derivative of u.
  */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)

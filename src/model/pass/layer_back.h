@@ -97,7 +97,11 @@ typedef struct {
     float *dq_pre, *dk_pre;    /* output: gradients with respect to Q and K before RoPE */
     /* Output: gradient with respect to the K projection's output, before the norm of K. */
     float *dk_raw;
-    float *in; /* output: input of the projections to Q, K and V, [rows][d_model] */
+    /*
+     * Output of the function: the array that was the input of the projections to Q, K and V in the
+     * forward pass, [rows][d_model].
+     */
+    float *in;
 } kvd_layer_back_qkv;
 
 /*

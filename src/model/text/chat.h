@@ -25,9 +25,11 @@ typedef struct {
     const char *user;  /* text before a user's message */
     /* Text after a user's message, up to and including the header of the assistant's answer. */
     const char *header;
-    const char *end; /* text between an answer and the next user message */
+    /* Text between an answer and the next user message. */
+    const char *end;
     /*
-     * Token with which the model ends its answer. If the conversation continues, `end` replaces it.
+     * Token with which the model ends its answer. It is not kept if the conversation continues: the
+     * text `end` then follows the answer.
      */
     const char *stop;
     /* True if white space at both ends of a user's message is removed. */

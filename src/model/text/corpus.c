@@ -16,11 +16,15 @@
 #include "model/text/documents.h"
 
 struct kvd_corpus {
-    FILE *ids;    /* temporary file without a name: the ids of all tokens as uint32 */
-    FILE *starts; /* temporary file without a name: the array `start` */
+    FILE *ids; /* temporary file without a name: the ids of all tokens as uint32 */
     /*
-     * Number of tokens before each of the n_sequences sequences, then the number of all tokens,
-     * read from the mapped file `starts`.
+     * Temporary file without a name: uint64 numbers, of tokens before each sequence and at last of
+     * all tokens.
+     */
+    FILE *starts;
+    /*
+     * The numbers in the file `starts`, mapped into memory: for each of the n_sequences sequences
+     * the number of tokens before it, then the number of all tokens.
      */
     const uint64_t *start;
     size_t start_bytes;
@@ -44,13 +48,18 @@ typedef struct {
     size_t n_window;
     kvd_ids ids; /* token ids of the current document */
     /*
-     * Number of tokens left out in order to reach max_tokens exactly. If 3 tokens were missing, a
-     * window of 2 is left out, because a single token cannot be a window. Single tokens after a
-     * shortened window are left out too.
+     * Number of tokens left out in order to reach max_tokens exactly. A window has at least 2
+     * tokens. If 3 tokens are still to be taken and the current window has 2, taking these would
+     * leave 1 to take, which cannot be a window; so the 2 are left out. A single token left at the
+     * end of a document after `shortened` is left out too.
      */
     size_t passed_over;
-    bool shortened; /* the last window was shortened by one token, for the next window */
-    bool full;      /* max_tokens tokens have been taken */
+    /*
+     * True if the last window was made one token shorter, because one token would else remain to be
+     * taken, which is too few for a window. The cut-off token begins the next window.
+     */
+    bool shortened;
+    bool full; /* max_tokens tokens have been taken */
     /* Number of tokens of earlier texts, which do not count towards max_tokens (with by_text). */
     size_t before;
 } cutter;
@@ -142,8 +151,8 @@ static int cut(cutter *k, kvd_err *err)
             take = left;
         if (left - take == 1) {
             /*
-             * Writing 2 of the 3 missing tokens would leave 1, which is no window. A later document
-             * may have a window of 3.
+             * 3 tokens are still to be taken, and this window has 2. Taking these would leave 1,
+             * which is no window, so they are left out. A later window may have 3.
              */
             if (take == 2) {
                 k->passed_over += k->n_window;
@@ -200,8 +209,9 @@ static int push_document(cutter *k, kvd_err *err)
 /* ---- texts, id lists and random ids ---------------------------------- */
 
 /*
- * Tokenizes a document, or only its beginning if `start`, and adds its ids from index *pushed on to
- * the windows. *pushed becomes the number of ids.
+ * Tokenizes a document, or only its beginning if `start`. Appends its token ids from index *pushed
+ * on to the current window, which is written whenever it is full. *pushed becomes the number of ids
+ * of the document so far.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -214,7 +224,10 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* The ids of the beginning of a document start with the ids of any shorter beginning. */
+    /*
+     * *pushed ids of a shorter beginning of this document were appended before. They are the first
+     * of the ids of any longer beginning, so only the ids after them are new.
+     */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -223,8 +236,8 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
 }
 
 /*
- * Returns an estimate of the number of bytes that contain the missing tokens: most tokens have 3 to
- * 5 bytes.
+ * Returns an estimate of the number of bytes of text that give the tokens still to be taken (up to
+ * max_tokens): most tokens have 3 to 5 bytes.
  */
 static size_t likely_bytes(const cutter *k)
 {
@@ -234,8 +247,9 @@ static size_t likely_bytes(const cutter *k)
 
 /*
  * Adds a document to the corpus. With max_tokens, tokenizes only the beginning of the document, and
- * repeats that with twice the length until no tokens are missing. So only the needed part of a long
- * text is read, and memory is proportional to max_tokens. The ids are those of the whole document.
+ * repeats that with twice the length until max_tokens tokens are taken. So only the needed part of
+ * a long text is read, and memory is proportional to max_tokens. The ids are those of the whole
+ * document.
  */
 static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
 {
@@ -321,7 +335,7 @@ static int parse_id(const char *text, size_t len, size_t vocab_size, uint32_t *i
 static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *len,
                       size_t n_fields, kvd_err *err)
 {
-    cutter *k = ctx; /* the CSV reader adds file and row to messages */
+    cutter *k = ctx;
     (void)line;
     k->ids.n = 0;
     for (size_t i = 0; i < n_fields; i++) {

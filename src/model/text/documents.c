@@ -26,7 +26,8 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    int column[MAX_FIELDS]; /* CSV: index of the column with each name */
+    /* For CSV: index of the column of each name in the array `name` (the fields that are read). */
+    int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
 
@@ -241,7 +242,7 @@ static int csv_header(reader *r, char *const *field, size_t n_fields, kvd_err *e
 static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                    kvd_err *err)
 {
-    reader *r = ctx; /* the CSV reader adds file and row to messages */
+    reader *r = ctx;
     if (!r->n_columns)
         return csv_header(r, field, n_fields, err);
     if (n_fields != r->n_columns)
@@ -257,8 +258,8 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
     /*
-     * Only an error stops the CSV reader, so -1 is returned here; r->stopped then tells that it was
-     * no error.
+     * The CSV reader only stops if -1 is returned, as after an error. If it was not an error but
+     * the caller's wish to stop, r->stopped is true.
      */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }

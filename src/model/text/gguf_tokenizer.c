@@ -15,8 +15,8 @@ enum { MAX_TOKENS = 1 << 24 };
 typedef struct {
     const char *name;
     /*
-     * Regular expression that matches a word; NULL means GPT-2's pattern (falcon has further
-     * steps).
+     * Regular expression that matches a word; NULL means GPT-2's pattern. The kind "falcon" also
+     * splits at punctuation and digits (build_pretokenizer).
      */
     const char *pattern;
     bool nfc, whole_words, bos;

@@ -75,9 +75,9 @@ int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, b
                          kvd_ids *ids, kvd_err *err);
 
 /*
- * Appends the ids with which every document begins that begins with text [len]. They are fewer than
- * the ids of the text alone, and maybe none, because the text that follows may change the last
- * words. The document must continue after `text`, which may end inside a character.
+ * Appends the ids with which every document begins that starts with text [len] and continues after
+ * it. The text that follows may change the last words, so these ids are fewer than the ids of the
+ * text alone, and maybe none. `text` may end inside a character.
  */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);

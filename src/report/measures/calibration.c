@@ -230,9 +230,10 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
 }
 
 /*
- * Finds the first and the last point of the curve on which point number i is: along the fraction of
- * pruned sequences if `pruning`, else along the number of centroids. Returns false if there is no
- * curve, or if an earlier point is on it too.
+ * Finds the ends of the curve to which calibration number i belongs. The curve is over the fraction
+ * of pruned sequences if `pruning`, else over the number of K-means centroids. *least and *most
+ * receive the indices of its ends. Returns false if there is no curve, or if a calibration before i
+ * belongs to the same curve.
  */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
@@ -248,7 +249,10 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
         if (!same)
             continue;
         if (j < i)
-            /* An earlier point of the same curve has measured it already. */
+            /*
+             * Point i is not the first of its curve. The call for the first point has returned the
+             * ends of the curve.
+             */
             return false;
         const kvd_calibration *l = &point[*least].spectrum->spectrum.calibration,
                               *m = &point[*most].spectrum->spectrum.calibration;
@@ -259,10 +263,11 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
 }
 
 /*
- * Computes ratios over curves of calibrations: perplexity (name ending -rise or -fall) or seconds
- * (-time) with the most pruned sequences / with the fewest, or with the most K-means centroids /
- * with the fewest (kvd_measure). A further ending "-rows" or "-weighted" selects another kind of
- * calibration vectors.
+ * Computes how perplexity (name ending in -rise or -fall) or seconds (-time) change if the
+ * calibration data are reduced. Names that begin with "prune-" give the value with the most pruned
+ * sequences, divided by the value with the fewest. The other names give the value with the most
+ * K-means centroids, divided by the value with the fewest (kvd_measure). A further ending "-rows"
+ * or "-weighted" selects calibrations without K-means, or with weighted centroids.
  */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {

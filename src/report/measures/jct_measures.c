@@ -31,16 +31,25 @@ static const char *const whole[KINDS] = {"jct_s",    "jct_s", "jct_s", "prefill_
 typedef struct {
     question_kind kind;
     char method[48];
-    /* Names of phases, joined by '+'; for kind CHANGE the name of the method compared with. */
+    /*
+     * Names of phases of a job, joined by '+'. In a question of kind CHANGE ("jct-change-A-over-B")
+     * it is the name of method B.
+     */
     char rest[96];
-    /* Name of the method compared with, for kinds PARTS_CHANGE and SHARED_CHANGE. */
+    /*
+     * Name of method B in questions that compare two methods (kinds PARTS_CHANGE and SHARED_CHANGE,
+     * "...-A-PHASES-over-B").
+     */
     char other[48];
     const char *sizes; /* lengths of the jobs: "6300x243+204x139" or "all" */
 } question;
 
 static const char over[] = "-over-";
 
-/* Splits q->rest, "PHASES-over-METHOD": moves the name of the method compared with to q->other. */
+/*
+ * Splits q->rest, which is "PHASES-over-METHOD": leaves the phases in q->rest and moves the name of
+ * the method to q->other.
+ */
 static bool split(question *q)
 {
     char *const end = strstr(q->rest, over);
@@ -159,7 +168,10 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
-        /* The method may do this work in another phase, so the job does not count. */
+        /*
+         * The job spent no time in these phases, perhaps because the method does their work in
+         * another phase. It adds no value to the measure.
+         */
         return 0;
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;
@@ -173,8 +185,9 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 }
 
 /*
- * Appends the change in percent of the job completion time in results line `e`, relative to every
- * comparable results line of the method compared with.
+ * Appends by how many percent the job completion time in results line `e` differs from that of
+ * another method (q->rest). One value is appended for each results line of that method with equal
+ * conditions.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -191,8 +204,9 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Appends the change in percent of the seconds that results line `e` spent in the named phases,
- * relative to every comparable results line of the method compared with.
+ * Appends by how many percent the seconds that results line `e` spent in the named phases differ
+ * from those of another method (q->other). One value is appended for each results line of that
+ * method with equal conditions.
  */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)

@@ -289,8 +289,9 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
 }
 
 /*
- * Appends the range of request rates at which the claim holds: "; holds at 35 to 100 % of the loads
- * (2 services)".
+ * Appends the range of request rates at which the claim holds, such as "; holds at 35 to 100 % of
+ * the loads (2 services)". A load is a request rate / the highest rate of the baseline. The number
+ * in parentheses counts the serving setups that were compared.
  */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {

@@ -87,15 +87,17 @@ typedef struct {
 } kvd_verdict_rule;
 
 /*
- * Derives the verdict on a claim from its measured values and those of its trend.
+ * Derives the verdict on a claim of a paper. `main` holds the measured values of the claim. `trend`
+ * holds those of a weaker form of the claim, its trend (such as a direction instead of a number).
  *
- * If the paper prints a number, the verdict is "reproduced" if the test passes, else "trend holds"
- * if the test of the trend passes, else "cannot tell" if the test is undecided, else "not
- * reproduced". A value at which the queue of requests grows passes no test.
+ * If the paper prints a number, the verdict is "reproduced" if the values of the claim pass the
+ * test, else "trend holds" if those of the trend pass theirs, else "cannot tell" if the test is
+ * undecided, else "not reproduced". A value at which the queue of requests grows passes no test.
  *
- * If the paper prints none, the test must be above-null or below-null. The verdict is "holds" if
- * the test passes, "does not hold" if a value is on the other side of the range expected if the
- * claim is false, else "cannot tell".
+ * If the paper prints no number, the test must be "above-null" or "below-null". It compares a value
+ * with the range that is expected if the claim is false. The verdict is "holds" if every value is
+ * on the claimed side of that range. It is "does not hold" if a value is on the opposite side, else
+ * "cannot tell".
  *
  * Fails for an unknown test, and for a test that does not fit the published range.
  */
@@ -111,8 +113,9 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /*
- * If the rule's test is "loads-at-most" or "loads-at-least", writes to *least and *most the
- * smallest and the largest fraction of loads at which a curve in `v` passes it, and returns the
+ * If the rule's test is "loads-at-most" or "loads-at-least", computes, for each curve in `v`, the
+ * fraction of loads (request rate / the baseline's highest rate) at which it passes the test.
+ * Writes the smallest and the largest of these fractions to *least and *most, and returns the
  * number of curves. For other tests returns 0.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
@@ -124,14 +127,18 @@ typedef struct {
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
     /*
-     * Number of serving setups whose values were judged as curves over the load, and the smallest
-     * and largest fraction of loads at which the claim holds on a curve.
+     * Number of curves on which the claim was tested, one for each serving setup that was simulated
+     * over a range of request rates.
      */
     size_t n_services;
+    /*
+     * Smallest and largest fraction of loads (request rate / the baseline's highest rate) at which
+     * the claim holds on one of these curves.
+     */
     double least_loads, most_loads;
-    /* Values of the curves over the load, for a figure; empty if there are none. */
+    /* Values of these curves over the request rate, for a figure; empty if there are none. */
     kvd_measured values;
-    /* Measured values in words, with the additional measures. */
+    /* Measured values in words, with the values of further measures that the claim lists. */
     kvd_text ours;
     kvd_verdict verdict;
 } kvd_ledger_entry;
@@ -139,9 +146,11 @@ typedef struct {
 /* Counts of the papers' figures and tables, by how far the ledger measures them. */
 typedef struct {
     size_t n; /* number of figures and tables listed in figures.csv */
-    /* Figures with a claim that these result files measure. */
+    /*
+     * Figures and tables of the papers with a claim that the result files of this report measure.
+     */
     size_t measured;
-    /* Figures with claims, none of which these result files measure. */
+    /* Figures and tables with claims, none of which the result files of this report measure. */
     size_t unmeasured;
     size_t cannot;  /* figures whose claims cannot be measured, with a reason */
     size_t nothing; /* figures that make no measurable claim */
@@ -193,7 +202,11 @@ typedef struct {
     double value, half;
 } kvd_printed;
 
-/* Epsilon and delta of one model in a published table, for n datasets. */
+/*
+ * One model in a table of the ZACK or FDC paper, with two numbers for each of n datasets. epsilon
+ * is the mean absolute element of the rotations R computed from the dataset. delta is printed as
+ * the mean absolute difference between R and the rotations of a reference dataset.
+ */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -215,10 +228,11 @@ int kvd_published_load(const char *paper, const char *name, kvd_published_table 
 void kvd_published_release(kvd_published_table *t);
 
 /*
- * Number of combinations (a, b) of two datasets of a model, and number of those that violate the
- * triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b by more than rounding explains.
- * If delta is the mean of |R_ref - R|, as the papers define it, and R_ref is one matrix, there can
- * be no violation.
+ * Test if the published numbers of a model can be correct. Let R_ref be the rotations of the
+ * reference dataset, epsilon_a the mean of |R_a| for dataset a, and delta_a the mean of |R_ref -
+ * R_a|, as the papers define it. Then every two datasets a and b satisfy the triangle inequality
+ * |epsilon_a - epsilon_b| <= delta_a + delta_b. `pairs` counts the combinations of two datasets,
+ * `violated` those that violate it by more than rounding explains.
  */
 typedef struct {
     size_t pairs, violated;
@@ -226,17 +240,19 @@ typedef struct {
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
 /*
- * Returns true if one number epsilon_ref explains all published deltas of the model within rounding
- * as delta = |epsilon_ref - epsilon|. Each delta is then a difference of two averages, not an
- * average of differences.
+ * Returns true if the published numbers of a model agree with another definition of delta: the
+ * difference |epsilon_ref - epsilon|. Here epsilon is the printed mean of |R| for a dataset, and
+ * epsilon_ref one unknown number, the mean for the reference dataset. The deltas of all datasets
+ * must agree within rounding. Each delta is then a difference of two averages, not an average of
+ * differences.
  */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
 /*
- * Number of models of a table whose deltas one epsilon_ref explains (kvd_published_one_epsilon),
- * and how likely that is by chance. For the latter, the deltas of each model are permuted in every
- * order: `expected` is the number of models that then fit on average, `probability` that of at
- * least as many fits.
+ * `fits` is the number of models of a published table for which kvd_published_one_epsilon returns
+ * true. To see how likely that is by chance, the deltas of each model are assigned to its datasets
+ * in every possible order. `expected` is the average number of models that then agree.
+ * `probability` is the probability that at least `fits` models agree.
  */
 typedef struct {
     size_t fits;

@@ -192,8 +192,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
                 /*
-                 * For random-energy-ratio only the rotation of random ids applied to the data of a
-                 * text counts.
+                 * In random-energy-ratio, one of two texts is random token ids. Only values with
+                 * the rotation of the random ids and the data of the other text count.
                  */
                 else if (want_random && rb)
                     continue;
@@ -210,10 +210,11 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends how far the rotation of a calibration text is from that of a reference text (delta /
- * epsilon). tokens-delta gives the values at more than q->number calibration tokens; tokens-fall
- * the value at most tokens / the value at fewest. If there are several reference texts, appends one
- * value for each and one for their mean.
+ * Appends values of the ratio "delta / epsilon": how far the rotation of a calibration text is from
+ * that of a reference text. If `name` begins with tokens-delta, appends the ratio for every
+ * calibration with more than q->number tokens. If it begins with tokens-fall, appends the ratio for
+ * the largest number of calibration tokens, divided by the ratio for the smallest number. If there
+ * are several reference texts, appends one value for each and one for their mean.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -234,7 +235,10 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* Entries of one curve are adjacent and ordered by number of tokens. */
+        /*
+         * Elements with equal calibration text, kind of rotation and reference text are adjacent
+         * and ordered by number of tokens.
+         */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

@@ -50,10 +50,11 @@ typedef struct {
 } kvd_token_point;
 
 /*
- * Fills *points with one entry per comparison in similarity files in which one calibration text
- * appears with two or more token counts. They are ordered by curve, kind of rotation and token
- * count. For each text and kind of rotation, also adds the mean over reference texts, at token
- * counts that every reference has. The caller frees *points.
+ * Fills *points from similarity files in which one calibration text appears with two or more token
+ * counts: one element for each token count and reference text with which the rotation is compared.
+ * Also adds, for each calibration text and kind of rotation, the mean over all reference texts, at
+ * the token counts that have a value for each of them. The elements are ordered by calibration
+ * text, kind of rotation, reference text and token count. The caller frees *points.
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
@@ -99,11 +100,14 @@ typedef struct {
     double lo, hi; /* ends of the value's 95 % interval; NaN if not known */
     /* Range in which the value is expected if the claim is false; NaN if not known. */
     double null_lo, null_hi;
-    /* Request rate / the baseline's highest rate; NaN if the value has no load. */
+    /*
+     * Load to which the value belongs: request rate / the baseline's highest rate. NaN if the value
+     * was not measured at a request rate.
+     */
     double load;
     /*
-     * Number of the curve over the load to which this value belongs; a curve has one value per
-     * load.
+     * Number of the curve to which the value belongs. A curve has one value per load (request rate
+     * / the baseline's highest rate).
      */
     size_t curve;
 } kvd_measured_value;
@@ -115,29 +119,34 @@ typedef struct {
 
 /*
  * Computes the values of a measure from all result files. `name` is "NAME:PAIR" or
- * "NAME:PAIR:NUMBER", where PAIR names the rotated matrices (qk, vw, k, ...):
- *   trailing-share:k       kvd_trailing_share, percent, of rotations per KV head; if the claim is
- *                          false, equal singular values are expected; trailing-share-per-query: of
- *                          rotations per query head
- *   below-one:qk           kvd_share_below_one, percent; below-one-normalised: likewise
- *   cv:qk                  100 * sd / mean of the largest singular value; cv-per-query: likewise
- *   delta-ratio:qk         100 * delta / epsilon (docs/notation.md) of two texts, as printed
+ * "NAME:PAIR:NUMBER", where PAIR names the rotated matrices (qk, vw, k, ...). epsilon is the mean
+ * absolute element of a rotation, delta the mean absolute difference of two rotations, and D the
+ * relative error of the attention output (docs/notation.md).
+ *
+ *   trailing-share:k       kvd_trailing_share, percent, of rotations per KV head. If the claim is
+ *                          false, the value of equal singular values is expected.
+ *                          trailing-share-per-query: of rotations per query head
+ *   below-one:qk           kvd_share_below_one, percent
+ *                          below-one-normalised: after division by sqrt(n_rows)
+ *   cv:qk                  100 * sd / mean of the largest singular value of each KV head
+ *                          cv-per-query: of each query head
+ *   delta-ratio:qk         100 * delta / epsilon of two texts, as the papers print them
  *   aligned-ratio:qk       100 * delta / epsilon after aligning the signs of columns
  *   energy-ratio:qk        100 * energy kept at half of the dimensions by the rotation of another
- *                          text / by the text's own; if the claim is false, that of a random
- *                          rotation is expected
- *   overlap-half:qk        overlap of the leading halves, percent
- *   means-ratio:qk         100 * difference of the mean absolute entries over all heads / epsilon
- *   random-...:qk          those measures of a text and random token ids
- *   tokens-delta:qk:N      delta / epsilon in percent for calibrations with more than N tokens
- *   tokens-fall:qk         delta / epsilon at most tokens / at fewest tokens
- *   tokens-...-random      tokens-delta and tokens-fall for random calibrations only
- *   degradation:all        attention error D on another text / D on the calibration text,
- *                          everything else being equal
- *   degradation-half:all   D on text NAME-b / D on text NAME-a, the halves of one text, which
+ *                          text / energy kept by the rotation of the text itself. If the claim is
+ *                          false, the energy kept by a random rotation is expected.
+ *   overlap-half:qk        overlap of the leading halves of two rotations, percent
+ *   means-ratio:qk         100 * difference of the mean absolute elements over all heads / epsilon
+ *   random-...:qk          the five measures before, of a text and random token ids
+ *   tokens-delta:qk:N      100 * delta / epsilon for calibrations with more than N tokens
+ *   tokens-fall:qk         delta / epsilon for the most calibration tokens, divided by delta /
+ *                          epsilon for the fewest
+ *   tokens-...-random      tokens-delta and tokens-fall for random calibration texts only
+ *   degradation:all        D on another text / D on the calibration text, under equal conditions
+ *   degradation-half:all   D on text NAME-b / D on text NAME-a, the two halves of one text, which
  *                          degradation:all leaves out
  *   degradation-norm:all, degradation-half-norm:all
- *                          as the two above, with D as a ratio of norms
+ *                          the two measures before, with D as a ratio of norms
  *   prune-spectrum:qk      largest change over head dimensions, in percent, of the mean singular
  *                          values / sqrt(n_rows) if half of the sequences (0.45 to 0.55) are
  *                          pruned, for unweighted centroids of equal number
@@ -145,9 +154,7 @@ typedef struct {
  *   prune-time:all         seconds at the largest fraction pruned / at the smallest
  *   centroids-fall:all     perplexity with the most K-means centroids / with the fewest, at equal
  *                          fraction pruned
- *   centroids-time:all     seconds with the most centroids / with the fewest. The names of these
- *                          five may end in -weighted for weighted centroids; the prune- names also
- *                          in -rows for calibration without K-means.
+ *   centroids-time:all     seconds with the most centroids / with the fewest
  *   p99-...:TEXT           kvd_rate_measure
  *   proposal-over-oracle:all
  *                          kvd_proposals_measure
@@ -155,8 +162,10 @@ typedef struct {
  *   serving-...:TRACE      kvd_serving_measure
  *   jct-...:SIZES          kvd_jct_measure
  *
- * Calibrations on pruned or clustered vectors count only for the measures prune-... and
- * centroids-.... If no file has the measure, out->n is 0. An unknown name is an error.
+ * The names prune-... and centroids-... may end in -weighted for weighted centroids, the names
+ * prune-... also in -rows for calibration without K-means. Calibrations on pruned or clustered
+ * vectors count only for these measures. If no file has the measure, out->n is 0. An unknown name
+ * is an error.
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 /*
@@ -234,21 +243,25 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
  * Measures that compare settings of methods in accuracy files. There is one value per file and
  * evaluated text:
  *
- *   mirror-kl               KL divergence of method hetero with K2V4 (2 bits for K, 4 for V) / that
- *                           with K4V2. mirror-kl-high: K4V8 / K8V4
+ *   mirror-kl               KL divergence of method hetero (quantisation) with 2 bits for K and 4
+ *                           for V, divided by that with 4 bits for K and 2 for V
+ *                           mirror-kl-high: with 4 and 8 bits, divided by that with 8 and 4
  *   neutral-cache           smallest cache, in percent of a 16-bit cache, among leankv settings
  *                           that keep at least 0.99 of top-1 accuracy, with an interval that
  *                           reaches 1
  *   five-percent-cache      as neutral-cache, for settings that keep at least 0.95 of top-1
  *                           accuracy
- *   v-over-qk               perplexity of zack that cuts only V / that of zack that cuts only Q and
- *                           K, at the largest removed fraction p that both have
+ *   v-over-qk               perplexity of zack if it removes dimensions of V only, divided by its
+ *                           perplexity if it removes dimensions of Q and K only, at the largest
+ *                           removed fraction p that both have
  *   kv-over-weights         perplexity of hetero with 4 bits for keys and values / that of the
  *                           model with 4-bit weights, less 1, in percent; all tokens read the
- *                           compressed cache. kv-over-weights-prompt: prompts attend uncompressed
- *   h2o-over-sparsity-kl    KL divergence of h2o / that of sparsity with th = tl at the same cache
- *                           size, one value per setting of sparsity; 1 is expected if the claim is
- *                           false
+ *                           compressed cache
+ *                           kv-over-weights-prompt: prompts attend to uncompressed K and V
+ *   h2o-over-sparsity-kl    KL divergence of h2o / that of sparsity at the same cache size, one
+ *                           value per setting of sparsity. Both methods drop tokens. Settings of
+ *                           sparsity that keep some tokens at lower precision (its thresholds th
+ *                           and tl differ) are left out. 1 is expected if the claim is false.
  *
  * A file without the results that a measure compares has no value of it.
  */
@@ -259,32 +272,39 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 
 /*
  * Measures of token statistics, with one value per kvdim/tokens file of a trained model:
+ *
  *   score-range             range of the attention scores (largest less smallest) of the last layer
  *                           / that of the first, in percent
- *   near-unimportant        percentage of the unimportant tokens, ranked by the mean score as a
- *                           query, that neighbouring layers have in common: mean over neighbours,
- *                           with its interval over requests. near-unimportant-as-key: ranked by the
- *                           mean score as a key; near-unimportant-denominator: by softmax
- *                           denominators; near-important...: likewise
+ *   near-unimportant        percentage of the unimportant tokens that neighbouring layers have in
+ *                           common: mean over neighbours, with its interval over requests. Tokens
+ *                           are ranked by their mean score as a query.
+ *                           near-unimportant-as-key: ranked by the mean score as a key
+ *                           near-unimportant-denominator: ranked by softmax denominators
+ *                           near-important...: the same three for the important tokens
  *   rise-unimportant        near-unimportant less the percentage that the first and the last layer
- *                           have in common; rise-important likewise
+ *                           have in common
+ *                           rise-important: the same for the important tokens
  *   received-decades        powers of ten between the 0.1 % and 99.9 % quantiles of the mean
  *                           attention received by a token, mean over layers
- *   value-decades           that range of the norms of value vectors, largest over layers
- *   more-decades            smallest difference of those two ranges in a layer
- *   critical-layers         most / fewest tokens that receive 95 % of a layer's attention (means
- *                           over requests)
- *   critical-heads          most / fewest tokens that receive 95 % of a KV head's attention, mean
- *                           over layers of this ratio
- *   critical-requests       standard deviation over requests / mean of these tokens of a KV head,
- *                           mean over heads, in percent
+ *   value-decades           powers of ten between the same quantiles of the norms of value vectors,
+ *                           largest over layers
+ *   more-decades            decades of received attention less decades of value norms in one layer,
+ *                           smallest over layers
+ *   critical-layers         number of critical tokens (the fewest tokens that receive 95 % of the
+ *                           attention, mean over requests) of the layer with the most / of the
+ *                           layer with the fewest
+ *   critical-heads          number of critical tokens of the KV head with the most / of the KV head
+ *                           with the fewest, mean of this ratio over layers
+ *   critical-requests       standard deviation over requests / mean of the number of critical
+ *                           tokens of a KV head, mean over heads, in percent
  *
  * A file of one layer (of one KV head) has no value of measures that compare layers (heads).
  *
  * The range expected if the claim is false is that of the measure in files of the same model and
- * seq_len with random weights. For critical-layers and critical-heads it is from 1 to the larger of
- * two ratios: the one that layers (heads) of equal means would show by their spread over requests,
- * and the largest with random weights.
+ * seq_len with random weights. For critical-layers and critical-heads the range is from 1 to a
+ * largest ratio. It is the larger of two: the largest ratio with random weights, and the ratio that
+ * chance produces. Chance produces a ratio above 1 even if all layers (heads) have equal means,
+ * because requests differ.
  */
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
@@ -296,7 +316,7 @@ int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out,
 
 typedef struct {
     const kvd_result *file; /* kvdim/rates file with the proposal */
-    /* Index of the proposal in the table of proposals of `file`. */
+    /* Index, in the table of proposed settings of `file`, of the proposed setting. */
     size_t proposal;
     /* Accuracy file that measured the proposal. */
     const kvd_result *accuracy;
@@ -311,18 +331,19 @@ typedef struct {
     /* Bytes that the proposal stores / bytes of a 16-bit cache. */
     double share;
     /*
-     * Smallest number of bytes / those of a 16-bit cache among other measured settings with a loss
-     * of at most `asked`; NaN if there is none.
+     * Smallest stored size, as a fraction of a 16-bit cache, among the measured settings that are
+     * not proposals and whose loss is at most `asked`; NaN if there is none.
      */
     double oracle_asked;
     /*
-     * Smallest number of bytes / those of a 16-bit cache among other settings with a loss of at
-     * most that of the proposal.
+     * Smallest stored size, as a fraction of a 16-bit cache, among the measured settings that are
+     * not proposals and whose loss is at most the measured loss of the proposal; NaN if there is
+     * none.
      */
     double oracle_measured;
     /*
-     * Smallest numbers of bytes / those of a 16-bit cache among settings whose loss is at most the
-     * lower, and at most the upper, end of the interval of the measured loss; NaN if there is none.
+     * As oracle_measured, if the measured loss of the proposal is replaced by the lower end (lo) or
+     * by the upper end (hi) of its confidence interval; NaN if no setting has so small a loss.
      */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
@@ -336,11 +357,13 @@ typedef struct {
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
 /*
- * Computes the measure "proposal-over-oracle": bytes that proposals store / bytes that the Oracle
- * (best setting in hindsight) stores, less 1, in percent. Counts proposals for losses that the
- * measured settings reached. Their fit must include at least one sweep of the proposal's model,
- * because the paper's regression knows its models. The interval follows from the Oracle's bytes at
- * the ends of the interval of the measured loss.
+ * Computes the measure "proposal-over-oracle": by how many percent the bytes that a proposed
+ * setting stores exceed those that the best setting in hindsight (the Oracle) stores.
+ *
+ * A proposal counts only if its allowed loss is within the range of losses to which its regression
+ * was fitted. The regression must have been fitted to measurements of the same model, because the
+ * regression of the ZDC paper knows its models. The interval of the measure follows from the
+ * Oracle's bytes at the two ends of the confidence interval of the measured loss.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
@@ -353,7 +376,7 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
 enum { KVD_FEWEST_POINTS = 3 };
 
 /*
- * Returns the answer of the search (kvdim-eval --target) for the strongest compression at which the
+ * Returns the result of the search (kvdim-eval --target) for the strongest compression at which the
  * method keeps the fraction `target` of the accuracy, from the file of results line `e`. Returns
  * NULL if there is none.
  */
@@ -363,13 +386,16 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
  * Reads the bytes saved at 99 % of the top-1 accuracy from results lines first .. last, which are
  * settings of one method on one text, from many bytes to few.
  *
- * If the settings differ in one parameter, and at most one further parameter that rises or falls
- * with it (h2o.recent with h2o.heavy), they are a line: the result is the last setting before the
- * first that misses the target. The uncompressed model precedes the first setting. Otherwise the
- * settings have no order (a grid): `saving` is the largest among settings whose estimate keeps the
- * accuracy, `saving_lo` among those whose whole confidence interval keeps it. `saving_hi` is the
- * smallest of a setting whose whole interval misses the accuracy and that saves more than every
- * setting whose interval reaches it.
+ * The settings are a line if they differ in one parameter only, or if a second parameter always
+ * rises or always falls with the first (h2o.recent with h2o.heavy). The result is then the last
+ * setting before the first that misses the target. The uncompressed model precedes the first
+ * setting.
+ *
+ * Otherwise the settings have no order (a grid). `saving` is then the largest saving among settings
+ * whose estimated accuracy meets the target. `saving_lo` is the largest among settings whose whole
+ * confidence interval meets it. `saving_hi` bounds the saving from above. Let x be the largest
+ * saving among settings whose confidence interval meets the target at least in part. `saving_hi` is
+ * the smallest saving above x of a setting whose whole interval misses the target.
  */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
@@ -449,19 +475,21 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
  * Poisson arrivals and the lengths of TRACE. A method is a name, which covers all its settings, and
  * may have items after commas: KEY=VALUE requires the parameter with the value that the results
  * print; !KEY requires that the parameter is not printed. Results of A and B are compared if they
- * differ in method and request rate alone (report/rows.h).
+ * differ in method and request rate alone (report/rows.h). A load is a request rate divided by the
+ * highest rate that B sustains.
  *
- *   ttft, tbt, jct   Mean of A / mean of B, less 1, in percent: one value per load, which is the
- *                    rate of arrivals / the highest rate of B. Loads above 1 are left out.
- *   rate             Request rate at which A has the normalised latency that B has at the load /
- *                    B's rate, by linear interpolation between results of A; one value per load. If
- *                    A stays below that latency at all rates, its highest rate counts; if A is
- *                    above it at all rates, the value is 0.
+ *   ttft, tbt, jct   Mean of A / mean of B, less 1, in percent: one value per load. Loads above 1
+ *                    are left out.
+ *   rate             Request rate that A sustains with the normalised latency of B, divided by the
+ *                    request rate of B: one value per load. The rate of A is interpolated linearly
+ *                    between its results. If A has a lower latency at all its rates, its highest
+ *                    rate counts; if A has a higher latency at all rates, the value is 0.
  *   top              Highest rate of A / that of B under the same bound on latency: one value.
- *   throughput       Output tokens per second of A / those of B at one request rate, if more
- *                    requests arrive than B serves and memory is short: B runs at most half of
- *                    max_batch at once. One value per rate.
- *   running          Mean number of requests that A runs at once / that of B, at those rates.
+ *   throughput       Output tokens per second of A / those of B at equal request rates. One value
+ *                    for each rate at which more requests arrive than B serves and memory is short:
+ *                    B runs at most half of max_batch at once.
+ *   running          Mean number of requests that A runs at once / that of B, at the request rates
+ *                    that count for `throughput`.
  *
  * The values of one A, one B and equal conditions are a curve, by rising load
  * (kvd_measured_value.load). A value of a method that serves less than 90 % as fast as requests

@@ -138,8 +138,9 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 }
 
 /*
- * Returns true if epsilon_ref = x explains the printed delta number order[i], taken as that of
- * dataset i, within rounding as |x - epsilon_i|.
+ * Tests an assumption about a published table: that a printed delta is |x - epsilon_i|, where
+ * epsilon_i is the printed mean of |R| for dataset i and x that mean for the reference dataset.
+ * Returns true if this holds within rounding for the delta that `order` assigns to dataset i.
  */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
@@ -148,8 +149,10 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if one value of epsilon_ref explains all printed deltas, assigned to datasets in
- * this order. Only the extreme values that each dataset allows need to be tried.
+ * Returns true if there is one number x so that the printed delta of every dataset is |x - epsilon|
+ * within rounding (see explains). `order` assigns the deltas to datasets. Each dataset allows an
+ * interval of x around epsilon + delta and around epsilon - delta. If a solution exists, an end of
+ * one of these intervals is one, so only these are tried.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -174,8 +177,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
 }
 
 /*
- * Tries every order of the deltas that keeps the first k in place. Adds to *n the number of orders,
- * and to *fit the number of orders that one epsilon_ref explains.
+ * Tries every order of the printed deltas of a model that keeps the first k in place. Adds to *n
+ * the number of orders, and to *fit the number of those for which one_epsilon returns true.
  */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
@@ -197,7 +200,10 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* Probability that exactly k models fit by chance, at index k. */
+    /*
+     * Element k is the probability that one_epsilon returns true for exactly k models, if the
+     * deltas of each model are in random order.
+     */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;

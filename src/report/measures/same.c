@@ -7,8 +7,8 @@
 typedef struct {
     const char *column;
     /*
-     * Name of a group of columns that a caller may exclude from the comparison; NULL if there is
-     * none.
+     * Name of a group of columns, which a caller of the comparison of two lines may exclude as a
+     * whole; NULL if the column is in no group.
      */
     const char *group;
     bool text;
@@ -82,9 +82,10 @@ static bool equal(double a, double b)
 }
 
 /*
- * Returns true if two texts describe equal conditions. Of the text of an engine, only device and
- * number type count; the names of kernels that follow depend on the method. A missing admission
- * rule means "whole": requests reserve memory for all their tokens.
+ * Returns true if a column that has texts a and b describes equal conditions. In column "engine"
+ * the text begins with device and number type. Only these count; the names of kernels that follow
+ * depend on the method. In column "admission" an empty text means "whole": requests reserve memory
+ * for all their tokens.
  */
 static bool same_text(const char *column, const char *a, const char *b)
 {

@@ -11,7 +11,10 @@ static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throug
 
 /* Parts of the name of a serving measure, "serving-WHAT-A-over-B", with methods A and B. */
 typedef struct {
-    /* Measure, methods A and B, and the trace, as the end of its label, " of arxiv". */
+    /*
+     * Name of the measure, names of methods A and B, and the text with which the trace column of a
+     * results line must end, such as " of arxiv".
+     */
     char what[12], a[48], b[48], trace[32];
 } question;
 
@@ -226,9 +229,10 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 static const double last_load = 1.005;
 
 /*
- * If the last value is at a load above 1, moves it to load 1 by linear interpolation between the
- * last two values from index `first` on. If there is no value at a lower load, removes it. The
- * queue of requests counts as growing if it grows at either value.
+ * The last value of a curve may be at a request rate above the highest rate that the baseline
+ * sustains (a load above 1). Moves that value to load 1, by linear interpolation between the last
+ * two values from index `first` on. If the curve has no value at a lower load, removes it. The
+ * queue of requests counts as growing if it grows at either of the two values.
  */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
@@ -275,8 +279,9 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /*
- * Appends a curve over the load for every highest rate of method A that is comparable with one of
- * method B.
+ * Appends curves that compare methods A and B over the request rate. There is one curve for each
+ * results line with the highest rate that A sustains, if its conditions equal those of `top`, the
+ * line with the highest rate of B.
  */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)

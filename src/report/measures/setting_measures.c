@@ -66,9 +66,9 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns the smallest cache of method leankv, in percent of a 16-bit cache, that keeps at least
- * the fraction `least` of top-1 accuracy, with an interval up to at least `least_hi`. Returns NaN
- * if no results line does.
+ * Returns the smallest cache of method leankv, in percent of a 16-bit cache, among settings that
+ * keep at least the fraction `least` of top-1 accuracy. The upper end of the 95 % interval of that
+ * fraction must be at least `least_hi`. Returns NaN if there is no such results line.
  */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
@@ -98,9 +98,10 @@ static double five_percent_cache(const kvd_result *x, const char *label)
 static const double equal_p = 0.008;
 
 /*
- * Returns the perplexity of method zack that cuts only V, divided by that of zack that cuts only Q
- * and K, at the largest removed fraction that both have. Results lines with both cut do not count,
- * because one removal rate r removes different fractions of them.
+ * Returns the perplexity of method zack if it removes dimensions of V only, divided by its
+ * perplexity if it removes dimensions of Q and K only, at the largest removed fraction that both
+ * have. Results lines in which it removes dimensions of both do not count, because one removal rate
+ * r removes different fractions of them.
  */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
@@ -171,10 +172,10 @@ static double between(double a, double b, double part)
 }
 
 /*
- * Returns the KL divergence of method h2o at the cache size of results line i, interpolated
- * linearly in its logarithm between the nearest smaller and larger cache. The value is NaN if there
- * is no cache on one side. Only results lines that differ from line i in nothing but method,
- * settings and kept dimensions count.
+ * Returns the KL divergence of method h2o at the cache size of results line i. The logarithm of the
+ * divergence is interpolated linearly between the nearest smaller and the nearest larger cache.
+ * Returns NaN if one of these is missing. Only results lines that differ from line i in nothing but
+ * method, settings and kept dimensions count.
  */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
@@ -203,9 +204,10 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 }
 
 /*
- * Appends, for every results line of method sparsity that only drops tokens (th = tl), the KL
- * divergence of h2o at an equal cache size / that of sparsity. The value expected if the claim is
- * false is 1: equal loss.
+ * Compares two methods that drop tokens, h2o and sparsity. Appends, for every setting of sparsity
+ * whose thresholds th and tl are equal (it keeps no tokens at lower precision), the KL divergence
+ * of h2o at an equal cache size / that of sparsity. If the claim is false, the losses are equal and
+ * the ratio is 1.
  */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
@@ -231,7 +233,10 @@ static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd
 static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
-    /* Bits of K and V of the two settings in a ratio of KL divergences; NULL for other measures. */
+    /*
+     * For a ratio of KL divergences of two quantised settings: parameters of K and V in the
+     * numerator, then of K and V in the denominator. NULL for other measures.
+     */
     const char *const (*bits)[4];
     /* Function for a measure with several values per text; NULL if `compute` is used. */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
@@ -317,8 +322,8 @@ bool kvd_rate_measure_known(const char *name)
 }
 
 /*
- * Returns the answer of the search for the strongest compression at which the method keeps 99 % of
- * the accuracy, or NULL if it was not searched.
+ * Returns the result of the search (kvdim-eval --target) for the strongest compression at which the
+ * method keeps 99 % of the accuracy. Returns NULL if there was no such search.
  */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {

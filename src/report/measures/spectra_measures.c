@@ -98,8 +98,8 @@ static bool tokens_vary(const kvd_similarity *s, size_t i)
 }
 
 /*
- * A similarity of rotations and its calibration label, by which means over reference texts are
- * taken.
+ * A similarity of rotations, with the label of its calibration text. Values with equal labels are
+ * averaged over their reference texts.
  */
 typedef struct {
     kvd_token_point p;

@@ -63,8 +63,9 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
 }
 
 /*
- * Returns true if parameter `k` is determined by the searched parameter: it has one value for each
- * of its values, and rises or falls with it throughout.
+ * Returns true if the searched parameter determines parameter `k`: settings with equal values of
+ * the searched parameter have equal values of `k`, and `k` rises, or falls, over the whole range of
+ * the searched parameter.
  */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {

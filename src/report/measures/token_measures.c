@@ -23,8 +23,8 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 }
 
 /*
- * Returns how many percentage points more of these tokens two neighbouring layers have in common
- * than the first and the last layer.
+ * Returns how many percentage points more of the important (or unimportant) tokens two neighbouring
+ * layers have in common than the first and the last layer.
  */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
@@ -142,8 +142,8 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
     /*
-     * Returns the upper end of the range expected if the claim is false; the lower end is 1. NULL
-     * if the measure has no such range.
+     * Function that returns the upper end of the range that is expected if the claim is false; the
+     * lower end is 1. NULL if the measure has no such range.
      */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
@@ -242,7 +242,10 @@ static double student_quantile(double p, double degrees)
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /* Fewest requests for an interval, as for bootstrap intervals. */
+    /*
+     * Smallest number of requests for which a confidence interval is computed; bootstrap intervals
+     * of other measures have the same limit.
+     */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

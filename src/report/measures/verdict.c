@@ -16,8 +16,8 @@ int kvd_verdict_colour(kvd_verdict v)
 }
 
 /*
- * Result of testing one value or a claim. The smaller result of one value overrides the larger
- * result of another.
+ * Result of a test. The result of several values is the smallest: NO if one value gives NO, else
+ * UNSURE if one gives UNSURE.
  */
 typedef enum { NO, UNSURE, YES } answer;
 
@@ -159,14 +159,16 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
 }
 
 /*
- * Fraction of the loads that counts as all of them. Request rates of a sweep have few digits, so
- * gaps of 1 % of the loads are accepted.
+ * A claim about all loads (request rate / the baseline's highest rate) passes if it holds on this
+ * fraction of the range of loads. The last 1 % may be missing, because sweeps print request rates
+ * with few digits.
  */
 static const double all_loads = 0.99;
 
 /*
- * Tests curves over the load. If a curve passes at every simulated load but some loads were not
- * simulated, the result is UNSURE.
+ * Tests if the curves in `v` are between lo and hi at all loads (request rate / the baseline's
+ * highest rate). If a curve passes at every load that was simulated, but parts of the range of
+ * loads were not simulated, the result is UNSURE.
  */
 static answer at_loads(const kvd_measured *v, double lo, double hi)
 {
@@ -183,8 +185,9 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
 }
 
 /*
- * Returns the number of curves. Stores the smallest and the largest fraction of loads at which a
- * curve is between lo and hi.
+ * Returns the number of curves in `v`. For each curve, computes the fraction of loads (request rate
+ * / the baseline's highest rate) at which the curve is between lo and hi. Stores the smallest and
+ * the largest of these fractions.
  */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {

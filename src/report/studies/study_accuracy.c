@@ -101,8 +101,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
 /*
- * Returns true if a method was evaluated on this text at two or more values of p, as a curve
- * requires. A NULL label means any text.
+ * Returns true if some method was evaluated on this text at two or more values of the removed
+ * fraction p, so that a curve over p can be drawn. A NULL label means any text.
  */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
@@ -116,8 +116,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 }
 
 /*
- * Returns true if the curve of results line i has at least two settings that were asked for, and
- * not only steps of a search.
+ * Returns true if at least two settings of the method of results line i were asked for on the
+ * command line, not only tried by a search.
  */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
@@ -300,8 +300,8 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
 /* ---- attention errors ----------------------------------------------------------------------- */
 
 /*
- * Adds ZDC Fig. 14: the attention error D against the removed fraction p, on the calibration text
- * and on other texts.
+ * Adds Fig. 14 of the ZDC paper: the error of the attention output against the removed fraction p
+ * of dimensions, on the calibration text and on other texts.
  */
 static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
@@ -359,7 +359,11 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* Adds the attention error D of each layer for every method, at the setting nearest to p = 0.5. */
+/*
+ * Adds the error of the attention output of each layer (D, as the ZDC paper defines it) for every
+ * method. Of each method, the setting is shown whose removed fraction of dimensions is nearest to
+ * 0.5.
+ */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;

@@ -286,8 +286,9 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 /* ---- comparison of calibrations in words ---------------------------------------------------- */
 
 /*
- * Appends a sentence that compares calibration on all token vectors with the best result of
- * unweighted centroids, the paper's form.
+ * Appends a sentence that compares calibration on all token vectors with calibration on K-means
+ * centroids. Of the centroids that all have equal weight, as in the ZDC paper, the calibration with
+ * the lowest perplexity is taken.
  */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {

@@ -1,6 +1,7 @@
 /*
- * Report section on job completion time (JCT): jobs and the parts of their time, the lengths from
- * which a method is faster, and replays.
+ * Report section on job completion time (JCT): measured jobs, the time that each phase of a job
+ * takes, the shortest input and output lengths at which a method is faster than the uncompressed
+ * cache, and served traces of requests (replays).
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,8 +13,8 @@
 #include "report/studies/studies.h"
 
 /*
- * Figures of the section on job completion time: bars of the parts of jobs, and curves over
- * lengths.
+ * Figures of the section on job completion time: bars with the time of each phase of a job, and
+ * curves over input and output lengths.
  */
 
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e)
@@ -56,8 +57,10 @@ static int by_sizes(const void *a, const void *b)
 }
 
 /*
- * Number of parts of a job's time in the papers' figures. A part that a method adds or that grows
- * with a length is separate; the remaining time is one part.
+ * Number of parts into which the papers that kvdim reproduces divide the time of a job in their
+ * figures. The array below has the first 11 parts, each with a title and the columns of phase times
+ * to add. These are the phases that a method adds, or that take longer for longer prompts or
+ * outputs. The last part is the remaining time.
  */
 enum { PAPER_PARTS = 12 };
 static const struct {
@@ -130,8 +133,9 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Returns the results lines first .. end - 1, which have equal conditions, as far as they have the
- * times of phases, ordered by job sizes. *n is their number. The caller frees the array.
+ * Returns those of the results lines first .. end - 1 that have the times of phases, ordered by
+ * input and output length. These lines have equal conditions. *n is the number of returned lines.
+ * The caller frees the array.
  */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
@@ -150,8 +154,8 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
 }
 
 /*
- * Appends the two texts below a job's bar in a figure, method and lengths. Returns the number of
- * characters of both, joined by two characters.
+ * Appends two texts that a figure shows below the bar of a job: the method, and the input and
+ * output length. Returns the number of characters of the line "METHOD, LENGTHS".
  */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
@@ -184,9 +188,9 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 }
 
 /*
- * Adds the figure with the bars of jobs under equal conditions: parts in percent of the time of the
- * uncompressed cache at equal sizes. If that was not measured, or if `shares` is set, 100 % is the
- * job itself.
+ * Adds a figure with a bar for each job, all under equal conditions. A bar shows the time of each
+ * phase, in percent of the job completion time of the uncompressed cache for equal lengths. If that
+ * was not measured, or if `shares` is set, it shows percent of the job's own time.
  */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
@@ -272,8 +276,9 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Adds one panel of a figure over input lengths (or output lengths, if `output`): the jobs of lines
- * first .. end - 1 whose other length is `other`. `found` is scratch memory.
+ * Adds one panel of a figure that shows the job completion time over the input length or, if
+ * `output`, over the output length. The panel has those jobs of lines first .. end - 1 whose output
+ * length (or, if `output`, input length) is `other`. `found` is scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -301,15 +306,20 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
 }
 
 /*
- * Adds a panel for all conditions and every value of the length that is not on the x axis, if at
- * least two lengths of the x axis were measured. Returns the number of panels.
+ * Adds the panels of a figure whose x axis is the input length or, if `output`, the output length.
+ * There is one panel for each set of conditions and each value of the length that is not on the x
+ * axis. Panels with fewer than two lengths on the x axis are left out. Returns the number of
+ * panels.
  */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* Value of the length that is not on the x axis; it rises from panel to panel. */
+        /*
+         * Output length (or, if `output`, input length) of the panel added last; -1 before the
+         * first panel. The panels are added by rising length.
+         */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

@@ -137,8 +137,8 @@ static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *e
 /* ---- speed-up against the removed fraction of dimensions p ---------------------------------- */
 
 /*
- * Returns true if a results line belongs on a curve over the removed fraction p: its heads were
- * cut, and cuDNN was timed in the same run.
+ * Returns true if a results line belongs on a curve of the speed-up over the removed fraction p:
+ * dimensions were removed from its heads, and cuDNN was timed in the same run.
  */
 static bool on_curve(const kvd_report_row *e)
 {

@@ -14,8 +14,8 @@
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
 /*
- * Returns measure of quality number k, for which smaller is better: KL divergence, lost fraction of
- * top-1 accuracy, or perplexity / that of the uncompressed model.
+ * Returns a measure of quality, for which smaller is better. k = 0: KL divergence; k = 1: lost
+ * fraction of top-1 accuracy; k = 2: perplexity / perplexity of the uncompressed model.
  */
 static double measure(const kvd_accuracy_entry *e, int k)
 {

@@ -11,8 +11,9 @@
 #include "report/studies/studies.h"
 
 /*
- * Returns true if a loss is "neutral", LeanKV's term for not distinguishable from none. ZDC
- * requires Q_d <= 0.1 instead.
+ * Returns true if a loss of quality is "neutral", which in the LeanKV paper means that it cannot be
+ * told apart from no loss. ZDC instead limits the loss, perplexity / perplexity of the uncompressed
+ * model - 1, to 0.1.
  */
 static bool neutral(const kvd_accuracy_entry *e)
 {

@@ -178,8 +178,9 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
 }
 
 /*
- * Adds a matrix for each similarity file of three or more texts. For two texts, the similarity
- * table has the same values.
+ * Adds, for each similarity file of three or more texts, a table that compares the rotations of
+ * every two texts: overlap, delta / epsilon, and the energy that one text's rotation keeps of the
+ * other text's data. For two texts, the similarity table has the same values.
  */
 static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {

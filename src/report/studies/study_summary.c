@@ -19,8 +19,12 @@ typedef struct {
     /* Indices of the first and last results line of the method. */
     size_t first, last;
     kvd_target_result x; /* bytes saved at 99 % of top-1 accuracy */
-    /* True if `x` comes from a search or from at least KVD_FEWEST_POINTS settings. */
+    /*
+     * True if the saved bytes in `x` are known: they come from a search (kvdim-eval --target) or
+     * from at least KVD_FEWEST_POINTS evaluated settings.
+     */
     bool known;
+    /* True if the saved bytes in `x` come from a search (kvdim-eval --target). */
     bool searched;
     /* True if `x` holds the removed fraction of dimensions p, because the file has no bytes. */
     bool elements;
@@ -88,8 +92,8 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 }
 
 /*
- * Returns true if candidate `a` is based on better evidence than `b`: a search is better than
- * single settings, more settings are better than fewer.
+ * Returns true if the saved bytes of `a` are known better than those of `b`: a search is better
+ * than single settings, more settings are better than fewer.
  */
 static bool says_more(const candidate *a, const candidate *b)
 {
@@ -164,8 +168,9 @@ static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err 
 }
 
 /*
- * Returns the best candidate of the method in its plain form, without a rule or other suffix in its
- * name, or NULL.
+ * Returns the results of a method that `some` lists without a suffix in the method's name, such as
+ * the rule that chose the kept dimensions. If there are several, returns the one whose saved bytes
+ * are known best (says_more). Returns NULL if there is none.
  */
 static const candidate *plain(const kvd_accuracy_entries *all, const candidates *some,
                               const char *method)
@@ -185,8 +190,9 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
 }
 
 /*
- * Moves the reference methods zack and uniform into the first MOST_METHODS candidates, in place of
- * the last ones.
+ * `some` lists methods by falling number of saved bytes, and the first screen shows only the first
+ * MOST_METHODS. Moves zack and uniform, with which readers compare other methods, among these. They
+ * take the places of the last methods.
  */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
@@ -205,7 +211,7 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 
 /* ---- the saved bytes in numbers ------------------------------------------------------------- */
 
-/* Returns the candidate's last results line that has a top-1 accuracy, or NULL. */
+/* Returns the last results line of method `c` that has a top-1 accuracy, or NULL. */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
     for (size_t i = c->last + 1; i-- > c->first;)

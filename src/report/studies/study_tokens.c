@@ -281,7 +281,7 @@ static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    const kvd_result *best = NULL; /* the figures show the text of this file */
+    const kvd_result *best = NULL; /* kvdim/tokens file whose token statistics the figures show */
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].kind == KVD_RESULT_TOKENS &&
             (!best || preferred(&r->item[i].tokens, &best->tokens)))

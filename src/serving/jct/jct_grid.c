@@ -104,7 +104,11 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /* Room for all iterations of the grid: sizes at least double with every second element. */
+    /*
+     * Upper limit of the number of iterations to measure. The grid combines batch sizes, which
+     * double with every second size, with numbers of tokens, which grow fourfold. So it has at most
+     * 128 batch sizes and fewer than 64 numbers of tokens.
+     */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -123,7 +127,11 @@ typedef struct {
     uint32_t *id, *next;
     /* Input plus output tokens of each request, on which the token budgets of methods depend. */
     size_t whole;
-    bool anywhere; /* true if a decode step can run after tokens that were never processed */
+    /*
+     * True if the engine can run a decode step at any position, although the tokens before it were
+     * not processed. A measurement of a step then needs no prompt.
+     */
+    bool anywhere;
 } bench;
 
 static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *seconds, kvd_err *err)

@@ -9,9 +9,10 @@
 #include "serving/jct/spread.h"
 
 /*
- * Returns the two pairs of matrices (one for keys, one for values) whose singular values give the
- * kept dimensions of method i. They are those of a method of the dims axis, or of one that draws
- * its matrices at random. Returns NULL if the method does not use singular values.
+ * Returns the two pairs of matrices (one for Q and K, one for V) whose singular values give the
+ * kept dimensions of method i. Methods of the dims axis have such pairs. So have methods that make
+ * their own matrices from singular values, if the user gave only a model's shape and no calibration
+ * file. Returns NULL if the method does not use singular values.
  */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
@@ -241,8 +242,9 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
     plan->type = type;
     plan->seed = seed;
     /*
-     * If a plan only removes dimensions, prompts attend to the stored cache, and no length is
-     * needed. Other plans compress a prompt after it has been processed.
+     * A method that only removes dimensions is applied while the prompt is processed, so the plan
+     * needs no prompt length (0). Other methods compress a prompt after it has been processed, and
+     * the plan needs its length.
      */
     plan->prompt = kvd_plan_beyond_widths(plan) ? prompt : 0;
     return kvd_plan_open(plan, &setup, err);

@@ -18,9 +18,9 @@ typedef struct {
     char label[256];
     const kvd_point *point;
     /*
-     * Least and greatest number of kept dimensions, and coefficient of variation (CV) of these
-     * numbers, over all heads and both Q-K and V. NaN if the method does not shorten the dims
-     * axis.
+     * Smallest and largest number of kept dimensions of a head, and coefficient of variation (CV)
+     * of these numbers. Each head counts twice, once for Q and K and once for V. NaN if the method
+     * does not shorten the dims axis.
      */
     double width_min, width_max, width_cv;
 } kvd_jct_method;
@@ -70,8 +70,9 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
 /*
- * Opens the plan of method i, the form in which an engine runs it, for prompts of at most `prompt`
- * tokens. The caller must close it with kvd_plan_close.
+ * Fills *plan with the compression setting of method i in the form that engines take (matrices,
+ * kept dimensions, bits), for prompts of at most `prompt` tokens. The caller must close it with
+ * kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t prompt, uint64_t seed,
                         kvd_plan *plan, kvd_err *err);

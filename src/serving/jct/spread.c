@@ -90,8 +90,8 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
     /*
-     * Choose the measured head for each head once for all pairs of matrices, so that Q-K and V of a
-     * head get the singular values of one measured head.
+     * Each head of the model gets the singular values of one measured head. The choice does
+     * not depend on `pair`, so Q-K and V of a head get the values of the same measured head.
      */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {

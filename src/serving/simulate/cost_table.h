@@ -11,27 +11,42 @@
 
 #include "common/err.h"
 
+/*
+ * One measured time in seconds at two coordinates u and v, such as the number of requests and the
+ * number of tokens in the cache.
+ */
 typedef struct {
     double u, v, seconds;
 } kvd_cost_point;
 
 typedef struct {
-    /* Measured points (u, v, seconds), [n_points]; the caller allocates and fills this array. */
+    /*
+     * Measured times with their coordinates u and v, [n_points]. The caller allocates and fills
+     * this array.
+     */
     kvd_cost_point *point;
     size_t n_points;
-    double *u; /* measured values of coordinate u, one per curve, [n], rising */
     /*
-     * Index of the first element of each curve in `v` and `seconds`, [n + 1], where n is the number
-     * of curves. Curve i ends before start[i + 1].
+     * The n different values of coordinate u (such as the number of requests), rising. For each
+     * there is a curve of the times over coordinate v.
+     */
+    double *u;
+    /*
+     * Index, in the arrays v and `seconds`, of the first element of each curve, [n + 1]. n is the
+     * number of curves. Curve i ends before start[i + 1].
      */
     size_t *start, n;
-    /* Coordinate v and seconds of each point, curve after curve, [n_points]. */
+    /*
+     * Coordinate v (such as the number of tokens in the cache) and seconds of each measured point,
+     * one curve after the other, [n_points].
+     */
     double *v, *seconds;
 } kvd_cost_table;
 
 /*
- * Sorts the measured points into curves. Fails if a point occurs twice and if there are fewer than
- * two values of u. Messages call the coordinates u and v by the names `first` and `second`.
+ * Sorts the measured points, which have two coordinates u and v, into one curve over v for each
+ * value of u. Fails if a point occurs twice, or if there are fewer than two values of u. Messages
+ * call u and v by the names `first` and `second`.
  */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);

@@ -126,9 +126,13 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
 }
 
 /*
- * Adds a measured iteration to the table of prompts, of matrix products (if it has several
- * prompts) or of decode steps. For several prompts, u is their number of tokens together. v is the
- * number of prompts until take_attention_out, which knows the time of attention, sets it to 0.
+ * Adds a measured iteration to one of three tables with coordinates u and v:
+ *
+ *   c->prompts    one prompt or a part of it: u is its number of tokens, v the tokens before it
+ *   c->products   several prompts: u is their number of tokens together, v the number of prompts.
+ *                 take_attention_out subtracts the time of attention and sets v to 0, so that the
+ *                 table has the time of the matrix products only.
+ *   c->steps      a decode step: u is the number of requests, v the tokens in the cache of each
  */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
@@ -159,8 +163,9 @@ static double pairs(double tokens, double before)
 /*
  * Returns the attention time in seconds per query-key product. It is the extra time of a part of a
  * prompt that was measured with tokens before it, divided by the number of extra products. Short
- * parts use the machine less fully, so the least value counts. If prompts were only measured
- * whole, the time is the second difference of the two longest prompts.
+ * parts use the machine less fully, so the least value counts. If prompts were only measured whole,
+ * the time t of a prompt of u tokens is taken to be a u + c u^2 / 2. The function then returns c,
+ * computed from the two longest prompts.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -220,8 +225,9 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 }
 
 /*
- * Sets the bytes per token to the largest number that a job of the method held, as the cache
- * counts it. Lines of timed iterations have only the bytes reserved.
+ * Sets c->bytes_per_token to the most bytes per token that the cache stored in a measured job of
+ * the method. Lines of timed iterations have only the bytes that were reserved, which remain if
+ * there is no job.
  */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {

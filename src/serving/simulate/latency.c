@@ -16,8 +16,11 @@ typedef struct {
 } value;
 
 typedef struct {
-    double *all;      /* all latencies in the sample, [n], rising */
-    double *of_block; /* latencies block after block, [n], rising within each block */
+    double *all; /* all latencies in the sample, [n], rising */
+    /*
+     * Latencies of `all`, grouped by blocks of consecutive requests, [n]; rising within each block.
+     */
+    double *of_block;
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];
 } sorted;

@@ -19,8 +19,9 @@ enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 
 typedef struct {
     /*
-     * Mean and quantiles of the times with their 95 % intervals. Intervals are NaN if there are
-     * fewer than two blocks. All numbers are NaN if n is 0.
+     * Mean and quantiles of the times with their 95 % intervals. The intervals are computed from
+     * blocks of consecutive requests, and are NaN if there are fewer than two blocks. All numbers
+     * are NaN if there are no times.
      */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 of the latencies */

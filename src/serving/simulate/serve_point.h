@@ -28,7 +28,8 @@ typedef struct {
     /* Distribution over requests of the time from arrival to last token, in seconds. */
     kvd_latency jct;
     /*
-     * Distribution over requests of that time divided by the output tokens, in seconds per token.
+     * Distribution over requests of the normalised latency: time from arrival to last token divided
+     * by the number of output tokens, in seconds per token.
      */
     kvd_latency normalised;
     /*

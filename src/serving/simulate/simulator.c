@@ -32,9 +32,13 @@ typedef struct {
     event *heap;
     size_t n_events;
     kvd_served *served;
-    /* Seconds between tokens of all requests; time of each request's latest token, [requests]. */
+    /*
+     * Seconds between two successive tokens of a request, for all requests; time of each request's
+     * latest token, [requests].
+     */
     double *gap, *latest;
-    size_t *gap_at; /* index in `gap` of each request's next gap, [requests] */
+    /* Index at which `gap` receives the next time between two tokens of a request, [requests]. */
+    size_t *gap_at;
     kvd_simulated *out;
 } simulation;
 

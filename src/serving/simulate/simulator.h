@@ -17,7 +17,10 @@
  * selected.
  */
 typedef enum {
-    /* The replica with the fewest tokens that are not yet processed, as in the papers. */
+    /*
+     * The replica with the fewest tokens that are not yet processed. This is the rule in the papers
+     * that kvdim reproduces.
+     */
     KVD_ROUTE_SHORTEST,
     KVD_ROUTE_ROUND_ROBIN,
     KVD_ROUTE_LEAST_LOADED, /* the replica with the fewest requests, waiting and running */

@@ -84,7 +84,10 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* The advice is for programs that can only use the engine. */
+        /*
+         * Removes the advice ": use ..." from the error message. The advice is for programs that
+         * always use the CUDA engine; this caller can generate without it.
+         */
         if (advice)
             *advice = '\0';
         return -1;

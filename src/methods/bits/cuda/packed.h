@@ -38,7 +38,7 @@ bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
 typedef struct {
     /* Tables of the same names in kvd_packed_args. */
     float *level, *range, *turn_rows, *turn_outputs;
-    /* Number of elements of `level`, of `range`, and of both matrices together. */
+    /* Number of elements of `level`, of `range`, and of turn_rows and turn_outputs each. */
     size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 

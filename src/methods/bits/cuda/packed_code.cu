@@ -29,8 +29,8 @@ enum { WARPS = 8 };
 /* ---- coding of keys ---- */
 
 /*
- * Writes bits `below` .. below + W - 1 of the 32 codes code[] to a plane of W bits of the lane's
- * words, which starts at `at`. Numbers that are not in the mask `put` keep their bits.
+ * Writes bits `below` .. below + W - 1 of a lane's 32 codes code[] to words from `at` on, a plane
+ * that holds W bits of every code. Codes that are not in the mask `put` keep their stored bits.
  */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
@@ -54,8 +54,8 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
 }
 
 /*
- * Writes 32 codes of B bits one after another, without planes. Numbers that are not in the mask
- * `put` keep their bits.
+ * Writes a lane's 32 codes of B bits one after another, the layout of indices of quantisation
+ * levels. Codes that are not in the mask `put` keep their stored bits.
  */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)

@@ -8,9 +8,9 @@ namespace
 {
 
 /*
- * Values of 16 tokens as one lane holds them: v[i] has unit u0 + i (16 dims), in the registers of
- * mma's A operand, for `units` units. The lane has tokens 2 c + e + 8 h, with c = lane % 4 and e, h
- * = 0 or 1.
+ * V of 16 tokens as one lane holds it: `units` blocks of 16 dims, in the registers of mma's A
+ * operand. v[i] has dims 16 (u0 + i) .. 16 (u0 + i) + 15. The lane's tokens are 2 c + e + 8 h, with
+ * c = lane % 4 and e, h = 0 or 1.
  */
 struct sixteen {
     uint32_t v[8][4];
@@ -84,8 +84,9 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Writes bits `below` .. below + W - 1 of the codes of a lane's 8 numbers of 16 tokens to a plane
- * of W bits. Code 4 h + 2 db + e belongs to value_of(s, i, db, h, e).
+ * Stores bits `below` .. below + W - 1 of a lane's 8 codes (2 dims of 4 tokens) in a plane, the
+ * words that hold these W bits of every code. Code 4 h + 2 db + e is that of token 2 c + e + 8 h, c
+ * = lane % 4, and of dim 8 db + lane / 4 in a block of 16 dims (db, e, h = 0 or 1).
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -110,8 +111,8 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
 }
 
 /*
- * Writes the codes of a lane's 8 numbers of 16 tokens that are stored one after another, without
- * planes. They fill whole bytes of the lane's words, so that other lanes may write the neighbouring
+ * Writes a lane's 8 codes of 16 tokens one after another, the layout of indices of quantisation
+ * levels. They fill whole bytes of the lane's words, so that other lanes may write the neighbouring
  * bytes.
  */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
@@ -163,7 +164,11 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;
         const bool here = t >= from && t < to;
         zero[he] = step[he] = 0;
-        if (!__any_sync(~0u, here)) /* a decode step codes one token, and so a single `he` */
+        /*
+         * No lane has a token to code in this iteration. A decode step codes one token, so only one
+         * of the four iterations has work.
+         */
+        if (!__any_sync(~0u, here))
             continue;
         mine |= here ? 0x5u << (4 * h + e) : 0;
         uint32_t taken = 0;

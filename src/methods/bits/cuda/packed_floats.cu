@@ -102,8 +102,11 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
-    uint32_t pair[UNITS]
-                 [16]; /* at 2 j + h: codes of dims 2 c, 2 c + 1 of half h, token 8 j + lane / 4 */
+    /*
+     * pair[u][2 j + h]: two numbers of token 8 j + lane / 4, as bf16 and later as codes. They are
+     * dims 2 c and 2 c + 1, c = lane % 4, of the h-th 8 dims in block u of 16 dims.
+     */
+    uint32_t pair[UNITS][16];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
 #pragma unroll
@@ -139,7 +142,8 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
         if (u >= units)
             break;
 #pragma unroll
-        for (int n = 0; n < 16; n++) { /* n % 4: register of the mma operand for 16 tokens */
+        /* Pair n of codes is register n % 4 of the mma operand for the (n / 4)-th 16 tokens. */
+        for (int n = 0; n < 16; n++) {
             const int j = n / 4 * 2;
             ordered[n] = o.side ? exchanged(pair[u][2 * (j + n / 2 % 2) + n % 2])
                                 : pair[u][2 * (j + n % 2) + n / 2 % 2];

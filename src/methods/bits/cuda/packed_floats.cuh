@@ -55,7 +55,10 @@ template <class F> static __device__ __forceinline__ uint32_t float_code(float x
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
-    /* The scaling is exact. For normal numbers q is at least 2^M, which adds 1 to the exponent. */
+    /*
+     * Multiplication by a power of two is exact. For normal numbers q includes the leading 1 of the
+     * mantissa, 2^MANTISSA, which adds 1 to the exponent field of the code below.
+     */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
            (((uint32_t)(exponent - F::LEAST) << F::MANTISSA) + (uint32_t)q);

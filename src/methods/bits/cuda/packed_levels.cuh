@@ -19,8 +19,9 @@ template <int B> __device__ __host__ constexpr int table_bytes()
 }
 
 /*
- * Fills the table of levels in shared memory. With 3 and 4 bits, an entry for K or V has a pair of
- * levels for each lane; with 2 bits, two pairs for each lane of half a warp.
+ * Fills the table of quantisation levels in shared memory. An entry has the levels of two adjacent
+ * codes of 3 or 4 bits, or of four codes of 2 bits: for K, then for V. They are repeated, so that
+ * each lane reads its own copy (with 2 bits, each lane of half a warp).
  */
 template <int B> __device__ void fill_table(const float *level, char *table)
 {
@@ -58,7 +59,11 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
         }
     } else {
 #pragma unroll
-        for (int r = 0; r < 4; r++) { /* moves six bits of codes to bits 8 .. 13 */
+        /*
+         * Two codes of 3 bits are the number of a table entry. They are moved to bits 8 .. 13,
+         * because an entry takes 256 bytes.
+         */
+        for (int r = 0; r < 4; r++) {
             const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
             const uint32_t bits = from < 0 ? w[i % B] << -from
                                   : at % 32 > 26
@@ -74,9 +79,9 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 enum { QUICK = 4, TILE = 2048 /* TILE is in float16 numbers */ };
 
 /*
- * Returns the index of token t of the page and dim i in the tile [2 units][4 times 16 tokens][32
- * lanes][8 halves] of keys. One bit above the index tells which of four passes over the dims uses
- * it.
+ * Returns the index of the number of token t of the page and dim i in the tile of keys [2][4 times
+ * 16 tokens][32 lanes][8 halves]. The tile holds two blocks of 16 dims at a time, of 16 N dims in
+ * all. Bit 11 + j of the result tells that it is used in the j-th of N / 2 rounds.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
 {

@@ -212,8 +212,9 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
         put_exceptions(o, side, tile);
     __syncthreads();
     /*
-     * Loop in the order of memory: 4 times two dims, 8 tokens, blocks of 8 dims, groups of 8
-     * tokens.
+     * Loop over pairs of dims in the order of memory. The 4 pairs of 8 dims of a token are
+     * adjacent, then come the other 7 tokens of a group of 8, then the next 8 dims, then the next
+     * group of tokens.
      */
     for (int i = (int)threadIdx.x; i < (o.left + 7) / 8 * 4 * d; i += 32 * WARPS) {
         const int t = i / (4 * d) * 8 + i / 4 % 8, dim = i / 32 % (d / 8) * 8 + i % 4 * 2;

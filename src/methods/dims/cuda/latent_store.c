@@ -26,8 +26,9 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Computes the offsets of the latents of layer l within a page, and writes them to the host tables
- * `head` and `run`.
+ * Computes where the latents of layer l are within a page. Writes their offsets to two host tables:
+ * `head`, one entry per KV head, and `run`, one offset per 8 consecutive elements of a token's
+ * latents.
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run)
 {
@@ -174,7 +175,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
     const double token = (double)s->page_bytes / KVD_PAGE_TOKENS;
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* Requests that finish in this iteration still count. */
+    /* s->held counts the bytes of all requests, including those that finish in this iteration. */
     s->held = 0;
     for (size_t i = 0; i < s->n_slots; i++)
         s->held += s->tokens[i] ? (double)s->tokens[i] * token + (double)s->slot_bytes : 0;

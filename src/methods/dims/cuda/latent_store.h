@@ -68,8 +68,8 @@ typedef struct {
  */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
 /*
- * Makes the device tables that describe the layers. The maps of the cache (kvd_attn_map) must
- * already be those of its pages.
+ * Makes the device tables that describe the layers. The caller must have set the kept dimensions of
+ * all heads in the cache's layers (kvd_cache_layer.map) to their final values.
  */
 int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err);
 /*

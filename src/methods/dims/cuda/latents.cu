@@ -40,7 +40,8 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
 
 /*
  * Applies RoPE to the numbers that a lane holds of tokens `token` + lane / 4 and `token` + lane / 4
- * + 8. RoPE rotates dimensions i and i + 8 W16 together or, if interleaved, 2i and 2i + 1.
+ * + 8. d_head is 16 * W16. RoPE rotates dimensions i and i + d_head / 2 together or, if
+ * interleaved, 2i and 2i + 1.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],

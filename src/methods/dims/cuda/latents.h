@@ -84,14 +84,14 @@ typedef struct {
     int32_t n_q8;
     void *to_q;
     /*
-     * Latents in device memory: rows, ld_latent elements apart, of consecutive runs of 8 elements.
-     * Aligned to 16 bytes.
+     * Latents of the new tokens in device memory, one row per token; rows are ld_latent elements
+     * apart. A row consists of n_runs runs of 8 elements. Aligned to 16 bytes.
      */
     const void *latent;
     size_t ld_latent;
     /*
-     * Offset within a page, in elements, at which each run of 8 elements is stored, in device
-     * memory, [n_runs].
+     * For each run of 8 elements of a row, the offset in elements within a page at which it is
+     * stored: [n_runs], in device memory.
      */
     const int32_t *run;
     int32_t n_runs;

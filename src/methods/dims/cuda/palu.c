@@ -105,8 +105,10 @@ static int resolve(kvd_palu *p, kvd_err *err)
 /* ---- the fused kernel ---- */
 
 /*
- * Makes the device array of pointers for the products of summed latents with B_v, three per query
- * head. The pointers never change.
+ * Makes the device array of pointers for the batched product that turns sums of latents into
+ * attention output. For each query head, the sums [steps][rank_v] are multiplied by the matrix B_v
+ * [rank_v][d_head] that rebuilds values. Its three pointers are to B_v, the sums and the output,
+ * and never change.
  */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
@@ -328,7 +330,10 @@ static void release(kvd_gpu_method *m)
     free(p);
 }
 
-/* Allocates rows for latents that the product of Q, K and V does not compute. */
+/*
+ * Allocates an array for the latents of the new tokens, unless the product that computes Q, K and V
+ * gives latents instead of K and V (p->folded).
+ */
 static int make_rows(kvd_palu *p, kvd_err *err)
 {
     for (int l = 0; l < p->dims->n_layers; l++)

@@ -11,7 +11,10 @@ static const char what[] = "matrices of palu";
 
 /* Array of bf16 matrices that is assembled on the host for one copy to the device. */
 typedef struct {
-    /* Elements; NULL if only their number n is counted. */
+    /*
+     * Elements of all matrices, one matrix after another; NULL while only their number n is
+     * counted.
+     */
     uint16_t *x;
     size_t n;
 } pile;

@@ -6,19 +6,29 @@
 #include "methods/dims/cuda/latent_store.h"
 
 /*
- * Offsets of the matrices of one layer, in elements of kvd_palu.matrix. A projects rows to latents,
- * B rebuilds rows from them (methods/dims/palu.c).
+ * Offsets of the matrices of one layer, in elements of kvd_palu.matrix. A computes the latent of a
+ * group of heads from their K or V; B rebuilds K or V of one head from the latent
+ * (methods/dims/palu.c).
  */
 typedef struct {
-    /* True: attention sums latents of values directly, and B_v is folded into W_O. */
+    /*
+     * True: attention sums latents of values directly, and the matrices B of the values are folded
+     * into W_O.
+     */
     bool direct;
     /*
      * Offsets of the projections A [heads * d_head][rank] of all groups of heads, for K and for V.
      */
     size_t down[2];
-    /* up: B^T of all heads. up_pair: B of the keys, in the element order of the fused kernel. */
+    /*
+     * Offsets of the matrices B that rebuild K and V from latents. up: transposed matrices of all
+     * heads. up_pair: those of the keys, in the element order of the fused kernel.
+     */
     size_t up, up_pair;
-    /* Offset of B of the values, [rank][d_head] of all KV heads. */
+    /*
+     * Offset of the matrices B that rebuild values from latents, [rank][d_head], not transposed, of
+     * all KV heads one after another.
+     */
     size_t back;
 } kvd_palu_layer;
 
@@ -48,8 +58,9 @@ typedef struct {
     void *workspace;
     uint16_t *o; /* sums of latent values, [max_slices][n_heads * rank_v] */
     /*
-     * Pointers for the products of summed latent values with B of the values, in device memory,
-     * [n_layers][3][n_heads].
+     * Pointers for the batched product that turns sums of latents into attention output, in device
+     * memory, [n_layers][3][n_heads]. The three are: the matrix B [rank_v][d_head] that rebuilds
+     * values, the sums, and the output.
      */
     const void **factor;
 } kvd_palu;
@@ -71,8 +82,9 @@ static inline kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
 /* Copies all matrices to the device in bf16 and sets the layers' offsets. */
 int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err);
 /*
- * If `folded` is set, folds the projections to latents into W_K and W_V. In layers with `direct`,
- * folds B of the values into W_O.
+ * If `folded` is set, folds the matrices that compute latents into W_K and W_V. In layers in which
+ * attention sums latents of values directly (kvd_palu_layer.direct), also folds the matrices that
+ * rebuild values into W_O.
  */
 int kvd_palu_fold(const kvd_palu *p, kvd_err *err);
 

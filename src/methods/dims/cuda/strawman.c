@@ -26,11 +26,19 @@ typedef struct {
      * per head for V.
      */
     int width, rank, n;
-    /* Projections in device memory, [slots][n_layers][n][d_head][rank]. */
+    /*
+     * Projection matrices in device memory, n per slot and layer:
+     * [slots][n_layers][n][d_head][rank].
+     */
     uint16_t *matrix;
-    /* K and V of prompts, [max_tokens][n][d_head]. */
+    /*
+     * K and V of prompts: [max_tokens][n][d_head]; n is the number of KV heads of K and V together.
+     */
     uint16_t *rows;
-    /* K and V of prompts after projection, [max_tokens][n][rank]. */
+    /*
+     * K and V of prompts after projection to `rank` dimensions: [max_tokens][n][rank]; n is the
+     * number of KV heads of K and V together.
+     */
     uint16_t *cut;
     float *gram, *value;
     /* Members for the eigenvector library cuSOLVER. */
@@ -39,7 +47,7 @@ typedef struct {
     cusolverDnParams_t params;
     void *work, *host_work;
     size_t work_bytes, host_bytes;
-    /* Status of each decomposition of a layer, in device memory, [n]. */
+    /* Status of each of the n decompositions of a layer, in device memory. */
     int *info;
     /* Status of all decompositions, in pinned host memory, [max_slices][n_layers][n]. */
     int *host_info;

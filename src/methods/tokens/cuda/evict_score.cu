@@ -111,8 +111,8 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
 }
 
 /*
- * Multiplies the held tokens by 16 tokens of the tile. Four independent accumulator chains hide the
- * latency of mma.sync.
+ * Multiplies the warp's 32 tokens in registers by 16 tokens of the tile in shared memory. Four
+ * independent accumulator chains hide the latency of mma.sync.
  */
 __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from, int d,
                                          float (&acc)[2][2][4])
@@ -144,14 +144,20 @@ __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint3
 
 struct params {
     kvd_evict_prompts_args a;
-    float factor;     /* factor of the products q k: scale * log2(e) / tau */
-    float noise;      /* factor of noise: log2(e) / tau; 0: no noise */
+    /*
+     * Factor of the products q k: scale * log2(e) / tau, with the temperature tau of the softmax.
+     */
+    float factor;
+    /* Factor of the noise on scores: log2(e) / tau, with the temperature tau; 0: no noise. */
+    float noise;
     float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
 /*
- * Adds two products of each of the lane's four held tokens, with tokens `other` and other + 1 of
- * the passing operand (queries or keys).
+ * Each lane has four tokens of one operand (queries or keys). Adds, for each of them, its products
+ * with tokens `other` and other + 1 of the other operand to its sum. If SUMS, adds attention
+ * probabilities; otherwise updates the sum of a softmax denominator. MASKED: products of a query
+ * with a later key do not count.
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
@@ -188,8 +194,9 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
 }
 
 /*
- * If SUMS, computes `mass`: keys are held in registers and queries pass through shared memory.
- * Otherwise computes the logarithms of softmax denominators: queries are held and keys pass.
+ * If SUMS, computes the sum of the attention probabilities that every key receives: keys are held
+ * in registers and queries pass through shared memory. Otherwise computes the logarithms of softmax
+ * denominators: queries are held and keys pass.
  */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)

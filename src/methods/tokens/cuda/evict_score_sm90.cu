@@ -29,8 +29,12 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 struct params {
     kvd_evict_prompts_args a;
-    float factor;     /* factor of the products q k: scale * log2(e) / tau */
-    float noise;      /* factor of noise: log2(e) / tau; 0: no noise */
+    /*
+     * Factor of the products q k: scale * log2(e) / tau, with the temperature tau of the softmax.
+     */
+    float factor;
+    /* Factor of the noise on scores: log2(e) / tau, with the temperature tau; 0: no noise. */
+    float noise;
     float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
@@ -86,14 +90,19 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Running results of a thread for its two held tokens, which are 8 rows apart. */
+/*
+ * Running results of a thread for the two tokens of the operand in `held` whose products it
+ * computes, which are 8 rows apart.
+ */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
 /*
- * Adds the products x of the thread's two held tokens with the tokens of a tile to the totals.
- * `other` is the token of the tile to which the thread's first product belongs.
+ * Adds to the totals of the thread's two tokens `token` and token + 8 (keys if SUMS, else queries)
+ * their products x with the tokens of a tile of the other operand. `other` is the token of the tile
+ * to which the thread's first product belongs. MASKED: products of a query with a later key do not
+ * count.
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
@@ -140,7 +149,10 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
     t.sum[1] += part[1];
 }
 
-/* Processes all tiles of one block of 128 held tokens. STEPS is d_qk / 16. */
+/*
+ * Processes one block of 128 tokens of the operand `held`, which stay in shared memory, with all
+ * tiles of the other operand `moves`. SUMS: keys are held, else queries. STEPS is d_qk / 16.
+ */
 template <bool SUMS, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,
@@ -202,8 +214,9 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
 }
 
 /*
- * If SUMS, computes `mass`: keys are held in shared memory and queries pass. Otherwise computes the
- * logarithms of softmax denominators: queries are held and keys pass.
+ * If SUMS, computes the sum of the attention probabilities that every key receives: keys are held
+ * in shared memory and queries pass. Otherwise computes the logarithms of softmax denominators:
+ * queries are held and keys pass.
  */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)

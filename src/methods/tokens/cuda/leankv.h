@@ -74,9 +74,9 @@ int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_le
  * for values. Lane l (row l / 4, class l % 4) owns w words. They are stored in chunks of 4, 2 or 1
  * words per lane, so that all lanes read a chunk in one coalesced load.
  *
- * Keys: class c has features 16 s + 4 c .. 16 s + 4 c + 3 of step s; the codes of two features that
- * form one register are 4 or 8 codes apart in a word. Values: class c has tokens 2 c, 2 c + 1, 2 c
- * + 8, 2 c + 9 of feature rows.
+ * Keys: step s of the product multiplies features 16 s .. 16 s + 15, of which a lane of class c has
+ * features 16 s + 4 c .. 16 s + 4 c + 3. Two features form one register; in a word, their codes are
+ * 4 or 8 codes apart. Values: a lane of class c has tokens 2 c, 2 c + 1, 2 c + 8 and 2 c + 9.
  *
  * These are LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec] and [F / V_group, N / V_vec,
  * V_group, V_vec] (section 6 of the paper) with K_group 4, V_group 8, V_vec 4, within a tile of 16
@@ -230,8 +230,14 @@ typedef struct {
      * from the front, low tokens from the end backwards. `lse2` receives log2 of each query head's
      * softmax denominator. `columns` is `group` rounded up to an even number.
      */
-    float *score;   /* output, [n][n_kv_heads][room][columns]: attention scores */
-    float *lse2;    /* output, [n][n_kv_heads][8]: log2 of softmax denominators */
+    /*
+     * Output, [n][n_kv_heads][room][columns]: attention scores of each cached token with the query
+     * heads of its KV head. A row has `columns` elements, one per query head, rounded up to an even
+     * number.
+     */
+    float *score;
+    /* Output, [n][n_kv_heads][8]: log2 of each query head's softmax denominator. */
+    float *lse2;
     float *partial; /* scratch for the outputs of splits, [n][n_kv_heads][splits][8][d + 2] */
     /* Number of splits that finished, [n][n_kv_heads]; 0 before and after each launch. */
     uint32_t *arrived;

@@ -1,5 +1,7 @@
 /*
- * Method leankv (sparsity+hetero over unified pages, leankv.h) in the CUDA engine (gpu_method.h).
+ * Method leankv in the CUDA engine (gpu_method.h): token method sparsity with bits method hetero,
+ * in pages that hold tokens of either precision (leankv.h).
+ *
  * The bf16 pages hold one layer at a time. For prompts they hold all rows. For decode steps they
  * hold the new row, which attention reads in bf16 and which kvd_leankv_update quantises afterwards.
  */
@@ -329,8 +331,8 @@ static int set_up(leankv *k, kvd_err *err)
 }
 
 /*
- * Returns true if the plan also has method hetero. On a GPU its codes store the tokens of high and
- * of low level.
+ * Returns true if the plan has bits method hetero in addition to token method sparsity. On a GPU,
+ * hetero's codes hold the cached tokens of both precision levels.
  */
 static bool runs(const kvd_plan *plan)
 {

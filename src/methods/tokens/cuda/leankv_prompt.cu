@@ -129,7 +129,7 @@ struct border {
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* The sum of all values up to `hi` always reaches the target. */
+    /* hi[k] stays so large that the significances up to it add up to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};

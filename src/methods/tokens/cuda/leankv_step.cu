@@ -2,9 +2,9 @@
  * LeanKV after the attention of a decode step (Algorithm 1), one CTA per KV head of every request.
  * One pass over all entries (cached tokens) adds the attention probabilities they received,
  * averages the significance outside the window of newest tokens, and finds the least significant
- * entry of each level and the token that leaves the window. Then at most one entry moves from the
- * high to the low section, at most one is dropped, and the new token takes the freed index or the
- * next one.
+ * entry of each level and the token that leaves the window. Then at most one entry changes from the
+ * high to the low precision level, at most one is dropped, and the new token takes the freed index
+ * or the next one.
  *
  * The kernel is bound by latency in small batches and by memory in large ones: it reads and writes
  * 12 + 4 group bytes per entry, with `group` query heads per KV head.
@@ -33,18 +33,26 @@ struct least {
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    int leaving; /* index in the high section of the token that leaves the window; -1: none */
+    /*
+     * Index, among the cached tokens at the high level, of the token that leaves the window of
+     * newest tokens; -1: none.
+     */
+    int leaving;
     float leaving_significance;
 };
 
 /*
- * Decision of a decode step for one KV head. Members are indices into the sections of high and low
- * cached tokens; -1 means no token.
+ * Decision of a decode step for one KV head. Cached tokens at the high level and at the low level
+ * are stored in two separate lists. Members are indices into these lists; -1 means no token.
  */
 struct decision {
-    /* High cached token that becomes a low one, and its index in the low section. */
+    /*
+     * Token that changes from the high to the low level: its index in the list of high tokens, and
+     * its new index in the list of low tokens.
+     */
     int lowered, low_to;
-    int fresh_to; /* index of the new token in the high section */
+    /* Index that the new token gets in the list of high tokens. */
+    int fresh_to;
     int n[KVD_LEANKV_LEVELS];
 };
 
@@ -115,8 +123,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 
 /*
  * Decides if the token that leaves the window is kept, lowered or dropped, and at which index the
- * new token is stored. `sum` is the sum of the significances of the `body` entries outside the
- * window.
+ * new token is stored. `sum` is the sum of the significances of the `body` cached tokens outside
+ * the window.
  */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -213,9 +221,9 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Quantises the vectors that a step changes. Warps 0 and 1 requantise the key and value of the
- * lowered entry at the low precision. Warps 2 and 3 write the key and value of the new token,
- * possibly over that entry.
+ * Quantises the vectors that a step changes. Warps 0 and 1 quantise again, at the low precision,
+ * the key and value of the token that changes from the high to the low level. Warps 2 and 3 write
+ * the key and value of the new token, possibly over that token.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -236,8 +244,8 @@ __device__ void move_vectors(const pages &p, const decision &d, int warp, int la
 }
 
 /*
- * Moves the score and position of the lowered entry to the low section, and writes those of the new
- * token.
+ * Moves the score and position of the cached token that changes from the high to the low level to
+ * the list of low tokens, and writes those of the new token.
  */
 __device__ void move_scores(const pages &p, const decision &d, int position)
 {
@@ -279,9 +287,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the attention probability that every entry received in this step to its score. After the
- * call, thread 0 has the least significant entries and the sum of significances outside the window,
- * and `out` has the token that leaves the window.
+ * Adds the attention probability that every cached token received in this step to its score. After
+ * the call, thread 0 has the least significant cached tokens and the sum of significances outside
+ * the window, and `out` has the token that leaves the window.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
@@ -331,8 +339,8 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
               row = (int)blockIdx.y, now = (int)s.at[row];
     const int head = leankv::head_of(s.pool, s.slot[row], s.layer, g);
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::
-                     : "memory"); /* the next kernel prefetches its matrix meanwhile */
+    /* From here on, the next kernel may start and prefetch its weight matrix. */
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
     if (head < 0)
         return;

@@ -71,7 +71,11 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (n - 1) >> shift == 0 && shift > 0)
-            continue; /* the lower halves of keys have no bits set at this shift */
+            /*
+             * The lower half of a sort key is a number below n, so its bits from this shift on are
+             * all 0.
+             */
+            continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
         __syncthreads();

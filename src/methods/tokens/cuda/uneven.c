@@ -133,9 +133,9 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
 }
 
 /*
- * Sets the numbers of entries of a decode step that follows tokens that were never computed, as in
- * timing runs. Every KV head gets as many entries as heads keep on average after a prompt of these
- * tokens.
+ * Sets the numbers of cache entries for timing runs, whose decode steps follow tokens that were
+ * never computed. Every KV head gets the mean number of entries that a head would keep after a
+ * prompt of that many tokens.
  */
 static void assume(uneven *e, const kvd_slice *s)
 {

@@ -32,7 +32,8 @@ typedef struct {
      * n_kv_heads][max_pages].
      */
     const int32_t *table;
-    void *heads; /* device memory of the pages of one KV head each */
+    /* Device memory of pages that each hold tokens of a single KV head. */
+    void *heads;
 } kvd_uneven_prompts_args;
 
 /*
@@ -59,7 +60,7 @@ typedef struct {
     /* Number of entries of every KV head, the new token included, device [batch * n_kv_heads]. */
     const int32_t *kv_len;
     const int32_t *table; /* device [batch * n_kv_heads][max_pages]: page numbers in `heads` */
-    void *heads;          /* device memory of the pages of one KV head each */
+    void *heads;          /* device memory of pages that each hold tokens of a single KV head */
 } kvd_uneven_step_args;
 
 /*

@@ -47,9 +47,9 @@ static int first_of(const kvd_zdc *z, int layer)
 /* ---- hooks of an iteration ---- */
 
 /*
- * Sets the numbers of low tokens of a slot for a timing run in which the `prompt` tokens were never
- * computed. They are those after a prompt in which no layer uses another layer's sets because of
- * their overlap.
+ * Sets the numbers of low tokens (tokens with fewer stored dimensions) of a slot for a timing run,
+ * whose `prompt` tokens were never computed. Assumes that no layer takes over the token sets of an
+ * earlier layer because they overlap.
  */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {

@@ -30,25 +30,25 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of the byte `level` of a token. KVD_ZDC_RAW: the token is high by the importance computed in
- * this layer. KVD_ZDC_USED: the token is high in the token sets that the layer uses, which may be
- * those of an earlier layer.
+ * Bits of the byte `level` of a token. KVD_ZDC_RAW: the token is high (important) by the importance
+ * computed in this layer. KVD_ZDC_USED: the token is high in the token sets that the layer uses,
+ * which may be those of an earlier layer.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
 /*
- * Layout of a KV head in the stores of high and low tokens. The index [2] is 0 for K (and Q) and 1
- * for V (and O).
+ * Layout of a KV head in the pages of high (important) tokens and in those of low (other) tokens.
+ * The last index [2] is 0 for K (and Q) and 1 for V (and O).
  */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns stored per token, multiples of 16 */
-    /* Number of leading columns of low rows that hold data; the rest are 0. */
+    /* Low (less important) tokens: number of leading columns that hold data; the rest are 0. */
     int16_t kept[2];
     /* Index of the element of a page at which the head's K or V starts. */
     int32_t in_page[KVD_ZDC_STORES][2];
     /*
-     * Column of an output row at which the outputs of the head's first query head start, in the
-     * half of each store.
+     * Column of an output row at which the head's first query head starts. An output row has two
+     * halves: attention over the high (important) tokens, then over the low tokens.
      */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
@@ -58,8 +58,13 @@ typedef struct {
     const int32_t *slot; /* device [batch]: slot of each request */
     /* Device [batch][pitch]: page numbers of each request after its slot's own page. */
     const int32_t *table;
-    int32_t pitch, own; /* own: page number of slot 0's own page; slot s has page own + s */
-    int32_t *n_low;     /* device [slots][n_layers]: number of low tokens */
+    /*
+     * pitch: row length of `table`. own: the page with which the list of slot 0 starts; the list of
+     * slot s starts with page own + s.
+     */
+    int32_t pitch, own;
+    /* Device [slots][n_layers]: number of low (less important) tokens. */
+    int32_t *n_low;
     int32_t n_layers, layer;
 } kvd_zdc_pages;
 
@@ -82,9 +87,9 @@ typedef struct {
     /* Number of consecutive layers that use the sets chosen here, this layer included. */
     int32_t span;
     /*
-     * Smallest overlap at which this layer uses the token sets of the preceding layer. Both the
-     * high sets and the low sets of the two layers must overlap by at least this fraction. A value
-     * above 1 disables the reuse.
+     * Smallest overlap at which this layer uses the token sets of the preceding layer. The sets of
+     * high (important) tokens of the two layers, and also the sets of low (other) tokens, must
+     * overlap by at least this fraction. A value above 1 disables the reuse.
      */
     double overlap;
     /*
@@ -95,17 +100,17 @@ typedef struct {
     /* Output, device [n_q8 rows of Q]: KVD_ZDC_RAW and KVD_ZDC_USED of every token. */
     uint8_t *level;
     /*
-     * Output, device [n_q8 rows of Q]: index of the token's row among the high tokens or among the
-     * low tokens.
+     * Output, device [n_q8 rows of Q]: index of the token among the high (important) tokens of its
+     * prompt, or among the low (other) tokens, whichever it belongs to.
      */
     int32_t *place;
 } kvd_zdc_choose_args;
 
 /*
- * Chooses the high tokens of whole prompts in a layer. The importance of a token is the logarithm
- * of the sum over query heads of exp(lse). The fraction `share` of tokens with the largest
- * importance is high; among equal tokens the earlier ones come first. If the layer uses the sets of
- * an earlier layer, the number of high tokens is that of the earlier layer.
+ * Chooses the high (important) tokens of whole prompts in a layer. The importance of a token is the
+ * logarithm of the sum over query heads of exp(lse). The fraction `share` of tokens with the
+ * largest importance is high; among equal tokens the earlier ones come first. If the layer uses the
+ * sets of an earlier layer, the number of high tokens is that of the earlier layer.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /*
@@ -128,22 +133,26 @@ typedef struct {
     const int32_t *place;
     const kvd_zdc_head *head; /* device [n_kv_heads]: layout of every KV head */
     /*
-     * Pages that hold all tokens of the prompts at the high widths, on the device; their numbers
-     * are in pages.table.
+     * Device pages that hold all tokens of the prompts, each with as many columns as a high
+     * (important) token. Their numbers are in pages.table.
      */
     const void *from;
-    void *store; /* pages of the layer that receive the rows, on the device */
-    size_t page; /* number of elements of a page of high or of low tokens */
+    /* Device pages of the layer, for high and for low tokens, that receive the rows. */
+    void *store;
+    /* Number of elements of a page of high (important) or of low (other) tokens. */
+    size_t page;
 } kvd_zdc_move_args;
 
 /*
- * Copies the rows of prompts from their pages to the stores of high and low tokens. Sets the rows
- * after the last row of each store to 0, up to a multiple of 8 rows.
+ * Copies the rows of K and V of prompts from their pages to the pages of high (important) tokens
+ * and of low (other) tokens. After the last row of each kind, sets rows to 0 up to a multiple of 8
+ * rows.
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /*
- * In the rows of low tokens, sets the columns that low rows do not keep to 0. `pages` are the
- * prompts' pages at the high widths, the same as args->from.
+ * In the rows of low (less important) tokens, writes 0 into the columns that these tokens do not
+ * keep. `pages` are the prompts' pages (args->from), in which all tokens have as many columns as
+ * high tokens.
  */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
@@ -154,25 +163,26 @@ cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStrea
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads]: layout of every KV head */
     int32_t n_kv_heads, first, n;
-    /* Number of high and of low tokens of the prompt before `first`. */
+    /* Number of high (important) and of low (other) tokens of the prompt before token `first`. */
     int32_t before[KVD_ZDC_STORES];
-    int32_t count[KVD_ZDC_STORES]; /* number of high and of low tokens among the n */
-    /* Number of elements of a packed row of a high and of a low token. */
+    /* Number of high (important) and of low (other) tokens among the n. */
+    int32_t count[KVD_ZDC_STORES];
+    /* Number of elements of a packed row of a high (important) and of a low (other) token. */
     int32_t entry[KVD_ZDC_STORES];
     /*
-     * Levels and store indices of all tokens of the prompt, on the device; outputs of
-     * kvd_zdc_choose.
+     * Outputs of kvd_zdc_choose for all tokens of the prompt, on the device: the level (high or
+     * low), and the index among the tokens of the same level.
      */
     const uint8_t *level;
     const int32_t *place;
     /*
-     * Packed rows, device: high rows [count[HIGH]][entry[HIGH]], then low rows
-     * [count[LOW]][entry[LOW]]. A row has one head after another, K before V.
+     * Packed rows, device: rows of high (important) tokens [count[HIGH]][entry[HIGH]], then rows of
+     * low (other) tokens [count[LOW]][entry[LOW]]. A row has one head after another, K before V.
      */
     void *rows;
     /*
-     * Pages of 64 tokens at the high widths, on the device. Page table[0] has tokens 0 .. 63 of the
-     * prompt.
+     * Device pages of 64 tokens, each with as many columns as a high (important) token. Page
+     * table[0] has tokens 0 .. 63 of the prompt.
      */
     void *pages;
     const int32_t *table; /* device: page numbers of the prompt */
@@ -181,8 +191,8 @@ typedef struct {
 
 /*
  * kvd_zdc_pack copies rows from `pages` to `rows`. kvd_zdc_unpack copies them from `rows` to
- * `pages`. It fills low rows with zeros up to the high widths, and sets the rest of the last group
- * of 8 rows to 0.
+ * `pages`. It fills the rows of low (less important) tokens with zeros up to the width of high
+ * tokens, and sets the rest of the last group of 8 rows to 0.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
@@ -198,11 +208,12 @@ typedef struct {
     /* Device [batch]: number of tokens of each request, including the newest. */
     const int32_t *kv_len;
     /*
-     * Arrays that kvd_decode reads: `end` is its kv_len (high tokens and later ones), `low_len` its
-     * second_len (low tokens), `table` its page lists.
+     * Arrays that kvd_decode reads: `end` is its kv_len (high, that is important, tokens and the
+     * tokens after the prompt), `low_len` its second_len (low tokens), `table` its page lists.
      */
-    int32_t *end, *low_len; /* output, device [n_layers][rows]: lengths of both stores */
-    int32_t *table;         /* output, device [rows][pitch + 1]: page list of each request */
+    /* Output, device [n_layers][rows]: `end` and `low_len` as described above. */
+    int32_t *end, *low_len;
+    int32_t *table; /* output, device [rows][pitch + 1]: page list of each request */
 } kvd_zdc_lists_args;
 
 /*
@@ -212,8 +223,8 @@ typedef struct {
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /*
- * Arguments of kvd_zdc_merge: the attention outputs of one decode step in one layer over high
- * tokens and over low tokens.
+ * Arguments of kvd_zdc_merge: the attention outputs of one decode step in one layer, over high
+ * (important) tokens and over low (other) tokens.
  */
 typedef struct {
     kvd_zdc_pages pages;
@@ -221,16 +232,23 @@ typedef struct {
     int32_t hopper;           /* 1: the outputs come from the kernels for sm_90 */
     const kvd_zdc_head *head; /* device [n_kv_heads]: layout of every KV head */
     int32_t pitch, out_pitch;
-    /* Device [batch][pitch]: outputs over the high tokens, then over the low tokens. */
+    /*
+     * Device [batch][pitch]: attention outputs over the high (important) tokens, then over the low
+     * (other) tokens.
+     */
     const void *o;
     /* Natural logarithms of the softmax denominators, device [batch][2 n_heads]. */
     const float *lse;
-    void *out; /* output, device [batch][out_pitch]: merged outputs at the high widths */
+    /*
+     * Output, device [batch][out_pitch]: merged outputs, with as many columns as the V of high
+     * tokens.
+     */
+    void *out;
 } kvd_zdc_merge_args;
 
 /*
- * Adds the attention outputs over high and over low tokens, weighted by their softmax denominators.
- * If there are no low tokens, their output has weight 0.
+ * Adds the attention outputs over high (important) and over low (other) tokens, weighted by their
+ * softmax denominators. If there are no low tokens, their output has weight 0.
  */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 

@@ -1,7 +1,7 @@
 /*
- * Method zdc in the CUDA engine, which stores important tokens at more dimensions than other
- * tokens: computes the layouts of the stores of high and low tokens and allocates their memory
- * (zdc.h).
+ * Method zdc in the CUDA engine, which stores important (high) tokens at more dimensions than other
+ * (low) tokens: computes the layouts of the pages of high and of low tokens and allocates their
+ * memory (zdc.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -80,8 +80,8 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
 }
 
 /*
- * Returns the projections of a layer's heads at the low width, starting at the first head that this
- * GPU has.
+ * Returns the projections of a layer's heads to the dimensions of low (less important) tokens,
+ * starting at the first head that this GPU has.
  */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
@@ -90,8 +90,9 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * Computes the stored widths of a layer's low rows. They are rounded up as the high widths are. If
- * the high widths are padded to that of the widest head, so are the low ones.
+ * Computes the stored dimensions of a layer's low (less important) tokens. They are rounded up like
+ * those of high tokens. If those are padded to the widest head, so are the dimensions of low
+ * tokens.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
@@ -132,7 +133,10 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* The map `both` lists the heads at the high widths first. */
+        /*
+         * The map `both` lists all heads with the kept dimensions of high (important) tokens, then
+         * all heads with those of low tokens.
+         */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }

@@ -1,8 +1,9 @@
 /*
- * Method zdc in the CUDA engine: importance combined with a method of the dims axis at two widths
- * (zdc.h). A prompt is processed in one iteration and attends at the high widths, in pages of one
- * layer. The softmax denominators of that attention decide which tokens are important, and every
- * row is moved to the store of its width. Decode steps attend over both stores.
+ * Method zdc in the CUDA engine: method importance combined with a method that removes dimensions.
+ * Important (high) tokens keep more dimensions than other (low) tokens (zdc.h). A prompt is
+ * processed in one iteration; its tokens all have the dimensions of high tokens during attention.
+ * The softmax denominators of that attention decide which tokens are important, and every row is
+ * moved to the pages of high or of low tokens. Decode steps attend to both.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
@@ -18,7 +19,11 @@
  */
 typedef struct {
     int n, own; /* number of GPUs, index of this GPU; n = 0 if one GPU has all heads */
-    float *sum; /* device [n][rows]; `rows` is the argument of exchange */
+    /*
+     * Device [n][rows]: each GPU's part of the summed importance of tokens. `rows` is the argument
+     * of `exchange`.
+     */
+    float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
     void *ctx;
 } kvd_zdc_parts;
@@ -33,13 +38,13 @@ int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
  * kvd_gpu_zdc_heads returns the layouts of the KV heads of a layer that this GPU has, a device
  * array [n_kv_heads]. kvd_gpu_zdc_low_map returns the layout of pages that hold the layer's low
- * tokens at their own width.
+ * (less important) tokens with as many columns as these tokens keep.
  */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
 /*
- * Levels and row indices of the prompt tokens chosen in the latest layer (kvd_zdc_choose_args),
- * device arrays.
+ * Levels (high or low) of the prompt tokens, chosen in the latest layer, and their indices among
+ * the tokens of the same level (kvd_zdc_choose_args), device arrays.
  */
 typedef struct {
     const uint8_t *level;
@@ -47,7 +52,7 @@ typedef struct {
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
-/* Returns the number of low tokens of a slot in a layer. For tests. */
+/* For tests: returns the number of low (less important) tokens of a slot in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
 #endif

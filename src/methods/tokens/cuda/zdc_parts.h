@@ -10,13 +10,18 @@
 
 /* Layouts and memory of one layer. */
 typedef struct {
-    kvd_attn_map low; /* layout of rows of low tokens; its page size equals that of high tokens */
+    /*
+     * Layout of rows of low (less important) tokens; its page size equals that of high (important)
+     * tokens.
+     */
+    kvd_attn_map low;
     /*
      * Layout of the heads for the attention of decode steps: all heads at the widths of high
      * tokens, then all heads again at those of low tokens.
      */
     kvd_attn_map both;
-    double entry[KVD_ZDC_STORES]; /* bytes of a high and of a low token in this layer */
+    /* Bytes of a high (important) token and of a low (other) token in this layer. */
+    double entry[KVD_ZDC_STORES];
     /* Index of the element of `store` at which the layer's first page starts. */
     size_t at;
     void *workspace;
@@ -42,8 +47,14 @@ typedef struct {
     size_t n_slots;
     kvd_zdc_head *head; /* device [n_layers][n_kv_heads]: layout of every KV head */
     uint16_t *store;
-    int32_t own; /* page number of slot 0's own page */
-    /* [slots][n_layers] number of low tokens, on the device and in pinned memory. */
+    /*
+     * Number of the page with which the page list of slot 0 starts; that of slot s starts with page
+     * own + s.
+     */
+    int32_t own;
+    /*
+     * [slots][n_layers] Number of low (less important) tokens, on the device and in pinned memory.
+     */
     int32_t *n_low, *host_low;
     /* Device arrays that prompts use, described at kvd_zdc_choose_args. */
     float *lse, *value;
@@ -53,7 +64,11 @@ typedef struct {
     kvd_zdc_parts parts;
     /* Device arrays that decode steps use. */
     float *lse_steps;
-    void *o; /* outputs of decode steps: over high tokens, then over low tokens */
+    /*
+     * Attention outputs of decode steps: over high (important) tokens, then over low (other)
+     * tokens.
+     */
+    void *o;
     int32_t *end, *low_len, *table;
     /*
      * Descriptions of the attention kernel's work lists on the device, [max_slices + 1]: works[n]

@@ -1,13 +1,13 @@
 /*
  * Prompts of method zdc, which stores important (high) tokens at more dimensions than the other
  * (low) tokens. Computes the importance of tokens, chooses the high tokens and moves rows into the
- * stores of high and low tokens.
+ * pages of high and of low tokens.
  *
  * value_kernel: a thread per token sums over all query heads. choose_kernel: a CTA per prompt finds
  * the least important high token by a radix select and compares the sets with those of the
  * preceding layer; if the layer uses those, the kernel leaves them unchanged. move_kernel: a CTA
- * handles 64 tokens of a KV head, reads one page and writes to both stores, in whole rows of 8
- * dims.
+ * handles 64 tokens of a KV head, reads one page and writes to pages of high and of low tokens,
+ * in whole rows of 8 dims.
  */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of the element at which dims 8 block .. 8 block + 7 of K or V of row i start in
- * a store, whose first page is page `first` of the slot's list.
+ * Returns the index of the element at which dims 8 block .. 8 block + 7 of K or V of row i start.
+ * Row i is the i-th high (important) token of request b, or its i-th low token. `first` is the
+ * first page of such rows in the request's page list.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -134,7 +135,10 @@ __device__ __forceinline__ uint4 cut(uint4 x, int kept)
     return x;
 }
 
-/* Fills the rows after the last row of a store with zeros, up to the end of its group of 8 rows. */
+/*
+ * Zeroes the rows after the last row of the high or of the low tokens, up to the end of its group
+ * of 8 rows.
+ */
 __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, int first, int count)
 {
     const kvd_zdc_head &head = a.head[g];
@@ -181,7 +185,7 @@ __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_
     }
 }
 
-/* In the prompts' pages, sets the columns that low rows do not keep to 0. */
+/* In the prompts' pages, writes 0 into the columns that low (less important) tokens do not keep. */
 __global__ void __launch_bounds__(MOVE)
     narrow_kernel(const __grid_constant__ kvd_zdc_move_args a, uint16_t *pages)
 {

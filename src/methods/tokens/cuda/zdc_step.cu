@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
     /*
-     * High and low tokens are in different pages, so together they fill at most one page more than
-     * in a single store; hence + 1.
+     * High (important) and low (other) tokens are in different pages. Together they fill at most
+     * one page more than without this division; hence + 1.
      */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)

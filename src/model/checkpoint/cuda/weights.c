@@ -266,8 +266,10 @@ typedef struct {
 } piece;
 
 /*
- * Assigns one array of the arena to n sections of weight matrices, one after another, as elements
- * of `type`. Stores the array's address in *to, or NULL if the model has none of these matrices.
+ * Assigns one array of the arena (the device memory for all weights) to n pieces of weight
+ * matrices, one after another, as elements of `type`. A piece is a whole matrix, or some of its
+ * rows or columns. Stores the array's address in *to, or NULL if the model has none of these
+ * matrices.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
@@ -332,7 +334,7 @@ static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu
                : 0;
 }
 
-/* Places this GPU's section of the routed expert w->expert in the arena. */
+/* Places the weights of this GPU's hidden units of the routed expert w->expert in the arena. */
 static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
 {
     return place_expert(w, l, KVD_PART_EXPERT_GATE, w->share->first_expert, w->share->n_expert, to,
@@ -461,7 +463,10 @@ static int place_rest(walk *w, kvd_gpu_weights *to, kvd_err *err)
                : 0;
 }
 
-/* Returns the size in bytes of the section of a routed expert that one GPU holds. */
+/*
+ * Returns the size in bytes of the weights of those hidden units of a routed expert that one GPU
+ * holds.
+ */
 static size_t expert_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share)
 {
     walk w = {.c = c, .share = share, .type = type};
@@ -493,16 +498,19 @@ struct kvd_gpu_expert_stream {
     kvd_gpu_share share;
     loader load;
     /*
-     * Assigns addresses to the weights of one expert; its base is the buffer (slot) that is filled.
+     * State of the assignment of addresses to the weights of one expert. Field `base` is the
+     * address of the device buffer that receives the expert.
      */
     walk place;
     char *slot[SLOTS];
     /*
-     * For each slot (device buffer of one expert): event after the last work that reads the slot.
+     * For each slot (device buffer for the weights of one expert): event after the last work that
+     * reads the slot.
      */
     cudaEvent_t used[SLOTS];
-    cudaEvent_t copied; /* event after the last copy into a slot */
-    int turn;           /* index of the slot that the next expert is copied to */
+    /* Event after the last copy of an expert's weights into one of the device buffers `slot`. */
+    cudaEvent_t copied;
+    int turn; /* index of the device buffer (slot) that receives the next expert */
 };
 
 static void stream_close(kvd_gpu_expert_stream *s)

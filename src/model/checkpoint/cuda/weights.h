@@ -32,8 +32,15 @@ typedef struct {
     int first_head, n_heads; /* query heads of this GPU */
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
-    int first_expert, n_expert; /* hidden units of every routed expert on this GPU */
-    int first_shared, n_shared; /* hidden units of the shared expert, which every token uses */
+    /*
+     * Range of the hidden units of a routed expert that this GPU holds. It is the same for all
+     * experts.
+     */
+    int first_expert, n_expert;
+    /*
+     * Range of the hidden units of the shared expert, which every token uses, that this GPU holds.
+     */
+    int first_shared, n_shared;
 } kvd_gpu_share;
 
 /*
@@ -41,10 +48,14 @@ typedef struct {
  * GPU.
  */
 typedef struct {
-    /* Gate matrix followed by up matrix: [2 n][d_model]. */
+    /* Gate matrix followed by up matrix: [2 n][d_model], for n hidden units on this GPU. */
     void *gate_up;
-    void *down; /* down matrix: [d_model][n] */
-    /* Biases: bias_gate_up [2 n], and bias_down [d_model], which every GPU holds whole. */
+    /* Down matrix: [d_model][n], for n hidden units on this GPU. */
+    void *down;
+    /*
+     * Biases: bias_gate_up [2 n], for n hidden units on this GPU, and bias_down [d_model], which
+     * every GPU holds whole.
+     */
     float *bias_gate_up, *bias_down;
 } kvd_gpu_expert;
 

@@ -55,7 +55,11 @@ typedef struct {
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
-    int a, b, c; /* which matrices of a head, as KVD_AT_... */
+    /*
+     * Indices (KVD_AT_...) of the matrices a, b and c among those of a head, such as KVD_AT_K,
+     * KVD_AT_Q and KVD_AT_SCORES for the scores.
+     */
+    int a, b, c;
     size_t lda, ldb, ldc;
     cudaDataType c_type;
 } product;
@@ -119,8 +123,9 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns the addresses of the matrices for block b of the queries, for neighbouring sequences of
- * `len` tokens each; `at` is the first token in the batch of the first sequence.
+ * Returns the addresses of K, Q, scores, values, probabilities and output for block b of the
+ * queries, for some neighbouring sequences of `len` tokens each. `at` is the index in the batch of
+ * the first token of the first of these sequences.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {

@@ -48,12 +48,16 @@ typedef struct {
 
 /*
  * A batched matrix product as cuBLAS sees it in column-major order: c (m x n) = op(a) op(b), or c
- * += op(a) op(b) if `add`.
+ * += op(a) op(b) if `add` is set.
  */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
-    int a, b, c; /* which matrices of a head, as KVD_BACK_... */
+    /*
+     * Indices (KVD_BACK_...) of the matrices a, b and c among those of a head, such as KVD_BACK_K,
+     * KVD_BACK_Q and KVD_BACK_SCORES for the scores.
+     */
+    int a, b, c;
     size_t lda, ldb, ldc;
     int add;
 } product;
@@ -85,11 +89,14 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Computes the attention gradients of a block of queries of n units; a unit is one KV head of one
- * sequence, with one of its query heads. cuBLAS sees row-major matrices as their transposes, so the
- * products are scores^T [keys][rows] = K Q^T and d_prob^T = V d_O^T; then dQ^T [d][rows] = K^T
- * dS^T, dK^T [d][keys] += Q^T dS and dV^T += d_O^T P. P are the probabilities, S the scores, and d
- * means the gradient with respect to a matrix.
+ * Computes the attention gradients of a block of queries, at once for n units: a unit is one KV
+ * head of one sequence, with one of its query heads. Let Q, K and V be the inputs and O the output
+ * of attention, S the scores and P the probabilities. A d before a name means the gradient with
+ * respect to that matrix.
+ *
+ * cuBLAS sees row-major matrices as their transposes, so the products are:
+ *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
+ *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */
 static int block_back(const call *x, const kvd_score_block *b, const kvd_back_units *units,
                       size_t n, kvd_err *err)
@@ -125,9 +132,10 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns the addresses of the matrices for block b of the queries, for neighbouring sequences of
- * `len` tokens each, and for the query head with index `member` in the group of each KV head. `at`
- * is the first token in the batch of the first sequence.
+ * Returns the addresses of the matrices of attention and its gradient (Q, K, V, scores, ...) for
+ * block b of the queries. They are for some neighbouring sequences of `len` tokens each, and for
+ * query head number `member` in the group of each KV head. `at` is the index in the batch of the
+ * first token of the first of these sequences.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)

@@ -46,9 +46,9 @@ static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units 
 }
 
 /*
- * Fills at [KVD_AT_MATRICES][n] with the addresses of the matrices of units first .. first + n - 1.
- * Launches a kernel on the stream and returns its error, as the functions of
- * model/pass/cuda/blocks.h do.
+ * Fills at [KVD_AT_MATRICES][n] with the addresses of K, Q, scores, values, probabilities and
+ * output of units first .. first + n - 1; a unit is one query head of one sequence. Launches a
+ * kernel on the stream and returns its error, as the functions of model/pass/cuda/blocks.h do.
  */
 cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
                                    cudaStream_t stream);

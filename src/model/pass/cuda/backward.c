@@ -160,10 +160,11 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
 /* ---- numbering of the checks for values that are not finite ---------------------------------- */
 
 /*
- * A stage is the number of a check; a check that fails records its stage and token. Stages of the
- * backward pass follow those of the forward pass, in the order in which they are reached: the
- * gradient after the last layer; then, for each layer from the last on, the gradients of Q, K and
- * V, and the gradient of the layer's input.
+ * The checks for values that are not finite are numbered in the order in which they are reached;
+ * the number of a check is its stage. A check that fails records its stage and the token. Stages of
+ * the backward pass follow those of the forward pass. The first check is of the gradient after the
+ * last layer. Each layer, from the last on, then has two: of the gradients of Q, K and V, and of
+ * the gradient of the layer's input.
  */
 static unsigned stage_behind(const kvd_config *c)
 {

@@ -33,8 +33,9 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 }
 
 /*
- * Writes x [n][width], the rows of the embedding `table` for n token ids, times `scale` (0: 1). If
- * `positions`, a table of learned positions, is not NULL, adds its row position + 2.
+ * Writes x [n][width], the rows of the embedding `table` for n token ids, multiplied by `scale`;
+ * `scale` 0 means no factor. If `positions`, a table of learned positions, is not NULL, adds its
+ * row position + 2.
  */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
@@ -51,9 +52,9 @@ cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *a
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 /*
- * Computes kvd_gpu_norm for rows first .. first + n - 1 only; x, y and the row in *bad count from
- * row 0. Row i of x is increased by the d values at add + i * add_ld; if add_ld is 0, all rows by
- * the same values.
+ * Computes kvd_gpu_norm for rows first .. first + n - 1 only. The arguments x and y point to row 0,
+ * and the row recorded in *bad is counted from row 0. Row i of x is increased by the d values at
+ * add + i * add_ld; if add_ld is 0, all rows by the same values.
  */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
@@ -121,13 +122,17 @@ cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
 
 /*
- * Parameters of the scores in a block of attention: scale and softcap (kvd_scores), and attention
- * sinks. A unit is one head of one sequence.
+ * Parameters of the attention scores of a block of queries: scale and softcap (kvd_scores), and
+ * attention sinks. The scores are those of several units; a unit is one head of one sequence.
  */
 typedef struct {
-    float scale, softcap;  /* softcap 0: none */
-    const float *sinks;    /* sink logits: [n_heads], or NULL */
-    size_t first, n_heads; /* unit i of the block is head (first + i) % n_heads */
+    float scale, softcap; /* softcap 0: none */
+    const float *sinks;   /* sink logits: [n_heads], or NULL */
+    /*
+     * Number of heads, and head of the first unit: unit i (one head of one sequence) belongs to
+     * head (first + i) % n_heads.
+     */
+    size_t first, n_heads;
 } kvd_gpu_scores;
 
 /*

@@ -60,8 +60,9 @@ typedef struct {
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
 /*
- * Computes a->d_pre and a->d_raw. The first row of a->d that is not finite is recorded in *bad with
- * the check number `stage`.
+ * Computes a->d_pre, the gradients of Q and K before RoPE, and a->d_raw, the gradients of Q, K and
+ * V before the norms. The first row of a->d that is not finite is recorded in *bad with the check
+ * number `stage`.
  */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);

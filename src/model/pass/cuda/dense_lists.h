@@ -33,10 +33,15 @@ typedef struct {
 
 /* A run: consecutive sequences of a batch that one launch of the attention kernel processes. */
 typedef struct {
-    size_t first, n;      /* first entry of kvd_dense_columns, and number of entries */
-    size_t row, n_tokens; /* first token of the run in the batch, and its number of tokens */
-    size_t n_q8;          /* rows of Q in the blocked layout, padding included */
-    size_t max_pages;     /* number of pages of the longest sequence */
+    /*
+     * Index in the arrays of kvd_dense_columns of the run's first sequence, and number of its
+     * sequences.
+     */
+    size_t first, n;
+    /* First token in the batch of this run of sequences, and number of tokens of its sequences. */
+    size_t row, n_tokens;
+    size_t n_q8;      /* number of rows of Q of this run in the blocked layout, padding included */
+    size_t max_pages; /* number of pages of the longest sequence of this run */
     /*
      * 1 if the blocked layout of O has no padding between sequences, because all lengths except the
      * last are multiples of 8.

@@ -228,8 +228,8 @@ static void note_failure(const job *j, int gpu)
 }
 
 /*
- * Runs one GPU's part of a job. On return the device has finished, including the work that hooks
- * queued, even after a failure.
+ * Runs one GPU's part of the forward pass over a batch. On return the device has finished,
+ * including the work that hooks queued, even after a failure.
  */
 static int work(job *j, int gpu, kvd_err *err)
 {

@@ -26,8 +26,8 @@ typedef struct {
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
     /*
-     * Weights of the whole model in `type` on the only GPU, borrowed and never changed; NULL: the
-     * pass loads its own weights.
+     * Weights of the whole model on the device, in data type `type`; borrowed and never changed.
+     * Only allowed with one GPU. NULL: the pass loads its own weights.
      */
     const kvd_gpu_weights *weights;
     /*

@@ -194,7 +194,11 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    if (r.half != 0) /* the second half needs the pending bias as well */
+    /*
+     * If these are the rows of the first half of the batch, the pending bias is kept: the norm of
+     * the second half still has to add it.
+     */
+    if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
 }

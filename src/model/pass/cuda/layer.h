@@ -92,7 +92,10 @@ typedef struct {
      * row by row; NULL: none.
      */
     const float *pending;
-    /* Number of the check (stage) that is recorded if a row of the residual is not finite now. */
+    /*
+     * Number (stage) of the next check for values that are not finite. It is recorded if that check
+     * finds such a value in a row of the residual stream.
+     */
     unsigned stage;
     /*
      * Bit set over the two halves of the token rows: bit i is 1 until `stream` has waited for the
@@ -126,8 +129,8 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w);
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
 /*
- * Set the residual stream of n tokens. kvd_gpu_embedding sets it to the token embeddings.
- * kvd_gpu_residual_in sets it to `residual`, an array on the first GPU that enters `layer`.
+ * Both set the residual stream of n tokens. kvd_gpu_embedding sets it to the token embeddings.
+ * kvd_gpu_residual_in sets it to `residual`, the input of layer `layer`, an array on the first GPU.
  */
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,

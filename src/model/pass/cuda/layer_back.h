@@ -60,18 +60,25 @@ struct kvd_gpu_backward {
      */
     void *narrowed;
     void *scratch; /* scratch of the gradient of attention */
-    float *logits; /* logits of `piece` tokens at a time: [piece][vocab] */
+    /*
+     * Logits of up to `piece` tokens, the number of tokens that the output head processes at a
+     * time: [piece][vocab].
+     */
+    float *logits;
     /*
      * Gradient of the logits in the element type of the pass; the same array as `logits` in a
      * float32 pass.
      */
     void *d_logits;
-    /* Gradient with respect to the output head's input: [piece][d_embed]. */
+    /*
+     * Gradient with respect to the output head's input, for the `piece` tokens that the output head
+     * processes at a time: [piece][d_embed].
+     */
     float *d_embedded;
     uint32_t *target; /* token whose probability is the loss of each position: [max_tokens] */
     /*
-     * For each of max_tokens positions: random number in [0, 1) by which a target is drawn, and
-     * loss.
+     * For each of max_tokens positions: the random number u in [0, 1) by which a target token is
+     * drawn, and the loss.
      */
     double *u, *loss;
     /*
@@ -79,7 +86,11 @@ struct kvd_gpu_backward {
      * the RoPE tables and targets, max_tokens each.
      */
     uint32_t *rows;
-    double *numbers; /* copies of u and loss: max_tokens each */
+    /*
+     * Copies for the host, max_tokens numbers each: of `u`, the random numbers by which targets are
+     * drawn, then of `loss`.
+     */
+    double *numbers;
     kvd_gpu_bad *bad;
     bool draws;
     uint64_t seed;

@@ -1,9 +1,10 @@
 /*
- * Sequences are processed in groups of a bounded number ("runs"), one kernel launch each, so that
- * the padding of short sequences in blocks and pages stays bounded. The lists of a batch's
- * sequences (model/pass/cuda/dense_lists.h) are computed when the lengths differ from the last
- * batch's. The page table and the list of attention tiles are computed when the run or the numbers
- * of kept dimensions change.
+ * Attention of sequences in bf16 kernels that read K and V in pages. Sequences are processed in
+ * groups ("runs"), one kernel launch each. A run has a bounded number of sequences, which bounds
+ * the memory for padding: each sequence is padded to whole blocks of Q and whole pages. The lists
+ * of a batch's sequences (model/pass/cuda/dense_lists.h) are computed when the lengths differ from
+ * the last batch's. The page table and the list of attention tiles are computed when the run
+ * changes, or the numbers of dimensions that the heads keep.
  */
 #include "model/pass/cuda/paged.h"
 
@@ -33,7 +34,11 @@ struct kvd_gpu_paged {
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    const kvd_dense_run *prepared; /* run that table, tile and args describe; NULL: none */
+    /*
+     * Group of sequences (run) for which the page table, the tiles and the kernel arguments below
+     * were computed; NULL: none.
+     */
+    const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
 
@@ -216,9 +221,10 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 }
 
 /*
- * Writes K and V of a run to the pages, and Q to its blocks, multiplied by the layer's matrices.
- * kvd_append has one matrix for Q and K. If a_q and a_k differ, the first launch stores K
- * multiplied by a_q, and the second launch overwrites it with K multiplied by a_k.
+ * Writes K and V of a group of sequences (run) to pages, and Q to blocks of 8 tokens. All are
+ * multiplied by the projection matrices of the layer: Q by a_q, K by a_k, V by a_v. kvd_append has
+ * one matrix for Q and K. If a_q and a_k differ, the first launch stores K multiplied by a_q, and
+ * the second launch overwrites it with K multiplied by a_k.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

@@ -16,10 +16,11 @@
 #include "model/pass/cuda/attention.h"
 
 /*
- * Numbers of kept dimensions (in `map`) and projection matrices of one layer. a_q, a_k and a_v are
- * bf16 on the device, aligned to 16 bytes: one matrix [d_head][d_qk] (a_v: [d_head][d_v]) per KV
- * head, one after another. NULL means that the leading dimensions are kept unchanged. If one matrix
- * is used for Q and K, a_k equals a_q; otherwise Q, K and V are stored twice.
+ * Projection matrices of one layer, which reduce heads to the numbers of dimensions in `map` (d_qk
+ * for Q and K, d_v for V). a_q, a_k and a_v are bf16 on the device, aligned to 16 bytes: one matrix
+ * [d_head][d_qk] (a_v: [d_head][d_v]) per KV head, one after another. NULL means that the leading
+ * dimensions are kept unchanged. If one matrix is used for Q and K, a_k equals a_q. If they differ,
+ * the kernel that stores Q, K and V runs twice.
  */
 typedef struct {
     kvd_attn_map map;

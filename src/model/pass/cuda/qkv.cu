@@ -23,8 +23,12 @@ namespace
 enum { THREADS = 128 };
 
 struct geometry {
-    size_t row, token; /* offsets of the token's first element in qkv and in pre */
-    int heads;         /* number of heads of Q, K and V together */
+    /*
+     * Offsets of the token's first element: `row` in array qkv (Q, K and V), `token` in array pre
+     * (Q and K before RoPE).
+     */
+    size_t row, token;
+    int heads; /* number of heads of Q, K and V together */
 };
 
 /* Returns the gains of the norm of a head of Q or K, or NULL for a head without a norm. */
@@ -98,9 +102,10 @@ __global__ void __launch_bounds__(THREADS)
     const int at[2] = {lane * N, half + lane * N};
 
     /*
-     * cos and sin of this lane's RoPE angles. With KVD_ROPE_HALF, angle i rotates (x[i], y[i]).
-     * With the interleaved layout, the first N/2 angles rotate neighbouring elements of x, the
-     * others neighbouring elements of y.
+     * cos and sin of the RoPE angles of this lane. The lane holds N elements x from the first half
+     * of a head and N elements y from the second half. With KVD_ROPE_HALF, angle i rotates (x[i],
+     * y[i]). With the interleaved layout, the first N/2 angles rotate neighbouring elements of x,
+     * the others neighbouring elements of y.
      */
     float c[N], s[N];
     if (a.cosine && mine) {

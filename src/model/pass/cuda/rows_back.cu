@@ -33,7 +33,11 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     __shared__ double part[32];
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
-        return; /* the whole warp returns; a block always has a row */
+        /*
+         * Returning before the block's barriers is safe: threads of one row return together, and if
+         * TEAM is the whole block (with barriers), row < n_rows for every block.
+         */
+        return;
     double sum = 0;
     for (size_t j = threadIdx.x % TEAM; j < a.n_keys; j += TEAM)
         sum += (double)a.prob[at + j] * (double)a.d_prob[at + j];
@@ -59,7 +63,11 @@ template <class T> cudaError_t launch_scores(const scores_args &a, cudaStream_t 
 
 struct logits_args {
     const float *logits;
-    size_t vocab, segment; /* segment: number of tokens per segment */
+    /*
+     * Size of the vocabulary, and number of its tokens per segment. Sums over segments make drawing
+     * a token fast: the segment is drawn first, then the token in it.
+     */
+    size_t vocab, segment;
     uint32_t *target;
     const double *u;
     void *d_logits;

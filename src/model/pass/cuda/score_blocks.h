@@ -11,22 +11,26 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Largest number of units (heads of sequences) in one batched product. */
+/*
+ * Largest number of units (a unit is one head of one sequence) in one batched matrix product of
+ * attention.
+ */
 enum { KVD_SCORE_UNITS = 4096 };
 
 /*
- * A block of attention scores: queries first .. first + rows - 1 of a sequence, and the `keys` keys
- * from key `from` on that they see. The scores of one query are ld elements apart from those of the
- * next.
+ * A block of attention scores: those of queries first .. first + rows - 1 of a sequence with keys
+ * from .. from + keys - 1, which include all keys that these queries see. Each query has a row of
+ * scores; rows are ld elements apart.
  */
 typedef struct {
     size_t first, rows, from, keys, ld;
 } kvd_score_block;
 
 /*
- * Returns the number of scores, of per_score bytes each, that the scratch for sequences of up to
- * max_len tokens holds: blocks of 16 sequences of n_heads heads, at most 256 MiB, and at least the
- * scores of one query. The number increases with max_len.
+ * Returns the number of scores, of per_score bytes each, for which the scratch memory has room if
+ * sequences have up to max_len tokens. It is meant for the scores of a block of queries of 16
+ * sequences of n_heads heads. It takes at most 256 MiB, but always has room for the scores of one
+ * query. The number increases with max_len.
  */
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
@@ -39,8 +43,8 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
 /*
- * Returns for how many units (a unit is one head of one sequence, in gradients one KV head) the
- * scores of the block fit into `room` scores together; at least 1.
+ * Returns the number of units whose scores of block *b fit into scratch memory for `room` scores;
+ * at least 1. A unit is one head of one sequence, in gradients one KV head.
  */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 

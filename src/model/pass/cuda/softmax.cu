@@ -165,8 +165,9 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
 }
 
 /*
- * Computes the softmax of rows of up to 4 PIECES THREADS keys in registers. If THREADS is 32, a
- * warp handles a row; otherwise a block of THREADS threads does.
+ * Computes the softmax of rows of scores in registers. A row is handled by a warp if THREADS is 32,
+ * otherwise by a block of THREADS threads. A thread holds PIECES * 4 scores, so a row has up to 4 *
+ * PIECES * THREADS of them.
  */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
@@ -174,7 +175,11 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     __shared__ float tops[32], sums[32];
     const uint32_t row = blockIdx.x * (TEAM / THREADS) + threadIdx.x / THREADS;
     if (row >= a.n_rows)
-        return; /* the whole warp returns; a block always has a row */
+        /*
+         * Returning before the block's barriers is safe: threads of one row return together, and if
+         * a whole block handles a row (with barriers), row < n_rows for every block.
+         */
+        return;
     const row_place r = place_of(a, row);
     const uint32_t first = threadIdx.x % THREADS * 4;
     float x[PIECES][4], top = -FLT_MAX, sum = 0;

@@ -103,9 +103,10 @@ static int lives(int device)
 }
 
 /*
- * Ends the queued sums of one GPU. In NCCL, the last GPU that makes this call cleans up for all
- * GPUs and waits for their graphs. A GPU whose context is lost would wait forever, so it must not
- * make the call.
+ * Ends NCCL's work for one GPU: destroys the CUDA graphs that contain its sums, then aborts its
+ * communicator. In the last GPU's call, NCCL frees what all GPUs share and waits until no graph
+ * contains its work. On a GPU whose context is lost that wait would not end, so such a GPU makes no
+ * call.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {

@@ -46,9 +46,11 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
  * exchange must be queued on all GPUs.
  */
 typedef struct {
-    int gpu; /* index of the other GPU */
+    /* Index of the GPU to which this memory block is sent or from which it is received. */
+    int gpu;
     void *at;
-    size_t bytes; /* size of the block, equal on the sending and receiving GPU */
+    /* Size in bytes of this memory block, equal on the sending and the receiving GPU. */
+    size_t bytes;
 } kvd_gpu_piece;
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err);
@@ -56,9 +58,10 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 /* Waits for the stream of GPU `index`; an error on this stream counts as a failure of that GPU. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /*
- * Registers CUDA graphs into which sums of GPU `index` were captured. NCCL can end only after the
- * graphs are gone. If an error ends the sums, the waiting thread therefore calls `destroy` first,
- * which destroys the graphs, even if they are running.
+ * Registers CUDA graphs into which sums of GPU `index` were captured. If an error ends the sums,
+ * `destroy` is called with `ctx`. It must destroy the graphs, even if they are running, because
+ * NCCL can end only after that. It is called by the thread that waits for this GPU in
+ * kvd_gpu_sum_wait, or by kvd_gpu_sum_free.
  */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
 /*

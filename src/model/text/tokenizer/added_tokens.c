@@ -90,7 +90,8 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len)
 {
     const kvd_vocab_entry key = {.id = id};
     const kvd_vocab_entry *e = NULL;
-    if (id < v->n && v->entry[id].id == id) /* the usual case: no smaller id is unused */
+    /* Usually all ids from 0 to `id` are used, so `id` is the index of its own entry. */
+    if (id < v->n && v->entry[id].id == id)
         e = &v->entry[id];
     else if (v->n)
         e = bsearch(&key, v->entry, v->n, sizeof key, entry_by_id);

@@ -258,8 +258,8 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         if (n && join(w, n, err))
             return -1;
         /*
-         * If no such position was found, the list may double before the next search, so that all
-         * searches together take linear time.
+         * last_boundary found no position that no merge can cross if n is 0. The list of symbols
+         * may then double before the next search, so that all searches together take linear time.
          */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }

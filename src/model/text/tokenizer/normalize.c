@@ -261,13 +261,20 @@ static const char *const kind_names[] = {"Prepend", "Replace", "Strip", "Lowerca
 
 typedef struct {
     kind kind;
-    kvd_regex *pattern; /* used by Replace */
-    kvd_buffer content; /* used by Prepend and Replace: the new text */
-    bool left, right;   /* used by Strip: which ends of the text */
+    /* For the normalizer Replace: pattern of the text that `content` replaces. */
+    kvd_regex *pattern;
+    /* For the normalizers Prepend and Replace: the new text. */
+    kvd_buffer content;
+    /* For the normalizer Strip: true if white space at the left or right end is removed. */
+    bool left, right;
 } step;
 
 struct kvd_normalizer {
-    step *step; /* steps of all nested sequences, in the order of execution */
+    /*
+     * Steps of the normalizer in the order of execution. Normalizers of the type Sequence contain
+     * others, whose steps are all in this one list.
+     */
+    step *step;
     size_t n, capacity;
 };
 
@@ -428,8 +435,9 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * *first counts the leading bytes that come from the document's first character. The
-         * replacement counts as part of them if the replaced text ends within them.
+         * *first is the number of leading bytes of the text that come from the document's first
+         * character; new_first becomes that number for the replaced text. The bytes of a
+         * replacement are counted if the bytes that it replaces all are among these leading bytes.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
@@ -512,7 +520,11 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /* The first character was composed with following ones. */
+    /*
+     * `same` is the number of leading bytes that remain if the first character is normalised alone.
+     * If it is 0, the first character was composed with the following ones, and *first becomes the
+     * length of the composed character.
+     */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

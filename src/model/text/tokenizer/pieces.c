@@ -160,10 +160,11 @@ int kvd_splitter_end(kvd_splitter *s, kvd_err *err)
 uint32_t kvd_byte_to_char(unsigned char b)
 {
     if (b <= 0x20)
-        /* Bytes 0x00 .. 0x20 are represented by the first 33 characters from U+0100 on. */
+        /* Bytes 0x00 .. 0x20 are represented by 33 characters, U+0100 .. U+0120. */
         return 0x100u + b;
     if (b >= 0x7f && b <= 0xa0)
-        return 0x100u + 33 + (b - 0x7fu); /* the next 34 characters */
+        /* Bytes 0x7f .. 0xa0 are represented by 34 characters, U+0121 .. U+0142. */
+        return 0x100u + 33 + (b - 0x7fu);
     if (b == 0xad)
         return 0x100u + 67;
     return b;

@@ -59,17 +59,24 @@ typedef struct {
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece to the next list of pieces, unless it is empty. */
+/*
+ * Appends a piece of the text to the list that kvd_pieces_step will make the current one, unless
+ * the piece is empty.
+ */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 /*
- * Appends bytes [begin, end) of the piece *whole, counted from its beginning, to the next list of
- * pieces. The new piece is open if *whole is open and ends at `end`.
+ * Appends bytes [begin, end) of the piece *whole, counted from its beginning, as a piece to the
+ * list that kvd_pieces_step will make the current one. The new piece is open if *whole is open and
+ * ends at `end`.
  */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
-/* Makes the next list of pieces the current list. */
+/*
+ * Makes the list of pieces that was filled by kvd_pieces_emit and kvd_pieces_emit_part the current
+ * list.
+ */
 void kvd_pieces_step(kvd_pieces *p);
 
 /*
@@ -93,8 +100,9 @@ typedef struct {
     kvd_piece whole;
     kvd_split_behavior behavior;
     /*
-     * waiting: the range [begin, end) is kept until the next range is known, because the two may be
-     * joined.
+     * waiting: bytes [begin, end) of the text are not yet emitted as a piece, because the next
+     * match (or text between matches) may be joined to them. last_was_match: the last range of
+     * bytes that kvd_splitter_feed received was a match.
      */
     bool waiting, last_was_match;
     size_t begin, end;

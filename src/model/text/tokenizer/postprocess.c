@@ -84,7 +84,11 @@ static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* A second template would treat the parts of the first as a pair of sequences. */
+    /*
+     * A TemplateProcessing inserts special tokens around the ids of the text. Hugging Face's
+     * library treats what a first one returns as a pair of sequences in a second one, which is not
+     * implemented here.
+     */
     if (*done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     *done = true;

@@ -22,7 +22,8 @@ typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
 
 typedef struct {
     kind kind;
-    kvd_regex *pattern; /* used by Split */
+    /* For the pre-tokenizer Split: pattern at whose matches the text is cut. */
+    kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
     /*
@@ -30,13 +31,20 @@ typedef struct {
      * alphabet.
      */
     bool spelled;
-    char replacement[4]; /* used by Metaspace: one UTF-8 character of `width` bytes */
+    /*
+     * For the pre-tokenizer Metaspace: the UTF-8 character of `width` bytes that replaces a space.
+     */
+    char replacement[4];
     unsigned width;
     prepend prepend;
 } step;
 
 struct kvd_pretokenizer {
-    step *step; /* steps of all nested sequences, in the order of execution */
+    /*
+     * Steps that split the text into words, in the order of execution. Pre-tokenizers of the type
+     * Sequence contain others, whose steps are all in this one list.
+     */
+    step *step;
     size_t n, capacity;
     bool byte_level;
 };
@@ -203,7 +211,10 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* After ByteLevel this step would have to read the text written in ByteLevel's alphabet. */
+    /*
+     * ByteLevel writes the bytes of the text as other characters. A step of any of the types below
+     * would have to work on these characters after ByteLevel, which is not implemented.
+     */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))

@@ -64,9 +64,9 @@ static bool is_letter_or_digit(char c)
 }
 
 /*
- * Translates the character properties \p{Name}, \P{Name} and \p{^Name}. General categories have the
- * same names in both libraries. Other names are written as scripts, because for PCRE2 a bare script
- * name means script extensions.
+ * Translates the character properties \p{Name}, \P{Name} and \p{^Name} from Oniguruma's syntax to
+ * that of PCRE2. General categories have the same names in both. Other names are written as
+ * scripts, because for PCRE2 a bare script name means script extensions.
  */
 static int property(walk *w)
 {
@@ -354,9 +354,9 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
     }
     if (kvd_onig_to_pcre2(pattern, len, &text, err))
         goto done;
-    /* In Ruby, ^ and $ match at every line, and only a line feed ends a line. */
     int number;
     size_t at;
+    /* In Oniguruma's Ruby syntax only a line feed ends a line, for ^ and $ as for the dot. */
     if (pcre2_set_newline(ctx, PCRE2_NEWLINE_LF)) {
         kvd_fail(err, "PCRE2 does not take line feed as its newline");
         goto done;

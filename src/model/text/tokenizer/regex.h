@@ -47,7 +47,8 @@ typedef struct {
     /* Processor time in seconds at the first check of the search's speed; 0 if not yet checked. */
     double clock;
     size_t clock_at; /* byte that the search had reached at time `clock` */
-    double checked;  /* processor time in seconds at the last check of the speed */
+    /* Processor time in seconds at the last check that the search is fast enough. */
+    double checked;
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);

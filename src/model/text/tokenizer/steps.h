@@ -174,7 +174,8 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
  */
 
 typedef struct {
-    bool is_text; /* true: the ids of the text are inserted here; false: the single id */
+    /* True: the ids of the text are inserted here. False: the special token `id` is inserted. */
+    bool is_text;
     uint32_t id;
 } kvd_template_part;
 
@@ -324,17 +325,24 @@ typedef struct {
      * that of its right part.
      */
     const kvd_vocab *vocab;
-    /* Pairs of neighbouring characters in the texts that `rule` can produce. */
+    /*
+     * Pairs of neighbouring characters in the texts of all symbols that a merge by `rule` can give.
+     */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
 /* Working memory for joining the symbols of one word. */
 typedef struct {
     const kvd_merge_model *model;
-    kvd_ids *ids; /* receives the ids of parts of the word that are joined */
+    /* Receives the token ids of the parts of the word whose symbols have been merged. */
+    kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    size_t full; /* number of symbols at which the next part of the word is joined */
+    /*
+     * Number of symbols at which kvd_merge_add next merges the symbols of a part of the word, to
+     * keep the list short.
+     */
+    size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
 } kvd_merge_work;

@@ -15,10 +15,18 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 
 typedef struct {
     kind kind;
-    kvd_regex *pattern; /* used by Replace */
-    kvd_buffer content; /* Replace: new text; Strip: one character; Metaspace: sign for a space */
+    /* For the decoder step Replace: pattern of the text that `content` replaces. */
+    kvd_regex *pattern;
+    /*
+     * For Replace: the new text. For Strip: the one character that is removed. For Metaspace: the
+     * sign that represents a space in tokens.
+     */
+    kvd_buffer content;
     uint32_t start, stop;
-    /* Metaspace: the signs `content` in the first string are removed, not replaced by spaces. */
+    /*
+     * For Metaspace: the signs for a space (`content`) are removed in the first string of the list
+     * that is decoded. In the other strings they are replaced by spaces.
+     */
     bool drop_first;
 } step;
 

@@ -110,7 +110,8 @@ void kvd_llama2c_tok_free(kvd_llama2c *t)
 
 typedef struct {
     const kvd_llama2c *t;
-    char *both; /* room for the longest piece */
+    /* Scratch for the texts of two symbols one after another, as long as the longest token. */
+    char *both;
 } pair_room;
 
 static bool may_merge(const void *context, uint32_t left, uint32_t right, uint32_t *priority,
