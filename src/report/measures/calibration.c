@@ -37,6 +37,19 @@ const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spe
     return NULL;
 }
 
+bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s)
+{
+    bool compared = kvd_calibration_reduced(s);
+    for (size_t i = 0; i < r->n && !compared; i++) {
+        const kvd_spectrum *x = &r->item[i].spectrum;
+        compared = r->item[i].kind == KVD_RESULT_SPECTRUM &&
+                   strcmp(x->model.hash, s->model.hash) == 0 &&
+                   ((x->calibration.prune > 0 && same_but_pruning(s, x)) ||
+                    kvd_other_half(x->label, s->label) || kvd_other_half(s->label, x->label));
+    }
+    return compared;
+}
+
 static const char *text_of(const kvd_calibration_point *x, const char *column)
 {
     return kvd_row_text(x->accuracy->accuracy.rows, x->row, column);

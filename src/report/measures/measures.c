@@ -121,7 +121,7 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
         const kvd_spectrum *s = &x->spectrum;
         double value, mean, sd;
         if (x->kind != KVD_RESULT_SPECTRUM || !s->pair[q->pair].present ||
-            kvd_calibration_reduced(s) || !paired_as(s, per_query) ||
+            kvd_calibration_compared(q->r, s) || !paired_as(s, per_query) ||
             kvd_model_info_untrained(&s->model))
             continue;
         /* The papers decompose Q and K after RoPE. */
@@ -162,6 +162,30 @@ static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *
     kvd_values_null(out, least, most);
 }
 
+static bool of_token_counts(const kvd_similarity *s)
+{
+    for (size_t a = 0; a < s->n_files; a++)
+        for (size_t b = 0; b < a; b++)
+            if (strcmp(s->label[a], s->label[b]) == 0)
+                return true;
+    return false;
+}
+
+/*
+ * Returns true if a file compares rotations of one text from several numbers of tokens (ZACK
+ * Fig. 18), and another file compares different texts of the same model. Claims about different
+ * texts use that other file alone.
+ */
+static bool superseded(const kvd_results *r, const kvd_result *x)
+{
+    bool other = false;
+    for (size_t i = 0; i < r->n && !other; i++)
+        other = r->item[i].kind == KVD_RESULT_SIMILARITY &&
+                strcmp(r->item[i].model.hash, x->model.hash) == 0 &&
+                !of_token_counts(&r->item[i].similarity);
+    return other && of_token_counts(&x->similarity);
+}
+
 /*
  * Appends a similarity measure for every combination of the rotation of one text and the data of
  * another. A name that begins with "random-" combines random token ids with texts instead.
@@ -172,7 +196,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     const char *what = want_random ? name + 7 : name;
     for (size_t i = 0; i < q->r->n; i++) {
         const kvd_similarity *s = &q->r->item[i].similarity;
-        if (q->r->item[i].kind != KVD_RESULT_SIMILARITY)
+        if (q->r->item[i].kind != KVD_RESULT_SIMILARITY || superseded(q->r, &q->r->item[i]))
             continue;
         for (size_t p = 0; p < s->n_pairs; p++)
             for (size_t k = 0; k < s->n_files * s->n_files && s->pair[p].pair == q->pair; k++) {

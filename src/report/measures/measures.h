@@ -407,6 +407,12 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
  * report shows such results in a section of their own.
  */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
+/*
+ * Returns true if the singular values belong to a study of calibration (ZDC Fig. 15 and 26):
+ * computed from fewer tokens, from the tokens that other files prune, or from one of the two halves
+ * of a text. Claims about texts do not use such files.
+ */
+bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
 /*
  * Returns the kvdim/spectrum file (rotations of one calibration) among the results that was
