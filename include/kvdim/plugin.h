@@ -8,14 +8,14 @@
  * defines kvdim_plugin_v1, which returns a table of methods. There is one header for each axis of
  * the cache that a method can shorten:
  *
- *     kvdim/plugin_tokens.h   which entries stay, and which of them a step reads
- *     kvdim/plugin_bits.h     how the numbers of the entries are coded
- *     kvdim/plugin_dims.h     which subspace of a head is stored
- *     kvdim/plugin_layers.h   which layers share the entries of a prompt
+ *     kvdim/plugin_tokens.h   tokens that stay in the cache, and tokens that a decode step reads
+ *     kvdim/plugin_bits.h     bits with which each number of K and V is stored
+ *     kvdim/plugin_dims.h     dimensions of a head (the subspace) that are stored
+ *     kvdim/plugin_layers.h   layers that share the K and V of a prompt
  *
- * Names and keys. `--method NAME,KEY=VALUE` works as with the methods of kvdim, and so do
- * NAME+OTHER, KEY=A/B/C, --list-methods, --sweep and --target. A name that kvdim has, or that
- * another plugin has, is refused.
+ * Names and parameters. `--method NAME,KEY=VALUE` works as with the methods of kvdim, where KEY is
+ * the name of a parameter. So do NAME+OTHER, KEY=A/B/C, --list-methods, --sweep and --target. A
+ * method name that kvdim or another plugin already has is refused.
  *
  * Ownership. kvdim borrows the table and all that it points to for the whole run, and never unloads
  * the library. Arrays that a function receives belong to kvdim and are valid during the call.
@@ -25,9 +25,11 @@
  *
  * Errors. A function that returns int returns 0, or another number if it fails. A failing function
  * writes its reason to `error`, KVDIM_ERROR_BYTES bytes: one line with a final zero byte. The run
- * then ends with status 1. kvdim checks every answer. One that breaks the rules below (a count
- * beyond an array, a NaN, a write beyond an array) ends the run with status 2 and one line that
- * names the file, the method and the function.
+ * then ends with status 1.
+ *
+ * Checks. kvdim checks the results of every function of a plugin. If a result breaks the rules
+ * below (a count beyond an array, a NaN, a write beyond an array), the run ends with status 2. One
+ * line then names the file, the method and the function.
  */
 #ifndef KVDIM_PLUGIN_H
 #define KVDIM_PLUGIN_H
@@ -51,7 +53,10 @@ enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AX
 enum {
     /* Sums of the attention probabilities that each token of the prompt received. */
     KVDIM_NEEDS_PROBABILITIES = 1,
-    /* Q, K and V of a calibration text (--calibration); only for methods of the dims axis. */
+    /*
+     * Q, K and V of a calibration text (--calibration). Only a method that removes dimensions of
+     * heads (KVDIM_AXIS_DIMS) may ask for them.
+     */
     KVDIM_NEEDS_CALIBRATION = 2
 };
 
@@ -59,13 +64,13 @@ enum {
 enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
 /*
- * Parameter of a method, called a key: `budget` in `--method mine,budget=0.5`. Its value is always
- * a number.
+ * Parameter of a method, such as `budget` in `--method mine,budget=0.5`. Its value is always a
+ * number.
  */
 typedef struct kvdim_key {
     /* Name of the parameter: 1 .. 16 letters a-z, digits and '_', a letter first. */
     const char *name;
-    double value;     /* default value; NaN: the user must give the key */
+    double value;     /* default value; NaN: the user must give the parameter a value */
     double low, high; /* range of allowed values, ends included */
     int32_t whole;    /* 1: the value must be a whole number */
     const char *help; /* one line of explanation, printed by --list-methods */
@@ -87,8 +92,9 @@ typedef struct kvdim_model {
 } kvdim_model;
 
 /*
- * Fields that methods of all axes have; the first member of each axis's method structure. Unused
- * fields must be 0 or NULL.
+ * Fields that all methods have, whichever axis of the cache they shorten. This structure is the
+ * first member of kvdim_tokens_method, kvdim_bits_method, kvdim_dims_method and
+ * kvdim_layers_method. Unused fields must be 0 or NULL.
  */
 typedef struct kvdim_method {
     /*
@@ -99,7 +105,7 @@ typedef struct kvdim_method {
     uint32_t axis;       /* axis of the cache that the method shortens: one of KVDIM_AXIS_... */
     const char *name;    /* name in --method: 1 .. 24 letters a-z, digits and '_', a letter first */
     const char *summary; /* one line of explanation, printed by --list-methods */
-    /* Parameters of the method, [n_keys]. Functions receive the values in this order. */
+    /* Parameters of the method, an array of n_keys. Functions receive the values in this order. */
     const kvdim_key *key;
     uint32_t n_keys; /* number of parameters, at most 8 */
     /* Data that kvdim must pass to the functions: a sum of KVDIM_NEEDS_... bits, or 0. */

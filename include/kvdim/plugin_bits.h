@@ -1,10 +1,12 @@
 /*
- * Plugins that shorten the bits axis: they code the numbers of entries that stay in the cache.
- * kvdim/plugin.h has what all plugins share.
+ * Plugins that store the numbers of K and V with fewer bits. kvdim/plugin.h has what all plugins
+ * share.
  *
- * `code` receives a block of rows of K or V of one KV head, writes the numbers that a later read
- * finds, and counts the bits of the code. kvdim codes an entry once, after the tokens and dims axes
- * have acted. It codes an entry again, alone, only if a method of the tokens axis lowers it.
+ * `code` receives a block of rows (tokens) of K or V of one KV head, writes the numbers that a
+ * later read of the cache finds, and counts the bits of the code. kvdim codes each token once,
+ * after other methods have dropped tokens and removed dimensions. It codes a token again, alone,
+ * only if a method that chooses tokens (kvdim/plugin_tokens.h) later lowers the precision of that
+ * token.
  */
 #ifndef KVDIM_PLUGIN_BITS_H
 #define KVDIM_PLUGIN_BITS_H
@@ -25,13 +27,13 @@ typedef struct kvdim_block {
     int32_t side;
     int32_t layer, kv_head;
     /*
-     * 1 if the block holds tokens of a prompt and is coded when the prompt ends; 0 if it is coded in
-     * a decode step. Tokens that a method of the tokens axis dropped are not in the block.
+     * 1 if the block holds tokens of a prompt and is coded when the prompt ends; 0 if it is coded
+     * in a decode step. Tokens that another method has dropped from the cache are not in the block.
      */
     int32_t prompt;
     /*
-     * Number of tokens n, and number of dimensions d of each token. d is smaller than the head if a
-     * method of the dims axis has removed dimensions.
+     * Number of tokens n, and number of dimensions d of each token. d is less than d_head of the
+     * model if another method has removed dimensions of the head.
      */
     size_t n, d;
     const float *x;           /* rows of K or V to be coded: n tokens of d finite numbers */
@@ -45,9 +47,9 @@ typedef struct kvdim_block {
 } kvdim_block;
 
 /*
- * Method of the bits axis. The argument `self` of its functions is the pointer that `open` stored.
- * If `open` is NULL, `self` is the array of the values of the method's parameters, const double
- * [n_keys].
+ * Method that codes the numbers of K and V. The argument `self` of its functions is the pointer
+ * that `open` stored. If `open` is NULL, `self` is the array of the values of the method's
+ * parameters, const double [n_keys].
  */
 typedef struct kvdim_bits_method {
     kvdim_method method;

@@ -1,10 +1,11 @@
 /*
- * Plugins that shorten the dims axis: they choose the subspace of a head that is stored.
+ * Plugins that remove dimensions of heads: they choose the subspace of a head that is stored.
  * kvdim/plugin.h has what all plugins share.
  *
- * A method defines one of two functions. `project` computes the projections of a KV head once,
- * before the run. `prune` chooses channels of the keys of each prompt, when the prompt has been
- * processed.
+ * A method defines one of two functions, `project` or `prune`. kvdim calls `project` once for each
+ * KV head, before the run; it computes the projection matrices of that head. kvdim calls `prune`
+ * for each prompt, after the model has processed it; it chooses the channels (dimensions) of the
+ * prompt's keys that are stored.
  */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
@@ -29,9 +30,10 @@ typedef struct kvdim_rows {
 } kvdim_rows;
 
 /*
- * Projection matrices of one KV head, row-major and finite, which `project` writes. kvdim stores k'
- * = k a_k and v' = v a_v. A score is (q a_q) . k' / sqrt(d), and the output of the head is (P v')
- * b_v, where P holds the attention probabilities. Each array has room for d * d numbers.
+ * Projection matrices of one KV head, row-major and finite, which the method's function `project`
+ * writes. The query q, key k and value v of a token are row vectors of d numbers. kvdim stores k' =
+ * k a_k and v' = v a_v. An attention score is (q a_q) . k' / sqrt(d), and the output of the head is
+ * (P v') b_v, where P holds the attention probabilities. Each array has room for d * d numbers.
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
@@ -39,15 +41,15 @@ typedef struct kvdim_matrices {
     int32_t d_qk, d_v;
     float *a_q, *a_k; /* matrices for queries and keys, [d][d_qk] each */
     /*
-     * Matrices for the values v: the cache stores v a_v, and reading multiplies by b_v. a_v is
-     * [d][d_v], b_v is [d_v][d].
+     * Matrices for the values v. The cache stores v a_v, and the attention output is multiplied by
+     * b_v. a_v is [d][d_v], b_v is [d_v][d].
      */
     float *a_v, *b_v;
 } kvdim_matrices;
 
 /*
- * Queries and keys of one sequence's prompt at one KV head, after methods of the tokens axis have
- * dropped entries.
+ * Queries and keys of one sequence's prompt at one KV head. Tokens that another method has dropped
+ * from the cache have queries here, but no keys.
  */
 typedef struct kvdim_channels {
     uint32_t struct_size;
@@ -56,16 +58,15 @@ typedef struct kvdim_channels {
     size_t n_q;     /* number of tokens of the prompt */
     const float *q; /* queries after RoPE, [n_q][group][d]: rows are `q_stride` numbers apart */
     size_t q_stride;
-    size_t n_k;     /* number of cache entries (tokens) that are left */
-    const float *k; /* keys of these entries after RoPE, n_k tokens of d numbers */
+    size_t n_k;     /* number of tokens whose keys are still in the cache */
+    const float *k; /* keys of those n_k tokens after RoPE: n_k rows of d numbers */
 } kvdim_channels;
 
 typedef struct kvdim_dims_method {
     kvdim_method method;
     /*
-     * Writes the projection matrices of one KV head to *m. kvdim calls this function once per
-     * layer and KV head, on one thread. `value` holds the values of the method's parameters,
-     * [n_keys].
+     * Writes the projection matrices of one KV head to *m. kvdim calls this function once per layer
+     * and KV head, on one thread. `value` holds the values of the method's n_keys parameters.
      */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);

@@ -1,7 +1,7 @@
 /*
- * Plugins that shorten the layers axis: they merge the prompt's cache entries of several layers
- * into one set. kvdim/plugin.h has what all plugins share. Tokens after the prompt are stored layer
- * by layer.
+ * Plugins that merge the K and V of a prompt in several consecutive layers into one set.
+ * kvdim/plugin.h has what all plugins share. K and V of tokens after the prompt are stored layer by
+ * layer.
  */
 #ifndef KVDIM_PLUGIN_LAYERS_H
 #define KVDIM_PLUGIN_LAYERS_H
@@ -29,7 +29,7 @@ typedef struct kvdim_layers_method {
     /*
      * Returns the number of layers in the group that begins at `layer`: at least 1, at most the
      * number of layers left. A group of 1 layer is not merged. `value` holds the values of the
-     * method's parameters, [n_keys].
+     * method's n_keys parameters.
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*

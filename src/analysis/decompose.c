@@ -86,8 +86,8 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
 
 typedef struct {
     /*
-     * Streaming QR decomposition of the rows; NULL if dgesdd decomposes them, which needs them in
-     * `rows`.
+     * Streaming QR decomposition of the rows. NULL if LAPACK's dgesdd decomposes the rows instead;
+     * it needs all of them in `rows`.
      */
     kvd_tsqr *qr;
     double *rows; /* all rows for dgesdd, [room][d] float64 */

@@ -23,8 +23,9 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
 }
 
 /*
- * Gives every model that a sweep measured an index, by the hash of its content. Also finds the
- * index of the model to which the singular values in *s belong.
+ * Gives an index to every model in the input files of measured ZDC settings (sweeps). Models are
+ * compared by the hash of their content. Also finds the index of the model to which the singular
+ * values in *s belong.
  */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
@@ -153,8 +154,8 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
 /* ---- report of the proposals ---- */
 
 /*
- * Returns the fraction of the elements of a prompt's K and V that the i-th proposed setting removes
- * (Eq. 5 of the ZDC paper), averaged over layers.
+ * Returns the fraction of the elements of a prompt's K and V that the i-th proposed setting of
+ * method ZDC removes (Eq. 5 of the ZDC paper), averaged over layers.
  */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
@@ -170,8 +171,9 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 }
 
 /*
- * Writes to `text` the names of those numbers of a setting that were moved into their valid range,
- * such as "g, p_u_v"; "" if there are none.
+ * Writes to `text` the names of those numbers of the proposed ZDC setting *p, such as "g, p_u_v",
+ * whose fitted value was outside its valid range and was replaced by the limit of the range. Writes
+ * "" if there are none.
  */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {

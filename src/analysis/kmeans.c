@@ -129,9 +129,10 @@ static void centre(state *s, const float *X, const size_t *start)
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * `scores` holds k products y . c of one row y with k centroids c, computed in float32. The
- * function replaces each by an upper bound of the exact score y . c - ||c||^2 / 2. Returns the
- * largest of `least` and the k lower bounds.
+ * Bounds the scores of one row y and k centroids c, where a score is y . c - ||c||^2 / 2. On entry
+ * `scores` holds the k products y . c, computed in float32. On return it holds an upper bound of
+ * each exact score. Each exact score also has a lower bound; the function returns the largest of
+ * these k lower bounds and of `least`.
  *
  * Element j belongs to lane j % LANES, and every lane has its own maximum. gcc and clang vectorise
  * the lanes without -ffast-math, whereas clang does not vectorise a reduction to one maximum of
@@ -311,7 +312,10 @@ static int fill_empty(state *s, size_t *moved, kvd_err *err)
 
 /* ---- means of clusters ---- */
 
-/* Sorts the row indices by cluster into s->order. The rows of cluster c begin at s->first[c]. */
+/*
+ * Sorts the indices of all rows by cluster into the array `order`. Those of cluster c begin at
+ * element first[c].
+ */
 static void sort_by_cluster(state *s)
 {
     size_t at = 0;

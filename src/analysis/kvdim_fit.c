@@ -24,8 +24,9 @@ typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
     /*
-     * Value of --pair as typed; NULL: the pairs of matrices are chosen from those in the spectrum
-     * file.
+     * Value of --pair as the user typed it: the names of the matrices whose singular values decide
+     * how many dimensions are kept, such as "qk,vw" (Q and K; V and W_O). NULL means the first such
+     * matrices that the input file of singular values has.
      */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
@@ -42,7 +43,8 @@ typedef struct {
 
 #define T config
 /*
- * Table row of an option that takes a list of wanted values. At most one such option may be given.
+ * Row of the option table for an option that takes a list of numbers. At most one such option may
+ * be given.
  */
 #define VALUES(name, ...)                                                                          \
     {                                                                                              \
@@ -108,15 +110,15 @@ static const kvd_program description = {
                  "proposals.h5"},
     .options = options};
 
-/* ---- choice of pairs, and widths ---- */
+/* ---- choice of matrices, and numbers of kept dimensions ---- */
 
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /*
- * Chooses the matrices whose singular values decide how many dimensions are kept: for Q and K, or
- * for V. A single matrix (q, k or v) is not chosen by default, because it serves studies and
- * describes no cache.
+ * Chooses the matrices whose singular values decide how many dimensions are kept, for Q and K or
+ * for V. `side` lists the candidates. Q, K or V alone is chosen only if --pair names it, because
+ * the singular values of one matrix alone serve studies and not the compression of a cache.
  */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)

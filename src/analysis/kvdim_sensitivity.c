@@ -3,8 +3,8 @@
  * over text. They estimate how much the model's predictions lose if dimensions of a head are
  * removed.
  *
- * Reads a checkpoint and texts; writes kvdim/spectrum with the pairs fqk (Q and K) and fvw (V and
- * W_O).
+ * Reads a checkpoint and texts. Writes kvdim/spectrum with projections named fqk (for Q and K) and
+ * fvw (for V and W_O).
  */
 #include <math.h>
 #include <stdio.h>
@@ -240,7 +240,8 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            break; /* Heads cannot keep so few dimensions: stop at this removed fraction p. */
+            /* Heads cannot keep so few dimensions, nor fewer at larger fractions p: stop. */
+            break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)
             printf("  %4.1f   %.6f\n", i / 10.0, loss);

@@ -48,8 +48,9 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
 /* ---- singular values and rotations from recorded activations ---- */
 
 /*
- * Pairs of matrices whose singular values are computed from Gram matrices (by_gram; `any` if at
- * least one is), and tensors whose rows must be read (need).
+ * Plan of the computation. by_gram[p] is true if the singular values of a set p of matrices (such
+ * as KVD_PAIR_QK: Q and K) are computed from their Gram matrix; `any` is true if by_gram has a true
+ * element. need[x] is true if the rows of tensor x (Q, K, V, ...) must be read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
@@ -68,8 +69,9 @@ static plan make_plan(const config *cfg)
 }
 
 /*
- * Sources of the token vectors of one layer: the recorded Q, K and V themselves, or one source that
- * holds the centroids of their clusters.
+ * Token vectors of one layer, from which singular values are computed: n elements of `source`. They
+ * are the recorded Q, K and V, one element per input file. If --centroids is given, they are the
+ * centroids of the clusters of these vectors, one element in all.
  */
 typedef struct {
     const kvd_source *source;
@@ -93,8 +95,8 @@ static int open_layer(const config *cfg, const kvd_sources *in, const plan *p, i
 }
 
 /*
- * Adds the second moments of one layer of all sources to *m, which is a view of one layer in an
- * array of several layers.
+ * Adds the second moments X^T X of one layer to *m, for the token vectors X of all elements of
+ * from->source. *m is a view of one layer in an array of several layers.
  */
 static int sum_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                      kvd_moments *m, kvd_spectrum *s, kvd_err *err)
@@ -108,9 +110,9 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Computes those singular values and rotations of one layer that need the recorded token vectors X
- * and not only X^T X. These are needed with another --method than gram, and for heads whose small
- * singular values X^T X cannot resolve.
+ * Computes singular values and rotations of one layer from the token vectors X themselves, not from
+ * X^T X. If --method is svd or tsqr, it does so for every head. If --method is gram, it does so
+ * only for heads whose small singular values X^T X cannot resolve.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -141,9 +143,9 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
 
 /*
  * Computes singular values and rotations of layers first .. first + n - 1. First come the second
- * moments X^T X of all these layers, then the eigenvalues of all moments at once. Last come those
- * decompositions that are taken of the vectors X themselves, not of X^T X. If vectors are replaced
- * by K-means centroids, n is 1, so that only the centroids of one layer are in memory.
+ * moments X^T X of all these layers, then the eigenvalues of all moments at once. Last come the
+ * decompositions of the token vectors X themselves (rows_of_layer). If vectors are replaced by
+ * K-means centroids, n is 1, so that only the centroids of one layer are in memory.
  */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
@@ -202,8 +204,9 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
 /* ---- singular values and rotations from moments or activations ---- */
 
 /*
- * Returns the number of rows of a pair of matrices that the output file states: the rows
- * decomposed or, if centroids are weighted, the rows that the centroids represent.
+ * Returns the number of rows, stated in the output file, of the matrix that is decomposed for each
+ * head of `pair` (for example Q and K stacked). If its rows are centroids weighted by the size of
+ * their cluster, the number counts the token vectors that the centroids represent.
  */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {

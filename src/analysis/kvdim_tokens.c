@@ -2,8 +2,10 @@
  * kvdim-tokens: finds the tokens that are important to attention, and how they differ by layer,
  * head and request.
  *
- * Reads kvdim/attention, one or more files of one model, which are added. Writes kvdim/tokens: the
- * data of ZDC Fig. 6-8 and LeanKV Fig. 1-3.
+ * Reads one or more kvdim/attention files of one model (sums and histograms of attention), and adds
+ * them up. Writes kvdim/tokens: the distribution of attention scores, the overlap of important
+ * tokens between layers, and the fewest tokens that hold most of the attention. ZDC Fig. 6-8 and
+ * LeanKV Fig. 1-3 plot such data.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,8 +18,9 @@ static int group_of(const kvd_model_info *m)
 }
 
 /*
- * The query heads (first one and their number) and the KV head that belong to head h of a pair of
- * matrices such as Q and K.
+ * Attention heads whose rows are stacked in the matrix that is decomposed for head h: query heads
+ * q_first .. q_first + q_count - 1, and KV head `kv`. h counts KV heads, or query heads if every
+ * query head has its own rotation.
  */
 typedef struct {
     int q_first, q_count, kv;
@@ -74,7 +75,7 @@ size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing
     }
 }
 
-/* ---- reading the rows of a dump ---- */
+/* ---- reading recorded activations ---- */
 
 typedef struct {
     float *rows;
@@ -296,7 +297,7 @@ int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int
     return status;
 }
 
-/* ---- Gram matrix of a pair's stacked rows ---- */
+/* ---- Gram matrix of the stacked rows of one head ---- */
 
 static void add_gram(const kvd_moments *m, kvd_g g, int layer, int head, double *sum)
 {

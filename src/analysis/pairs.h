@@ -1,7 +1,7 @@
 /*
- * Builds the matrices whose singular values are computed for a pair, from recorded activations or
- * from second moments. A pair is a set of matrices that share one rotation, such as Q and K, or V
- * and W_O (docs/readings.md, Z-1 and F-1).
+ * Builds the matrices whose singular values are computed, from recorded activations or from second
+ * moments. The argument `pair` of the functions below names a set of matrices that share one
+ * rotation, such as Q and K (qk), or V and W_O (vw). docs/readings.md (Z-1 and F-1) says why.
  */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
@@ -11,8 +11,8 @@
 #include "formats/spectrum.h"
 
 /*
- * Returns the number of rows of the matrix that is decomposed for one head of a pair of matrices,
- * given the number of tokens:
+ * Returns the number of rows of the matrix that is decomposed for one head, given the number of
+ * tokens. `pair` names the matrices whose rows are stacked in it:
  *
  *   qk (Q and K)      one row per query head of the group and one of K, for each token
  *   q (Q alone)       one row per query head of the group, for each token
@@ -20,8 +20,9 @@
  *   vw (V and W_O)    one row for each token, and d_model rows for the W_O of each query head
  *   wv (W_V)          d_model rows
  *
- * bqk and bvw decompose a product of two factors. For them, returns the number of elements of the
- * product: query rows times key rows, or tokens times rows of W_O.
+ * For bqk (Q and K) and bvw (V and W_O) a product of two factors is decomposed, not stacked rows.
+ * For them the function returns the number of elements of the product: query rows times key rows,
+ * or tokens times rows of W_O.
  */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
 
@@ -42,9 +43,9 @@ typedef struct {
 } kvd_layer_rows;
 
 /*
- * Source of the rows that are stacked for a pair of matrices such as Q and K: recorded tokens of
- * `dump` or, if `rows` is set, the rows in `rows`. In the second case `dump` supplies the weight
- * matrices only.
+ * Rows of Q, K and V from which singular values are computed. If `rows` is NULL, they are recorded
+ * tokens in the activations file `dump`. Otherwise they are the vectors in `rows`, such as
+ * centroids, and `dump` supplies only the weight matrices.
  */
 typedef struct {
     kvd_activations *dump;
@@ -63,14 +64,16 @@ typedef struct {
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /*
- * Reads the rows that are stacked for head h of a pair of matrices, and calls `sink` with blocks
- * of them: [n][d_head], float32, contiguous. For Q and K these are the queries of the group, then
- * the keys. If `before_rope` is set, Q and K are taken before RoPE, and the file of activations
- * must hold them.
+ * Reads the rows of the matrix that is decomposed for head h, and calls `sink` with blocks of them:
+ * [n][d_head], float32, contiguous. `pair` names the matrices that supply the rows. For Q and K
+ * (qk) these are the queries of the query heads that read one KV head, and then the keys of that KV
+ * head. If `before_rope` is set, Q and K are taken before RoPE, and the file of activations must
+ * hold them.
  *
- * kvd_pair_stack_weights passes the rows of W_O (pair vw) or W_V (pair wv). It is separate so that
- * the rows of several files of one model are stacked with the weights only once. Both functions
- * refuse the balanced pairs bqk and bvw.
+ * kvd_pair_stack_weights passes the rows of weight matrices: W_O if `pair` is vw (V and W_O), or
+ * W_V if it is wv. It is separate so that the rows of several files of one model are stacked with
+ * the weights only once. Both functions refuse the balanced projections bqk and bvw, for which no
+ * rows are stacked.
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
@@ -78,8 +81,8 @@ int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairin
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
 /*
- * Sets need[x] to true for every tensor x (Q, K, V, ...) whose rows the wanted pairs of matrices
- * are made of.
+ * Sets need[x] to true for every tensor x (Q, K, V, ...) whose rows are needed for the rotations in
+ * `wanted`. For example, wanted[KVD_PAIR_QK] needs Q and K.
  */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
@@ -88,24 +91,25 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
                     void *ctx, kvd_err *err);
 
 /*
- * Adds second moments X^T X of one layer to *m: those of Q, K and V that the wanted pairs of
- * matrices need and, if `weights` is set, also those of W_O and W_V. *m holds one layer (n_layers
- * 1), with sums zeroed by kvd_moments_alloc.
+ * Adds second moments X^T X of one layer to *m: those of Q, K and V that are needed for the
+ * rotations in `wanted` and, if `weights` is set, those of W_O and W_V that are needed. For
+ * example, wanted[KVD_PAIR_QK] needs those of Q and K. *m holds one layer (n_layers 1), with sums
+ * zeroed by kvd_moments_alloc.
  */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 
 /*
- * Computes the Gram matrix gram [d_head][d_head] of the rows that are stacked for head h of a pair
- * of matrices, from the second moments of Q, K, V and the weights. Fails if `before_rope` is set
- * and the moments lack Q and K before RoPE.
+ * Computes the Gram matrix X^T X, gram [d_head][d_head], of the matrix X that is decomposed for
+ * head h. X stacks the rows of the matrices that `pair` names, such as Q and K. X^T X is a sum of
+ * second moments in *m. Fails if `before_rope` is set and the moments lack Q and K before RoPE.
  */
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);
 
 /*
- * Computes the two Gram matrices Cl and Cr, [d_head][d_head], from which balanced projections are
- * computed:
+ * Computes the two Gram matrices Cl and Cr, [d_head][d_head], from which kvd_balanced computes a
+ * balanced projection of Q and K (bqk) or of V and W_O (bvw):
  *
  *   bqk: Cl = sum over the query heads of the group of Q^T Q, Cr = K^T K
  *   bvw: Cl = V^T V, Cr = sum over the group of W_O^h W_O^hT
@@ -127,33 +131,37 @@ int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, do
                  double *right, kvd_err *err);
 
 /*
- * Computes singular values and rotations of the wanted pairs of matrices for all layers and heads
- * of *m, from their second moments. Heads run in parallel on all threads. Layer i of the moments
- * is stored as layer first + i of *s, which must have room for every wanted pair
- * (kvd_spectrum_alloc). Errors name pair, layer and head.
+ * Computes singular values and rotations for all layers and heads from the second moments *m.
+ * wanted[p] selects a set p of matrices that share one rotation, such as KVD_PAIR_QK (Q and K).
+ * Heads run in parallel on all threads. Layer i of the moments is stored as layer first + i of *s,
+ * which must have room for every wanted set (kvd_spectrum_alloc). Errors name the set, layer and
+ * head.
  */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
 /*
- * Computes singular values and rotations of one pair of matrices (such as Q and K) in one layer
- * from its rows. The rows of all sources are stacked; the weight matrices are those of the first
- * source. If `tsqr` is true, the rows are streamed through a QR decomposition. Otherwise LAPACK's
- * dgesdd needs the rows of one head in memory twice, as float64. Refuses the balanced pairs bqk
- * and bvw.
+ * Computes singular values and rotations of one layer from the rows of the matrices that `pair`
+ * names, such as Q and K. Rows of all n_sources inputs are stacked; the weight matrices are those
+ * of the first input. If `tsqr` is true, the rows are streamed through a QR decomposition.
+ * Otherwise LAPACK's dgesdd needs the rows of one head in memory twice, as float64. Refuses the
+ * balanced projections bqk and bvw, for which no rows are stacked.
  */
 int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr,
                        bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 
-/* Smallest over largest singular value of a head, below which a Gram matrix is too inexact. */
+/*
+ * Smallest ratio of the smallest to the largest singular value of a head that a Gram matrix
+ * resolves accurately enough (kvd_decompose_blurred).
+ */
 #define KVD_GRAM_LIMIT 1.25e-4
 
 /*
- * Decomposes some heads of `pair` in `layer` again, from their rows by a streaming QR
- * decomposition. These are the heads whose smallest singular value is below KVD_GRAM_LIMIT times
- * the largest: a Gram matrix in float64 gives such a value to about 1e-9 relative at best. Counts
- * these heads in s->pair[pair].by_tsqr. Call it after kvd_decompose_moments with the moments of
- * the same tokens.
+ * Decomposes some heads of one layer again, from the rows of the matrices that `pair` names (such
+ * as Q and K), by a streaming QR decomposition. These are the heads whose smallest singular value
+ * is below KVD_GRAM_LIMIT times the largest: a Gram matrix in float64 gives such a value to about
+ * 1e-9 relative at best. Counts these heads in s->pair[pair].by_tsqr. Call it after
+ * kvd_decompose_moments with the moments of the same tokens.
  */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);

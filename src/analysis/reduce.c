@@ -52,8 +52,8 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
 }
 
 /*
- * Drops a random fraction `prune` of the sequences of one source of rows. Stores the token ranges
- * of the remaining sequences in `span`, which must have room for one range per sequence.
+ * Drops a random fraction `prune` of the n sequences of one file of recorded activations (*s).
+ * Stores the token ranges of the remaining sequences in `span`, which must have room for n ranges.
  */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)

@@ -67,8 +67,8 @@ typedef struct {
 } kvd_reduction;
 
 /*
- * Result of dropping sequences: the ranges of tokens that remain in all sources, and how much was
- * dropped.
+ * Result of dropping sequences from files of recorded activations: the ranges of tokens that remain
+ * in all files, and how much was dropped.
  */
 typedef struct {
     kvd_span *span;
@@ -76,15 +76,18 @@ typedef struct {
 } kvd_pruned;
 
 /*
- * Drops round(prune * sequences) sequences of each source of rows, chosen at random from `seed`.
- * Stores the ranges of the remaining tokens in the sources; *out owns these ranges. Fails, naming
- * the source, if a source would lose all its sequences.
+ * Drops round(prune * sequences) sequences of each of the n_sources files of recorded activations,
+ * chosen at random from `seed`. Stores the ranges of the remaining tokens in the elements of
+ * `source`; *out owns these ranges. Fails, naming the file, if a file would lose all its sequences.
  */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
 
-/* Statistics of K-means, summed over the sets of rows (one tensor of one head) clustered so far. */
+/*
+ * Statistics of K-means, summed over all clusterings so far. One clustering is that of the token
+ * vectors of one head of Q, K or V in one layer.
+ */
 typedef struct {
     size_t n, n_iterations;
     double residual, energy; /* sums over rows of |x - centroid|^2 and of |x|^2 */
@@ -92,10 +95,10 @@ typedef struct {
 } kvd_reduced;
 
 /*
- * Replaces the rows of one layer by centroids: clusters the rows of all sources together and
- * stores the centroids in *out, for the tensors in `need`. *out has at most r->centroids rows per
- * tensor and head; clusters without rows are left out. Fails if there are fewer tokens than
- * centroids. Adds its statistics to *sum.
+ * Replaces the token vectors of one layer by centroids: clusters the vectors of all n_sources files
+ * together and stores the centroids in *out, for the tensors x (Q, K, V, ...) with need[x]. *out
+ * has at most r->centroids rows per tensor and head; clusters without vectors are left out. Fails
+ * if there are fewer tokens than centroids. Adds its statistics to *sum.
  */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,

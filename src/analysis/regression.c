@@ -12,11 +12,11 @@
 
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
-/* ---- settings in text form ---- */
+/* ---- ZDC settings as text ---- */
 
 /*
- * Returns true if one item of a method's list of parameters sets a removal rate, as
- * "zack.p_u.qk=0.5" does.
+ * Returns true if `item`, one NAME=VALUE of the parameters of a method, sets a fraction of
+ * dimensions to remove, as "zack.p_u.qk=0.5" does.
  */
 static bool is_rate(const char *item)
 {
@@ -29,10 +29,10 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Splits the parameters of a method in one line of results. Stores importance.g (fraction of
- * important tokens in the first layer) and importance.rise (its increase up to the last layer) in
- * *t. Drops the fractions of removed dimensions (p, p_u), and writes all other parameters to
- * `rest`.
+ * Splits the parameters of a method, as the column `settings` of a result file holds them. Stores
+ * importance.g (fraction of important tokens in the first layer) and importance.rise (its increase
+ * up to the last layer) in *t. Drops the fractions of removed dimensions (p, p_u), and writes all
+ * other parameters to `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
@@ -72,7 +72,11 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
     return kvd_fail(err, "pair '%s' is none of ours", name);
 }
 
-/* Stores in *s what all lines of the result file must have in common, taken from its first line. */
+/*
+ * Stores in *s what must be equal in all lines of the result file: method, label of the texts, rule
+ * for the kept dimensions, the matrices that share a rotation, and all other parameters (`rest`).
+ * The values are those of line `row`.
+ */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
     snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));
@@ -190,8 +194,10 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
 }
 
 /*
- * Fills the least-squares equations, one row per setting. A row holds one indicator per model and
- * then ln Q_d, the logarithm of the loss: n_models + 1 columns.
+ * Fills the least-squares problem a x = y, with one row for each of the n measured ZDC settings
+ * whose loss is above 0. Column m < n_models of `a` is 1 if the setting was measured on model m,
+ * else 0. The last column is ln Q_d, the logarithm of the loss of quality. A row of y holds the six
+ * numbers of the setting (kvd_set).
  */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)

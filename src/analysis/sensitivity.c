@@ -120,8 +120,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         /*
-         * Readers divide singular values by the number of rows. These are per token already, so
-         * the number of rows is set to 1.
+         * Programs that read the output file divide singular values by the number of rows. These
+         * singular values are per token already, so the number of rows is set to 1.
          */
         out->pair[pair[side]].n_rows = 1;
     }
@@ -145,9 +145,9 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 }
 
 /*
- * Returns the predicted loss in nats per token if the error variance of every direction of a head
- * is limited to `theta`. If `bits` is not NULL, sets *bits to the mean number of bits per number
- * of K and V.
+ * Returns the predicted loss in nats per token if every direction (singular vector) of a head has
+ * the error variance min(theta, sigma^2 / 2), sigma being its singular value. If `bits` is not
+ * NULL, sets *bits to the mean number of bits that this takes per element of K and V.
  */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
@@ -171,10 +171,10 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
     /*
-     * Bisection for theta, the largest error variance that a direction may have, so that the
-     * predicted loss equals `loss`. theta is searched from 0 to `loss`. At theta = `loss` the
-     * predicted loss has reached `loss` if any direction costs that much. Otherwise all directions
-     * are removed at lower cost.
+     * Bisection for theta, the largest error variance of a direction (singular vector), so that the
+     * predicted loss equals `loss`. The bisection is over ln theta. No theta above `loss` is
+     * needed: at theta = `loss` either the loss of one direction is already `loss`, or every
+     * direction is below theta and takes 0 bits.
      */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {

@@ -55,15 +55,16 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
 /*
- * Computes projections and singular values of the Fisher-weighted pairs fqk (Q and K) and fvw (V
- * and W_O) from the sums, and stores them in *out. The caller sets model, n_layers (all layers)
- * and pairing (shared) of *out. n_tokens is the number of tokens that were added in each layer.
+ * Computes projections and singular values that are weighted by Fisher information, fqk for Q and K
+ * and fvw for V and W_O, from the sums. Stores them in *out. The caller sets model, n_layers (all
+ * layers) and pairing (shared) of *out. n_tokens is the number of tokens that were added in each
+ * layer.
  */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 
 /*
- * Returns the rate-distortion function: the fewest bits per number of K and V with which the
+ * Returns the rate-distortion function: the fewest bits per element of K and V with which the
  * predicted loss is at most `loss` nats per token, a positive number. *s holds singular values
  * sigma weighted by Fisher information: fqk for Q and K, fvw for V and W_O. The function is reverse
  * water-filling (Shannon 1959; Cover and Thomas, Elements of Information Theory, section 10.3.3)

@@ -209,18 +209,18 @@ enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
     /*
-     * Measures of the rotation of file a against that of file b: [head][b][a][N_CELL]. For a =
-     * n_files, the rotation is random.
+     * Measures that compare the rotation in input file a with that in input file b:
+     * [head][b][a][N_CELL]. Index a = n_files is a random rotation.
      */
     double *cell;
     /*
-     * Mean absolute element of the rotation of each head and file: [head][n_files + 1]. The last
-     * element of each head is that of a random rotation.
+     * Mean absolute element of the rotation of each head in each input file: [head][n_files + 1].
+     * The last element of each head is that of a random rotation.
      */
     double *epsilon;
     /*
-     * Fraction of the energy of file b's data that the leading 1 .. d dimensions of its own
-     * rotation keep: [head][b][d].
+     * Fraction of the energy (squared norm) of the data that the leading m = 1 .. d dimensions of a
+     * rotation keep: own[head][b][m - 1]. Data and rotation are both from input file b.
      */
     double *own;
 } parts;
@@ -281,10 +281,10 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
 /* ---- averages over all heads ---- */
 
 /*
- * For every rotation a, computes how much the mean absolute element of a differs from that of the
- * rotation of file b. The difference is divided by `epsilon`, the mean absolute element of file b.
- * Rotation a is that of a file or, for the last index, random. The ZACK and FDC papers print a
- * delta, which may be this difference of means, not the mean of |R_a - R_b|.
+ * Compares the rotations in every input file a with those in input file b by their mean absolute
+ * elements. The difference is divided by `epsilon`, the mean absolute element in file b. Index a =
+ * n_files is a random rotation. The ZACK and FDC papers print a number called delta, which may be
+ * this difference of means, not the mean of |R_a - R_b|.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

@@ -1,6 +1,9 @@
 /*
- * Similarity of two sets of rotations: the measures of ZACK section 4 as printed, and measures that
- * do not depend on the signs of columns or on their order within near-equal singular values (Z-7).
+ * Similarity of two sets of rotation matrices. The measures of section 4 of the ZACK paper are the
+ * mean absolute element of a rotation and the mean absolute difference of two rotations. The
+ * difference depends on the signs of columns, which are arbitrary. Therefore there are further
+ * measures: the difference after aligning the signs, the overlap of the leading subspaces, and the
+ * energy that they keep (Z-7 in docs/readings.md).
  */
 #ifndef KVD_ANALYSIS_SIMILARITY_H
 #define KVD_ANALYSIS_SIMILARITY_H
@@ -11,7 +14,7 @@
 #include "common/err.h"
 #include "formats/similarity.h"
 
-/* =Returns the mean absolute entry of R [d][d]; the ZACK paper calls it AABS. */
+/* Returns the mean absolute entry of R [d][d]; the ZACK paper calls it AABS. */
 double kvd_mean_abs(const double *R, size_t d);
 /* Returns the mean absolute entry of A - B; the ZACK paper calls it AABS(SUB). */
 double kvd_delta(const double *A, const double *B, size_t d);
@@ -57,10 +60,10 @@ size_t kvd_half(size_t d);
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
 /*
- * Compares the rotations of one pair of matrices (such as Q and K) between all files. Every file
- * must have this pair. bqk and bvw are refused, because they have a left and a right matrix instead
- * of a rotation. Heads run in parallel on all threads. `seed` seeds the random rotation that serves
- * as a control.
+ * Compares the rotations of the matrices that `pair` names, such as Q and K, between all n_files
+ * files. Every file must have them. The balanced projections bqk and bvw are refused, because they
+ * have a left and a right matrix instead of a rotation. Heads run in parallel on all threads.
+ * `seed` seeds the random rotation that serves as a control.
  */
 int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
                 kvd_comparison *out, kvd_err *err);

@@ -85,10 +85,11 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
 /* ---- numbers of critical tokens: the fewest that hold most of the attention ------------------ */
 
 /*
- * Computes statistics of the number of critical tokens (the fewest that hold 90, 95 or 99 % of the
- * attention), [level][layer][head]. `from` names the field with the sums of counts; the next
- * fields hold sums of squares, minima, maxima and sums of fractions. `to` names the field that
- * receives the mean; the next fields receive standard deviation, minimum, maximum and fraction.
+ * Computes statistics, over requests, of the number of critical tokens: the fewest tokens that hold
+ * 90, 95 or 99 % of the attention (the level). Reads five consecutive fields of *s, `from` and
+ * later: sum of the numbers, sum of their squares, minimum, maximum, and sum of the numbers as
+ * fractions of all tokens. Writes five consecutive fields of *t, `to` and later: mean, standard
+ * deviation, minimum, maximum and mean fraction. Each field of *t is [level][layer][head].
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -203,9 +204,9 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
     /*
-     * Field that receives the mean overlap of two layers: for the set of unimportant tokens, and
-     * for the set of important tokens. The enumerator after each field names the field that
-     * receives the standard deviation of the overlap.
+     * Fields of *t that receive the mean overlap of two layers: of their sets of unimportant tokens
+     * [0], and of their sets of important tokens [1]. The next field of *t after each receives the
+     * standard deviation of that overlap.
      */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;

@@ -97,10 +97,10 @@ struct kvd_collect_engine {
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
     /*
-     * Waits until second moments and activations file include all batches that were run. The caller
-     * must call it before it reads or saves them. If the last `run` added to second moments of a
-     * snapshot (`into` other than spec.sums), the caller may change those after the flush. It must
-     * not change spec.sums.
+     * Waits until the second moments and the activations file include all batches that were run.
+     * The caller must call it before it reads or saves them. After the call the caller may change
+     * second moments that it gave to `run` in the argument `into`, for example those of a snapshot.
+     * It must never change spec.sums.
      */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
@@ -134,7 +134,10 @@ typedef struct {
     kvd_moments sums;
     kvd_attention_stats stats;
     kvd_fisher fisher;
-    /* Open from the start of the run, to hold the locks on their names. */
+    /*
+     * Files of second moments and of attention statistics. They are open from the start of the run,
+     * to hold the locks on their names.
+     */
     kvd_h5 moments_file, stats_file;
     const kvd_run *run;
     kvd_run_key key;
@@ -148,15 +151,16 @@ typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 /*
  * Opens the output files of a run. The caller must have zeroed *o and set run, key, want_*, in
  * o->sums the description (model, label, corpus_hash, n_tokens, n_sequences, seq_len, layers,
- * has_pre), in o->dump the dtype, in o->stats n_kept and in o->fisher n_rows.
+ * has_pre), in o->dump the dtype, in o->stats n_kept and in o->fisher n_rows. o->key is the run
+ * key: the text of all options that affect the results.
  *
  *   output        the path of -o
  *   moments_file  file of the second moments; NULL: `output`
  *   stats_file    file of the attention statistics; NULL: `output`
  *   fisher_file   file of the squared gradients; NULL: `output`
  *   how           result. NEW: nothing is done yet. RESUMED: o->state says how much is done, and
- *                 o->sums and o->stats hold the sums so far. DONE: complete files with this run
- *                 key exist, and no file is open.
+ *                 o->sums and o->stats hold the sums so far. DONE: complete files of a run with
+ *                 the same run key exist, and no file is open.
  *
  * If `resume` is true and the state or a complete file was made with another run key, fails and
  * names the first option that differs. If `resume` is false, the files of an interrupted run are
@@ -173,9 +177,9 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
 double kvd_outputs_bytes(kvd_outputs *o);
 
 /*
- * Returns 1 if `path` is a complete output file of a run with the run key *key, else 0. If it is a
- * complete file of a run with another key, also sets *other to true, and *err states the
- * difference.
+ * Returns 1 if `path` is a complete output file of a run with the options in *key, else 0. *key is
+ * a run key: the text of all options that affect the results. If the file is complete but its run
+ * had other options, also sets *other to true, and *err states the difference.
  */
 int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *key,
                          bool *other, kvd_err *err);
@@ -213,8 +217,8 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
 /*
  * Snapshots: second moments after the first tokens of a run, each in a file of its own.
  * NAME.1024.h5, next to the moments NAME.h5, holds the moments at the first end of a sequence at or
- * after 1024 tokens. It equals bit for bit, and in its run_key, the file of a run whose --tokens
- * ends there.
+ * after 1024 tokens. It equals bit for bit, and in its run_key (text of the options), the file of a
+ * run whose --tokens ends there.
  *
  * A snapshot is written before the run saves a state with later tokens, so a resumed run never
  * needs earlier sums.
@@ -227,12 +231,18 @@ typedef struct {
     char corpus_hash[40]; /* content hash of the sequences in the snapshot */
     char *path;
     /*
-     * Description of a run that ends after n_tokens, for the file's provenance. All fields but the
-     * parameters are borrowed. Filled by the caller.
+     * Description of a run that would end after n_tokens, written to the snapshot's file as its
+     * provenance. The caller fills it. The snapshot owns only run.parameters (the list of options
+     * and values); all else in `run` is borrowed.
      */
     kvd_run run;
-    kvd_run_key key; /* run key of a run that ends after n_tokens, filled by the caller */
-    bool there;      /* true if the snapshot's file is complete on disk, with this run key */
+    /*
+     * Options that affect the results of a run that would end after n_tokens, as text (run key).
+     * The caller fills it.
+     */
+    kvd_run_key key;
+    /* True if the snapshot's file is complete on disk and was made with the options in `key`. */
+    bool there;
 } kvd_snapshot;
 
 typedef struct {
@@ -242,9 +252,9 @@ typedef struct {
 
 /*
  * Computes token counts, file names and hashes of n snapshots. asked [n] holds the wanted numbers
- * of tokens, increasing. moments_path is the file of the moments of all tokens. Fails if the
- * corpus has fewer tokens than a snapshot. The caller must fill `run` and `key` of each snapshot,
- * and check that no other output of the run has its name.
+ * of tokens, increasing. moments_path is the file of the moments of all tokens. Fails if the corpus
+ * has fewer tokens than a snapshot. The caller must fill the fields `run` (provenance) and `key`
+ * (options as text) of each snapshot, and check that no other output of the run has its name.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
@@ -258,8 +268,10 @@ void kvd_snapshots_release(kvd_snapshots *s);
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
 /*
- * Returns the index of the first snapshot, from s->at[from] on, that is not yet written and ends
- * within sequences first + 1 .. last of the run. Returns s->n if there is none.
+ * Returns the index of the next snapshot to write while sequences first + 1 .. last of the run
+ * (counted from 1) are processed. It is the first snapshot, from s->at[from] on, that is not yet
+ * written and ends after sequence `first`. Returns s->n if there is none or if it ends after
+ * sequence `last`.
  */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 

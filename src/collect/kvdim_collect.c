@@ -126,8 +126,9 @@ static int add_inputs(collector *c, kvd_err *err)
 }
 
 /*
- * Records the options of kvdim-collect in the parameters of *run and in the run key *key. `tokens`
- * and `corpus` (a content hash) describe the data of the whole run, or of a snapshot.
+ * Records the options of kvdim-collect in the parameters of *run (all options) and in the run key
+ * *key (text of the options that affect the results). `tokens` and `corpus` (a content hash)
+ * describe the data of the whole run, or of a snapshot.
  */
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
                           kvd_run_key *key, kvd_err *err)
@@ -143,7 +144,8 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
 }
 
 /*
- * Fills run description and run key of each snapshot as if the run stopped at the snapshot's end.
+ * Fills the provenance (`run`) and the text of the options (`key`) of each snapshot as if the run
+ * stopped at the end of the snapshot.
  */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
@@ -352,8 +354,9 @@ static int run_all(collector *c, kvd_err *err)
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
             /*
-             * A completed batch increases c->sequence. If it is unchanged, the batch was abandoned
-             * and the sums may include a part of it. The state for --resume is then not saved.
+             * A completed batch increases the number of finished sequences, c->sequence. If the
+             * number is unchanged, the batch was abandoned and the sums may include a part of it.
+             * The state for --resume is then not saved.
              */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;

@@ -39,9 +39,10 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
 
 /*
  * Loads the state of an interrupted run from `path`; sets *found to 0 if the file does not exist.
- * `sums` and `stats`, if not NULL, are allocated by the caller. They are filled only if the run
- * key of the state equals *now, because otherwise their sizes may differ. A file that does not
- * match its checksum is an error. A different key is no error; the caller must compare s->key.
+ * `sums` and `stats`, if not NULL, are allocated by the caller. They are filled only if the state
+ * was saved with the options in *now (the run key of this run), because otherwise their sizes may
+ * differ. A file that does not match its checksum is an error. A state of other options is no
+ * error; the caller must compare s->key with *now.
  */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);

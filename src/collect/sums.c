@@ -267,7 +267,10 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* Probability that the token gives to itself; that from later rows is added below. */
+            /*
+             * Probability that token i gives to itself. The probabilities that later tokens give to
+             * it are added below.
+             */
             mass[i] = p[i - start];
         }
     }
@@ -350,10 +353,10 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
 }
 
 /*
- * Adds the statistics of one KV head. These are the norms of V, and the numbers of critical tokens
- * (the fewest that hold 90, 95 or 99 % of the attention). Critical tokens are counted for each
- * query head, and for the attention summed over the query heads that share the KV head. That sum
- * replaces the attention in t->mass of the first of these query heads.
+ * Adds the statistics of one KV head: the norms of V, and the numbers of critical tokens (the
+ * fewest that hold 90, 95 or 99 % of the attention). Critical tokens are counted for each query
+ * head, and for the attention summed over the query heads that share the KV head. In the array
+ * `mass` of *t, that sum then replaces the attention of the first query head.
  */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)

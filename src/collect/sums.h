@@ -1,6 +1,6 @@
 /*
- * Sums over the tokens of a run: second moments, attention statistics and squared gradients. Each
- * is filled by one function per pass over a layer or a batch.
+ * Sums over the tokens of a run: second moments, attention statistics and squared gradients. Second
+ * moments and attention statistics are added layer by layer, squared gradients batch by batch.
  */
 #ifndef KVD_COLLECT_SUMS_H
 #define KVD_COLLECT_SUMS_H
@@ -23,17 +23,20 @@ typedef struct {
     /* Attention statistics to add to, allocated and owned by the caller. */
     kvd_attention_stats *stats;
     int n_threads;
-    /* Attention scores of some query rows, per thread, [n_threads][KVD_ATTEND_ROWS][seq_len]. */
+    /* Attention scores of some query tokens, per thread, [n_threads][KVD_ATTEND_ROWS][seq_len]. */
     float *scores;
-    double *row; /* probabilities of one query row, per thread, [n_threads][seq_len] */
+    double *row; /* attention probabilities of one query token, per thread, [n_threads][seq_len] */
     /*
      * Probability mass that each token of the current sequence receives, per head,
      * [n_heads][seq_len].
      */
     double *mass;
-    /* Part of `mass` that comes from query rows of later tokens, [n_heads][seq_len]. */
+    /*
+     * Probability mass that each token of the current sequence receives from later tokens only, per
+     * head, [n_heads][seq_len].
+     */
     double *later;
-    /* Logarithm of the softmax denominator of each query row, [n_heads][seq_len]. */
+    /* Logarithm of the softmax denominator of each query token, [n_heads][seq_len]. */
     double *denominator;
     double *query_score; /* sum of each token's scores as a query, [n_heads][seq_len] */
     double *key_score;   /* sum of each token's scores as a key, [n_heads][seq_len] */
@@ -89,9 +92,10 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 typedef struct kvd_information kvd_information;
 
 /*
- * Creates an object that adds gradients to `f`. On failure returns NULL and fills *err. `f` is
- * borrowed; its file has been created, or `f` holds zeroed sums and no rows. A batch has at most
- * max_tokens tokens, and a sequence at most max_len.
+ * Creates an object that computes gradients and adds their squares to the sums in *f. On failure
+ * returns NULL and fills *err. *f is borrowed. Either the caller has created its kvdim/fisher file,
+ * or it has only zeroed sums in memory and f->n_rows is 0 (no gradients of single tokens). A batch
+ * has at most max_tokens tokens, and a sequence at most max_len.
  *
  * Memory: the squared gradients of W_K and W_V take n_layers 2 n_kv_heads d_head d_model float64
  * values, for any number of tokens.

@@ -96,16 +96,17 @@ struct kvd_engine {
      * Runs one iteration of the batch.
      *
      * id [n_tokens] holds the input tokens of all requests of the iteration, in the order of
-     * it->slice. For each slice whose `emits` is set, next [n_slices] receives the token with the
-     * largest logit (ties: the smaller id). Fails on activations that are not finite and on CUDA
-     * errors; after a failure the engine can only be freed. `times` may be NULL.
+     * it->slice, which has one element per request. For each request whose `emits` is set, next
+     * [n_slices] receives the token with the largest logit (ties: the smaller id). Fails on
+     * activations that are not finite and on CUDA errors; after a failure the engine can only be
+     * freed. `times` may be NULL.
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
     /*
-     * Returns the number of bytes that the KV cache held at the end of the latest iteration. If the
-     * pointer is NULL, the cache holds the number of tokens times bytes_per_token. If it is not
-     * NULL, bytes_per_token is the amount reserved per token.
+     * Returns the number of bytes that the KV cache held at the end of the latest iteration. If
+     * this function pointer is NULL, the cache holds bytes_per_token bytes for every cached token.
+     * If it is not NULL, bytes_per_token is the amount reserved per token.
      */
     double (*held)(const kvd_engine *e);
     /*
@@ -115,16 +116,17 @@ struct kvd_engine {
      */
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /*
-     * Writes how many tokens a KV head caches for the request of `tokens` tokens in `slot` to
-     * *entries, and the bits that the request's cache takes to *bits. If heads cache different
-     * numbers of tokens, *entries is their mean. *bits excludes what kvd_plan_entry_bits counts. It
-     * is NaN if every cached token is stored unquantised with the plan's kept dimensions. NULL: the
-     * engine does not count this.
+     * Reports the cache of the request in `slot`, which has `tokens` tokens. *entries receives the
+     * number of tokens that a KV head caches; if heads cache different numbers, their mean. *bits
+     * receives the bits that the request's cache takes, without the bits per cached token that
+     * kvd_plan_entry_bits returns. *bits is NaN if every cached token is stored unquantised with
+     * the kept dimensions of the compression plan. The pointer is NULL if the engine cannot count.
      */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, double *entries, double *bits);
     /*
-     * Frees the slot of a request that ends, or is preempted, without an iteration in which its
-     * kvd_slice.last is set. NULL: the engine cannot do this.
+     * Frees the slot of a request that leaves the batch early: it was ended or preempted, and no
+     * iteration marked its final step with kvd_slice.last. The pointer is NULL if the engine cannot
+     * do this.
      */
     void (*drop)(kvd_engine *e, size_t slot);
     /* Writes the logits [vocab_size] of the i-th request of the latest iteration. Used by tests. */

@@ -88,8 +88,8 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
 }
 
 /*
- * Fails with a message that names the request and token of row `row` of the iteration, which holds
- * a number that is not finite.
+ * Fails with a message that names the request and the position of token number `row` of the
+ * iteration, whose activations are not finite.
  */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
@@ -294,8 +294,8 @@ static void release(kvd_engine *hook)
 
 /*
  * Sets the number of pages of the KV cache: the number in the limits, or the number, at least one,
- * that fits into memory next to the weights and activations. Nothing of this is allocated yet.
- * Fails, naming all sizes, if they do not fit into memory together.
+ * that fits into memory next to the weights and activations. Called before any of these is
+ * allocated. Fails with a message that names all sizes if they do not fit into memory together.
  */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {

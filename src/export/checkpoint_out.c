@@ -207,8 +207,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Rounds n elements of a tensor to the output dtype and stores them in t->buffer. Fails if a
- * finite element becomes infinite, or if an element of a folded tensor (a weight multiplied with
+ * Rounds n elements of a tensor to the output dtype and stores them in the output buffer. Fails if
+ * a finite element becomes infinite, or if an element of a folded tensor (a weight multiplied with
  * projections) is not finite.
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)

@@ -69,14 +69,21 @@ int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_e
 
 typedef struct {
     kvd_common_options common;
-    /* Input files; `rates` and `table` are NULL if not given. */
+    /*
+     * Paths of the input files: model, singular values and rotations (`spectrum`), kept dimensions
+     * per head (`rates`), and loss of quality per head and number of kept dimensions (`table`).
+     * `rates` and `table` are NULL if not given.
+     */
     const char *model, *spectrum, *rates, *table;
-    /* Name of the method. NULL: the method is chosen by the pairs of matrices in the rates file. */
+    /*
+     * Method as the user typed it in --method. NULL: the method is the one that rotates the same
+     * matrices (such as Q and K together) as the file `rates`.
+     */
     const char *method_text;
     char *own_text; /* copy of the text of --method, to which method_text then points; allocated */
     kvd_method method;
     size_t point;
-    double overall_p; /* fraction p of --overall-p; NaN if not given */
+    double overall_p; /* fraction of all dimensions to remove, from --overall-p; NaN if not given */
     bool point_given, rotations, force, dtype_given;
     kvd_dtype dtype;
 } kvd_export_options;
@@ -95,14 +102,14 @@ typedef struct {
     /* Scale and softcap of attention scores of heads that are not cut, from kvd_config_scores. */
     double scale, softcap;
     /*
-     * Kept dimensions of all heads. They cover Q-K and V, unless the method's parameter `cut`
-     * names only one of them.
+     * Kept dimensions of all heads and their projections. They are for Q and K and for V, unless
+     * the parameter `cut` of the method limits it to one of the two.
      */
     const kvd_point *point;
     /*
-     * Index, in the rates file (file of kept dimensions per head), of the kept dimensions in
-     * `point`. -1 if the user gave the fraction p of dimensions to remove, or the singular value
-     * removal rate r, instead of a rates file.
+     * Index of the kept dimensions of `point` in the file of kept dimensions (--rates), which may
+     * have several sets of them. -1 if the user gave the fraction p of dimensions to remove, or the
+     * singular value removal rate r, instead of such a file.
      */
     long index;
     /*

@@ -28,8 +28,8 @@ typedef struct {
     kvd_error_table table;
     kvd_point point;
     /*
-     * Projections to fold into the model's weights. The matrices are those of `point`, borrowed;
-     * the array `head` is allocated.
+     * Projections to fold into the model's weights. The array folded.head is allocated. The
+     * matrices to which its elements point belong to the field `point` of this structure.
      */
     kvd_dims folded;
     kvd_rates_note note;
@@ -66,8 +66,9 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects the compression method if --method is not given. It must keep a number of dimensions for
- * each head and use the rotations (pairs of matrices, such as Q and K) that the rates file names.
+ * Selects the compression method if --method is not given. The method must keep its own number of
+ * dimensions for each head, and rotate the same matrices (such as Q and K together) as the file of
+ * kept dimensions (--rates).
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -87,8 +88,9 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Finds the set of kept dimensions in the rates file that --point, --overall-p or the default
- * selects, and stores its index.
+ * Chooses one of the sets of kept dimensions in the file --rates, and stores its index. Each set
+ * was computed for one strength of compression. --point or --overall-p selects it; without these
+ * options the file must have only one.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -169,9 +171,10 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the two matrices of every projection invert each other on the kept dimensions. The
- * left and right matrix of a balanced projection may fail this after calibration on few tokens.
- * kvdim-eval would show it in the logits, but kvdim-export does not run the model.
+ * Fails unless the two matrices of every projection (one for storing, one for reading) invert each
+ * other on the kept dimensions. Balanced projections have a left and a right matrix instead of a
+ * rotation. They may fail this test after calibration on few tokens. kvdim-eval would show it in
+ * the logits, but kvdim-export does not run the model.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -192,7 +195,11 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Stores in x->folded those projections that can be folded (multiplied) into the weights. */
+/*
+ * Stores in the field `folded` those projections that can be multiplied into the weights.
+ * Projections of V always can. Projections of Q and K can if the model applies neither RoPE nor a
+ * norm after W_Q and W_K.
+ */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;

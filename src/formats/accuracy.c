@@ -146,8 +146,8 @@ static const kvd_column *columns(void)
 }
 
 /*
- * HDF5 datasets with values finer than one results line: attention error per layer and head, and
- * prediction quality per text sequence.
+ * HDF5 arrays that are stored in addition to the results table, with a line of the table as first
+ * axis: attention errors per layer and head, and sums over the predictions of each text sequence.
  */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
@@ -191,7 +191,7 @@ kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool 
     return r;
 }
 
-/* ---- writing of results lines and values per head and sequence ---- */
+/* ---- writing of the results table and its arrays ---- */
 
 static size_t sequences_of(const kvd_rows *r)
 {
@@ -335,8 +335,8 @@ done:
 
 /*
  * Reads the results of the needle prompts (a fact hidden at a known depth of a long text), which
- * the report plots against depth. Results lines that a search for an accuracy target added have no
- * needle results; they are NaN.
+ * the report plots against depth. The values are NaN in lines of the results table that a search
+ * for an accuracy target added.
  */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
@@ -376,9 +376,9 @@ typedef struct {
 } target_reader;
 
 /*
- * Reads four attributes of the answer of a search for a target accuracy: the value at the last
- * setting that meets the target, at the first that misses it, and at both ends of the confidence
- * interval.
+ * Reads the attributes NAME, NAME_misses, NAME_lo and NAME_hi of the HDF5 group `where` into to[0
+ * .. 3]. NAME is the argument `name`: "saving", "value" or, in early files, "p". kvd_target_result
+ * in accuracy.h describes the four numbers.
  */
 static int read_ends(target_reader *x, const char *where, const char *name, double *to,
                      kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * kvdim/accuracy files: quality of next-token predictions. Each line of the results table holds one
- * setting of a compression method (docs/formats.md).
+ * kvdim/accuracy files: quality of next-token predictions with compressed KV caches. Each line of
+ * the results table is for one compression method with one set of parameters (docs/formats.md).
  */
 #ifndef KVD_FORMATS_ACCURACY_H
 #define KVD_FORMATS_ACCURACY_H
@@ -23,16 +23,17 @@ extern const kvd_schema kvd_schema_tasks;
 bool kvd_tasks_label_is_mean(const char *label);
 
 /*
- * Number of leading columns that identify the compression method of a results line and its
- * settings. The schemas kvdim/accuracy and kvdim/tasks share these columns.
+ * Number of columns with which every results table of the schemas kvdim/accuracy and kvdim/tasks
+ * begins. These columns name the compression method of a line and its parameters.
  */
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
 /*
- * Indices of the datasets with finer values than a results line. The first two are attention errors
- * per layer and head (NaN if not measured). The others are sums over the predictions of each
- * sequence.
+ * Indices of the arrays that a kvdim/accuracy file stores in addition to the results table.
+ * RELATIVE and ZDC are attention errors for each line of the table, layer and head (NaN if not
+ * measured). NLL, TOP1, KL and AGREE are sums over the next-token predictions of a text sequence,
+ * for each line of the table and sequence.
  */
 enum {
     KVD_ACCURACY_RELATIVE,
@@ -52,39 +53,47 @@ enum {
 kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool seeds,
                             kvd_err *err);
 /*
- * Writes the results lines and their values per head and per sequence. predictions [n_sequences]:
- * number of predicted tokens in each sequence.
+ * Writes the results table and its arrays: attention errors per head, and sums over the predictions
+ * of each text sequence. predictions [n_sequences]: number of predicted tokens in each sequence.
  */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /*
- * Returns the results table stored in f, with its values per head and per sequence, and fills
- * predictions [n_sequences]. Fails if the shapes differ from those of `like`, an empty table from
- * kvd_accuracy_rows. The caller frees the returned table.
+ * Returns the results table stored in f with its arrays (attention errors per head, sums per text
+ * sequence), and fills predictions [n_sequences]. Fails if the shapes differ from those of `like`,
+ * an empty table from kvd_accuracy_rows. The caller frees the returned table.
  */
 kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predictions,
                                  kvd_err *err);
 
 /*
- * Result of a search for the strongest compression that keeps a given fraction of top-1 accuracy.
- * The search varies one parameter `key` of the method. The result has the parameter's value and the
- * fraction of bytes saved at four settings. The first two are the last that meets the target and
- * the first that misses it. At the other two, an end of the confidence interval falls below the
- * target.
+ * Result of a search for the strongest compression whose top-1 accuracy is at least `target` times
+ * that of the uncompressed model. The search varies one parameter, `key`, of a compression method.
+ * It goes from weak to strong compression and stores four values of the parameter, NaN if there is
+ * none:
+ *
+ *   value         the last one before the accuracy is below the target
+ *   value_misses  the first one at which the accuracy is below the target
+ *   value_lo      the last one before the lower end of the confidence interval is below the target
+ *   value_hi      the first one at which the upper end of the confidence interval is below it
  */
 typedef struct {
-    /* Name of the method, and its parameter that was varied. Early versions could vary only "p". */
+    /*
+     * Name of the method, and name of its parameter that was varied. Early versions of kvdim could
+     * vary only "p".
+     */
     char name[96], key[64];
     double target, value, value_misses, value_lo, value_hi;
     /*
-     * Fractions of cache bytes saved at the settings of value, value_misses, value_lo and value_hi;
-     * NaN in files of early versions.
+     * Fractions of cache bytes saved at the parameter values value, value_misses, value_lo and
+     * value_hi; NaN in files of early versions.
      */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
     /*
-     * True if the evaluated settings differ in more than one parameter. The answer is then the
-     * setting that saves most, and `value` has no meaning.
+     * True if the evaluated combinations of parameters differ in more than one parameter. `value`
+     * then has no meaning, and `saving` is the largest saving among the combinations that reach the
+     * target accuracy.
      */
     bool grid;
 } kvd_target_result;
@@ -97,13 +106,19 @@ typedef struct {
      */
     kvd_interval *ratio;
     size_t n_layers;
-    /* Attention errors [results line][n_layers], means over heads. NULL if not measured. */
+    /*
+     * Attention errors, means over heads: [results line][n_layers]. With u the attention output of
+     * an uncompressed head and v that of the compressed head, `norm` is ||v - u|| / ||u||, and
+     * `zdc` is the mean of |v - u| / |u| over elements. NULL if not measured.
+     */
     double *norm, *zdc;
     kvd_target_result *target;
     size_t n_targets;
-    size_t n_needles; /* number of needle prompts; 0 if the file has none */
+    /* Number of needle prompts (a fact hidden in a long text); 0 if the file has none. */
+    size_t n_needles;
     /*
-     * needle_depth [n_needles]: where in the text the needle is. The other arrays are [results
+     * needle_depth [n_needles]: position of the needle in the text, from 0 (beginning) to 1 (end).
+     * The other three arrays are results for each line of the table and needle: [results
      * line][n_needles].
      */
     double *needle_depth, *needle_nll, *needle_agree, *needle_exact;
@@ -111,9 +126,9 @@ typedef struct {
 
 /*
  * Reads the open file f. Computes the ratio of perplexities and its confidence interval from the
- * sums of each sequence. Fails on numbers that no measurement gives: an infinity, a negative number
- * beyond rounding, a fraction above 1. The caller must call kvd_accuracy_result_release, also on
- * failure.
+ * sums of negative log-likelihoods of each text sequence. Fails on numbers that no measurement
+ * gives: an infinity, a negative number beyond rounding, a fraction above 1. The caller must call
+ * kvd_accuracy_result_release, also on failure.
  */
 int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err);
 void kvd_accuracy_result_release(kvd_accuracy_result *a);

@@ -102,9 +102,9 @@ void kvd_activations_release(kvd_activations *a)
 /* ---- reading bytes of a dataset without HDF5 -------------------------- */
 
 /*
- * A contiguous HDF5 dataset is one run of bytes in the file, from H5Dget_offset on. Access with
- * pread and pwrite lets several threads read and convert at the same time, whereas the HDF5 library
- * serves one thread at a time.
+ * Sets a->fd to the file descriptor, and a->at to the file offset of every tensor whose bytes are
+ * contiguous in the file. Several threads can then read and write them at the same time by pread
+ * and pwrite, whereas the HDF5 library serves one thread at a time.
  */
 void kvd_activations_locate(kvd_activations *a)
 {
@@ -152,7 +152,7 @@ static int pread_all(int fd, char *to, size_t n, off_t at)
     return 0;
 }
 
-/* ---- reading of token rows with checksums ---------------------------- */
+/* ---- reading of token vectors with checksums ---- */
 
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err)
 {
@@ -273,7 +273,10 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* Expected sequence number and position of the next token, if its sequence continues. */
+    /*
+     * Sequence number and position that the next token must have if it does not begin a new
+     * sequence.
+     */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -366,8 +369,8 @@ static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
 }
 
 /*
- * Reads n token rows of `width` values of a head, verifies their checksums and converts them to
- * float32.
+ * Reads n rows of `width` values of a head (a row is the vector of one token, or a row of a weight
+ * matrix). Verifies their checksums and converts them to float32.
  */
 static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, float *rows,
                        void *scratch, kvd_err *err)
@@ -393,12 +396,18 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* Parts read by different threads begin at multiples of the rows that share a checksum. */
+    /*
+     * A piece is a number of consecutive tokens that one thread reads at a time. It is a multiple
+     * of KVD_CHECKSUM_ROWS, the number of tokens that share a checksum.
+     */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
     const bool parallel = a->at[x] != UINT64_MAX && to - from >= 8;
-    size_t failed = to; /* first part of the rows that failed, whichever thread read it */
+    /*
+     * Index of the first piece with an error, whichever thread found it; `to` if no piece has one.
+     */
+    size_t failed = to;
 #pragma omp parallel for schedule(static) if (parallel)
     for (size_t p = from; p < to; p++) {
         const size_t lo = p * piece < first ? first : p * piece;

@@ -63,9 +63,9 @@ void kvd_activations_close(kvd_activations *a);
 int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
 /*
- * Reads tokens first .. first + n - 1 of one head as float32 into rows [n][d_head]. A NaN or
- * infinity is an error that names dataset, layer, head, token and dim. `scratch` holds n * d_head *
- * 4 bytes; it may be NULL if the file is float32. Large reads use all threads.
+ * Reads the vectors of tokens first .. first + n - 1 of one head as float32 into rows [n][d_head].
+ * A NaN or infinity is an error that names dataset, layer, head, token and dim. `scratch` holds n *
+ * d_head * 4 bytes; it may be NULL if the file is float32. Large reads use all threads.
  */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
@@ -100,8 +100,8 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
 int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
 
 /*
- * Writes tokens first .. first + n - 1 of one head: [n][d_head] in the element type of the file.
- * Several threads may call it at the same time.
+ * Writes the vectors of tokens first .. first + n - 1 of one head: [n][d_head] in the element type
+ * of the file. Several threads may call it at the same time.
  */
 int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first,
                              size_t n, const void *rows, kvd_err *err);
@@ -122,7 +122,9 @@ int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o,
  * returned when exactly these tokens had been written.
  */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
-/* Returns one checksum of all tensor rows written so far. No thread may write rows meanwhile. */
+/*
+ * Returns one checksum of all token vectors written so far. No thread may write vectors meanwhile.
+ */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
 /* Completes PATH.partial, renames it to PATH and closes it. On failure PATH.partial remains. */

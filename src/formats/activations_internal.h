@@ -42,7 +42,10 @@ void kvd_activations_locate(kvd_activations *a);
 /* Returns the file offset in bytes of token `first` of one head of tensor x. */
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);
 
-/* Selects the rows of one head of a tensor, or all rows of a dataset below /tokens. */
+/*
+ * Selects the vectors of all tokens for one head of a tensor (or the rows of a weight matrix), or
+ * all elements of a dataset below /tokens.
+ */
 typedef struct {
     kvd_activations *a;
     int set, layer, head;

@@ -481,7 +481,10 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Checks that each histogram of a statistic counts exactly `want` values in total. */
+/*
+ * Checks that each histogram of the statistic `field_of` (one per layer and head) holds `want`
+ * values, summed over its bins.
+ */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {
@@ -504,9 +507,10 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
 }
 
 /*
- * Checks the statistics of critical tokens that begin at field `first`. Critical tokens are the
- * fewest tokens of a request that together receive a given fraction of the attention. Sum, sum of
- * squares, minimum and maximum must be possible for n_requests counts, each in 1 .. seq_len.
+ * Checks the statistics of critical tokens that begin at index `first` of kvd_a. Critical tokens
+ * are the fewest tokens of a request that together receive a given fraction of the attention. Each
+ * of the n_requests requests has 1 .. seq_len of them. Fails if the stored sum, sum of squares,
+ * minimum and maximum of these numbers contradict each other.
  */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
@@ -549,7 +553,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /* Each term is at most n_requests, so the sum does not overflow below 2^60 tokens. */
+        /* The sum over positions of the requests that reach them is the number of tokens. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)

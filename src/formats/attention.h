@@ -58,7 +58,7 @@ extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 typedef enum {
     /* Number of keys that a query of each layer sees, itself included; 0 means all up to itself. */
     KVD_A_WINDOW,
-    /* Number of requests that reach each position. */
+    /* Number of requests that are long enough to have a token at each position. */
     KVD_A_REQUESTS_AT,
     /* Attention scores per layer and head. */
     KVD_A_SCORE_HISTOGRAM,
@@ -69,7 +69,8 @@ typedef enum {
     /* Attention probabilities per layer and head. */
     KVD_A_PROBABILITY_HISTOGRAM,
     /*
-     * ln sum_k exp(score of key k), the log of the softmax denominator of a query, per layer and
+     * ln sum_k exp(score of key k), the log of the softmax denominator of a query. The next four
+     * statistics are its sum, sum of squares, minimum and maximum over all queries, per layer and
      * head.
      */
     KVD_A_DENOMINATOR_SUM,
@@ -95,21 +96,23 @@ typedef enum {
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
     /*
-     * Number of critical tokens of one head, the fewest tokens of a request that receive the
-     * fraction `level` of the head's attention. Summed over requests: uint64 [layer][head][level].
+     * Number of critical tokens of one head: the fewest tokens of a request that together receive a
+     * given fraction (`level`) of the head's attention. Summed over requests: uint64
+     * [layer][head][level].
      */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
     /*
-     * Number of critical tokens of a head (KVD_A_HEAD_COUNT) / length of the request, summed over
-     * requests: double.
+     * Number of critical tokens of a head / number of tokens of the request, summed over requests:
+     * double [layer][head][level].
      */
     KVD_A_HEAD_SHARE,
     /*
-     * Number of tokens that receive the fraction `level` of the attention of all query heads of one
-     * KV head (critical tokens), summed over requests: uint64 [layer][kv_head][level].
+     * Number of critical tokens of one KV head: the fewest tokens that together receive a given
+     * fraction (`level`) of the attention of all its query heads. Summed over requests: uint64
+     * [layer][kv_head][level].
      */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
@@ -117,34 +120,38 @@ typedef enum {
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
     /*
-     * Number of tokens that receive the fraction `level` of the attention of all heads of the layer
-     * (critical tokens), summed over requests: uint64 [layer][level].
+     * Number of critical tokens of a layer: the fewest tokens that together receive a given
+     * fraction (`level`) of the attention of all its heads. Summed over requests: uint64
+     * [layer][level].
      */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /* Number of tokens of each request whose single tokens are stored: uint64 [request]. */
+    /*
+     * Length in tokens of each of the first requests, for which the file stores values token by
+     * token: uint64 [request].
+     */
     KVD_A_KEPT_LENGTH,
     /*
-     * Attention received by each token from all heads: double [request][layer][position]. Entries
-     * after the request's last token are 0.
+     * Attention received by each token, summed over all heads and queries: double
+     * [request][layer][position]. Values at positions after the request's last token are 0.
      */
     KVD_A_KEPT_MASS,
     /*
      * ln of the softmax denominator of each query, summed over heads: double
-     * [request][layer][position]. Entries after the request's last token are 0.
+     * [request][layer][position]. Values at positions after the request's last token are 0.
      */
     KVD_A_KEPT_DENOMINATOR,
     /*
      * Mean attention score of each token as a query, over all heads and the keys that it sees:
-     * double [request][layer][position]. Entries after the request's last token are 0.
+     * double [request][layer][position]. Values at positions after the request's last token are 0.
      */
     KVD_A_KEPT_QUERY_SCORE,
     /*
      * Mean attention score of each token as a key, over all heads and the queries that see it:
-     * double [request][layer][position]. Entries after the request's last token are 0.
+     * double [request][layer][position]. Values at positions after the request's last token are 0.
      */
     KVD_A_KEPT_KEY_SCORE,
     KVD_N_A

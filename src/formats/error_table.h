@@ -13,7 +13,8 @@ extern const kvd_schema kvd_schema_error_table;
 
 /*
  * Loss (nats of KL divergence per token) by number of kept dimensions. Dimensions are removed from
- * one KV head at a time, either from its Q and K or from its V; all other heads keep theirs.
+ * one KV head at a time, either from its Q and K or from its V. All other heads keep all d_head
+ * dimensions.
  */
 typedef struct {
     kvd_model_info model;
@@ -29,7 +30,11 @@ typedef struct {
      * loss is 0.
      */
     int32_t *width;
-    /* KL divergence in nats per token: [Q and K, or V][n_layers][n_kv_heads][n_widths]. */
+    /*
+     * KL divergence, in nats per token, of the predictions with removed dimensions from those of
+     * the uncompressed model: [Q and K, or V][n_layers][n_kv_heads][n_widths]. The last index
+     * selects the number of kept dimensions in the array `width`.
+     */
     double *error;
 } kvd_error_table;
 

@@ -173,8 +173,8 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
 {
     kvd_h5 f;
     /*
-     * kvd_h5_create follows a symbolic link of this name and would replace the file that it points
-     * to.
+     * Refuse a symbolic link called `path`: kvd_h5_create would follow it and replace the file that
+     * it points to.
      */
     if (kvd_output_check_derived(path, err) ||
         kvd_h5_create(&f, path, &kvd_schema_jct_rows, run, err))
@@ -329,9 +329,9 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the results line of the same method with the next larger length above `from` (NaN: with
- * the smallest length). Lines without a comparable line of the uncompressed cache are skipped.
- * Returns SIZE_MAX if there is no such line.
+ * Returns the results line of the same method with the smallest length above `from`, or with the
+ * smallest length of all if `from` is NaN. `length` is "input" or "output". Skips lines for which
+ * no equal job with the uncompressed cache was measured. Returns SIZE_MAX if no line is left.
  */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
@@ -388,7 +388,10 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* Shorter lengths do not affect the result, because the method is not faster here. */
+            /*
+             * The method is not faster at this length, so only longer lengths decide the break-even
+             * length. Discard noise found at shorter ones.
+             */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

@@ -1,11 +1,12 @@
 /*
- * kvdim/jct files: times and memory of inference, in results lines of three kinds.
+ * kvdim/jct files: times and memory of inference. A line of the results table is of one of three
+ * kinds.
  *
  *   job        a batch of requests of one input and one output length, from arrival to last token
- *   iteration  one iteration of the engine alone: a part of a prompt (`piece` tokens after `before`
- *   tokens), `batch` whole prompts of `piece` tokens, or a decode step of `batch` requests with
- *   `context` tokens each in the cache
- *   request    one request of a replayed trace
+ *   iteration  one iteration (forward pass) of the engine alone: a part of a prompt (`piece` tokens
+ *              after `before` tokens), `batch` whole prompts of `piece` tokens, or a decode step of
+ *              `batch` requests with `context` tokens each in the cache
+ *   request    one request of a trace (list of arrivals) that was served in real time
  */
 #ifndef KVD_FORMATS_JCT_H
 #define KVD_FORMATS_JCT_H
@@ -27,8 +28,8 @@ enum { KVD_JCT_SECONDS, KVD_JCT_TTFT, KVD_JCT_SAMPLES };
 
 /*
  * Returns an empty results table of the schema kvdim/jct. Each line holds up to `samples` repeated
- * measurements of each kind; unused ones are NaN. On failure returns NULL and fills *err. The
- * caller frees the table.
+ * measurements of each of two times (KVD_JCT_SECONDS, KVD_JCT_TTFT); unused ones are NaN. On
+ * failure returns NULL and fills *err. The caller frees the table.
  */
 kvd_rows *kvd_jct_rows(int samples, kvd_err *err);
 
@@ -84,17 +85,18 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 /* ---- comparison of jobs with those of the uncompressed cache (method `none`) ---- */
 
 /*
- * Returns the index of the results line of the uncompressed cache (method `none`) with equal
- * settings and lengths, or SIZE_MAX if there is none.
+ * Returns the index of the results line of the uncompressed cache (method `none`) for the same job
+ * as line `row`: same batch, lengths, chunk, GPUs, graphs, phases and dtype. Returns SIZE_MAX if
+ * there is none.
  */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
 /*
- * Returns the break-even length: the least input length (or output length, if `output`) from which
- * on a method is faster than the uncompressed cache (`none`). Compares results lines that differ in
- * that length only. If the times of both cross between two measured lengths, interpolates linearly.
- * If the method is faster at the shortest measured length, returns that length. Returns NaN if the
- * method is not faster at the longest length, or if there is nothing to compare with.
+ * Returns the break-even length: the least input length (output length if `output`) from which on a
+ * method completes jobs faster than the uncompressed cache (`none`). Compares jobs that differ from
+ * that of line `row` only in this length. If the method becomes faster between two measured
+ * lengths, interpolates linearly. If it is faster at all of them, returns the shortest. Returns NaN
+ * if it is not faster at the longest length, or if `none` was not measured.
  */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
@@ -114,22 +116,24 @@ typedef struct {
 } kvd_jct_noise;
 
 /*
- * Returns true if measurement noise may have changed the result of kvd_jct_break_even. That is the
- * case if repetitions of one job differ by at least as much as the method and the uncompressed
- * cache. Only lengths that decide the result are tested: the longest at which the method is not
- * faster, and all above it. *noise then describes the least length with such noise.
+ * Returns true if measurement noise may have changed the result of kvd_jct_break_even. A length is
+ * noisy if repetitions of one job differ in time by at least as much as the method and the
+ * uncompressed cache. Lengths below the longest one at which the method is not faster are ignored,
+ * because they do not affect the result. If the function returns true, *noise describes the
+ * shortest noisy length.
  */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
 /*
  * Returns the number of lengths (output lengths if `output`, else input lengths) at which the
- * method of `row` was timed with otherwise equal settings.
+ * method of line `row` was timed, for jobs that are otherwise the same.
  */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
 /*
- * Returns true if `row` is the first of the results lines that differ only in one length (the
- * output length if `output`, else the input length). A table then prints these lines once.
+ * Returns true if no line above `row` is for the same job of the same method, apart from the output
+ * length (input length if `output` is false). Such lines share one break-even length, which a table
+ * prints for the first of them only.
  */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 

@@ -10,10 +10,10 @@
 
 extern const kvd_schema kvd_schema_kernels;
 
-/* Measured peak rates of a CPU or GPU, per second; 0 if not measured. */
+/* Measured peak rates of a CPU or GPU, in units per second; 0 if not measured. */
 typedef struct {
-    double copy_bytes; /* bytes read plus bytes written by a device copy */
-    double read_bytes; /* bytes read by a kernel that only reads */
+    double copy_bytes; /* bytes per second of a device copy, read plus written */
+    double read_bytes; /* bytes per second of a kernel that only reads */
     /* FLOP per second of a matrix product, in 16-bit on a GPU and in float32 on a CPU. */
     double flop;
     double exps; /* exponentials per second, by the fastest method that was tried */

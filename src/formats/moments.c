@@ -46,8 +46,9 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
 }
 
 /*
- * Sets *n to the number of doubles in Gram matrices of kind g, over all layers and heads. Returns
- * -1 if the product of the sizes overflows, which is possible because they come from a file.
+ * Sets *n to the number of doubles in the Gram matrices of tensor g, over all layers and heads.
+ * Returns -1 if the product of the sizes overflows, which is possible because they come from a
+ * file.
  */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {

@@ -34,15 +34,11 @@ typedef struct {
     bool has_pre;
     /*
      * Gram matrices of each tensor: [n_layers][n_heads or n_kv_heads][d_head][d_head]. NULL if the
-     * tensor was not recorded.
+     * tensor was not recorded. For the weights of a head they are W_O W_O^T and W_V^T W_V, where
+     * W_O is [d_head][d_model] and W_V is [d_model][d_head].
      */
     double *gram[KVD_N_G];
 } kvd_moments;
-
-/*
- * Gram matrices of the weights of a head h, with W_V^h of shape [d_model][d_head]: w_o is W_O^h
- * W_O^hT, and w_v is W_V^hT W_V^h. Both are X^T X of d_model rows of d_head values.
- */
 
 /*
  * Returns the number of heads for which tensor `g` has Gram matrices: n_heads for Q and W_O,
@@ -57,12 +53,15 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
  */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
 /*
- * Returns the bytes of memory that kvd_moments_alloc would allocate for the model, layers and
- * has_pre set in *m.
+ * Returns the bytes of memory that kvd_moments_alloc would allocate for the model and layers set in
+ * *m, and for has_pre (Q and K are recorded before RoPE as well).
  */
 double kvd_moments_bytes(const kvd_moments *m);
 
-/* Allocates zeroed Gram matrices for the model, layers and has_pre set in *m. */
+/*
+ * Allocates zeroed Gram matrices for the model and layers set in *m, and for has_pre (Q and K are
+ * recorded before RoPE as well).
+ */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /*
@@ -71,10 +70,11 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
  */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
- * Adds the Gram matrices `other` to `sum`. Those of activations and the token counts are added;
- * those of weights must agree to 1e-9 of the largest entry. The label becomes "a+b", the corpus
- * hash that of both texts (independent of the order), and seq_len the larger one. Fails, naming
- * both files, if model, layers or has_pre differ.
+ * Adds the Gram matrices `other`, computed from another text, to `sum`. Adds the token counts and
+ * the matrices of Q, K and V. The matrices of weights are not added, but must agree to 1e-9 of the
+ * largest element. The label becomes "a+b", the corpus hash that of both texts (independent of the
+ * order), and seq_len the larger one. Fails, naming both files, if the models, the recorded layers,
+ * or has_pre (Q and K recorded before RoPE) differ.
  */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);

@@ -24,12 +24,13 @@ typedef enum {
      * all three.
      */
     KVD_PHASE_APPEND,
-    KVD_PHASE_SCHEDULE, /* computation of work lists for the attention kernels */
-    KVD_PHASE_PREFILL,  /* attention of prompts */
-    KVD_PHASE_DECODE,   /* attention of decode steps, one new token per request */
+    /* Scheduling: computes which part of the attention each thread block of a kernel processes. */
+    KVD_PHASE_SCHEDULE,
+    KVD_PHASE_PREFILL, /* attention of prompts */
+    KVD_PHASE_DECODE,  /* attention of decode steps, one new token per request */
     /*
-     * Decompression of cached values, or keys rebuilt from latents, if it is a kernel launch of its
-     * own.
+     * Decompression of cached values, or keys rebuilt from vectors of fewer dimensions, if it is a
+     * kernel launch of its own.
      */
     KVD_PHASE_RESTORE,
     KVD_PHASE_O,      /* output projection */

@@ -13,14 +13,26 @@
 
 extern const kvd_schema kvd_schema_projections;
 
-/* Projection matrices of K, or of V. A head uses its first `rank` components only. */
+/*
+ * Projection matrices of K, or of V. They have n_components columns, of which a KV head uses only
+ * the first `rank`.
+ */
 typedef struct {
     size_t n_components;
-    /* Components that each head uses, 1 .. n_components: [n_layers][n_kv_heads]. */
+    /*
+     * Number of columns of the projection that each KV head uses, 1 .. n_components:
+     * [n_layers][n_kv_heads].
+     */
     int32_t *rank;
-    /* Matrices that project to a latent: [n_layers][n_kv_heads][heads * d_head][n_components]. */
+    /*
+     * Matrices that project K or V of `heads` adjacent KV heads together to one vector of
+     * n_components numbers: [n_layers][n_kv_heads][heads * d_head][n_components].
+     */
     double *down;
-    /* Matrices that rebuild a head: [n_layers][n_kv_heads][n_components][d_head]. */
+    /*
+     * Matrices that rebuild K or V of one KV head from that vector of n_components numbers:
+     * [n_layers][n_kv_heads][n_components][d_head].
+     */
     double *up;
 } kvd_projections_side;
 
@@ -28,7 +40,7 @@ typedef struct {
     kvd_model_info model;
     char origin[256]; /* text that says who made the matrices */
     bool before_rope; /* keys are projected before RoPE is applied */
-    /* Number of adjacent KV heads that are compressed together into one latent vector. */
+    /* Number of adjacent KV heads that are projected together to one vector. */
     int heads;
     /* Projection matrices of K, then of V. */
     kvd_projections_side side[2];
@@ -36,10 +48,10 @@ typedef struct {
 
 /*
  * Reads a kvdim/projections file. Refuses a model other than `model` (model_path in messages),
- * ranks outside 1 .. n_components, more components than rows, NaN and infinity. Refuses `heads`
- * that do not divide the number of KV heads, or are not 1 for keys projected after RoPE. KV heads
- * that share a latent must have equal ranks and equal matrices `down`. On success the caller
- * releases *p.
+ * ranks outside 1 .. n_components, n_components above the number of rows of a matrix `down`, NaN
+ * and infinity. `heads` (number of KV heads that are projected together) must divide the number of
+ * KV heads. It must be 1 if keys are projected after RoPE. KV heads that are projected together
+ * must have equal ranks and equal matrices `down`. On success the caller releases *p.
  */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);

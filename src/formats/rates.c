@@ -191,8 +191,8 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
 }
 
 /*
- * Returns true if the rule that chose the kept dimensions did not use one singular value removal
- * rate for all of Q, K and V. Such a rule uses no rate, or one for Q and K and another for V.
+ * Returns true if the rule that chose the kept dimensions has no removal rate r (fraction of the
+ * sum of singular values to remove), or has one r for Q and K and another for V.
  */
 static bool without_r(const char *rule)
 {
@@ -200,8 +200,9 @@ static bool without_r(const char *rule)
 }
 
 /*
- * Checks, for each stored compression setting, that the overall removed fraction p follows from the
- * numbers of kept dimensions, and that a removal rate r is present only if the rule has one.
+ * Checks two facts at each stored strength of compression. The removed fraction p must follow from
+ * the numbers of kept dimensions. The removal rate r (fraction of the sum of singular values to
+ * remove) must be NaN if r->rule does not use one r for all of Q, K and V, else in 0 .. 1.
  */
 static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 {

@@ -17,7 +17,11 @@ extern const kvd_schema kvd_schema_rates;
  */
 typedef struct {
     int n_layers, n_kv_heads, d_head;
-    int32_t *kept[2]; /* kept dimensions, 1 .. d_head: [n_layers][n_kv_heads] */
+    /*
+     * Kept dimensions of each KV head, 1 .. d_head: kept[0] of Q and K, kept[1] of V,
+     * [n_layers][n_kv_heads] each.
+     */
+    int32_t *kept[2];
 } kvd_widths;
 
 /*
@@ -47,38 +51,46 @@ typedef struct {
     kvd_model_info model;
     char label[64]; /* name of the calibration text, for result tables */
     /*
-     * Rule that chose the kept dimensions: "eq6" (ZACK's Eq. 6), "eq6-energy", "eq6-by-pair",
-     * "error" or "loss".
+     * Name of the rule that chose the kept dimensions of each head.
+     *
+     *   eq6          the removed singular values sum to at most a fraction r of all (ZACK, Eq. 6)
+     *   eq6-energy   the same with squared singular values
+     *   eq6-by-pair  eq6 with one r for Q and K and another r for V
+     *   error        by measured losses of prediction quality (kvdim/error-table)
+     *   loss         by losses predicted from gradients (kvdim-sensitivity)
      */
     char rule[16];
-    /* Rotations of Q and K, and of V, e.g. KVD_PAIR_QK and KVD_PAIR_VW. */
+    /* Rotations of Q and K (pair[0], e.g. KVD_PAIR_QK) and of V (pair[1], e.g. KVD_PAIR_VW). */
     kvd_pair pair[2];
     /* Hash of the rotations for which the kept dimensions were chosen; "" if the file lacks it. */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;
     /*
-     * Singular value removal rate r at each of n_points strengths; NaN if the rule has no single r.
+     * Singular value removal rate at each of the n_points strengths of compression: the fraction r
+     * of the sum of a head's singular values that may be removed. NaN if `rule` does not use one r
+     * for all of Q, K and V.
      */
     double *removal_rate;
     double *overall_p, *overall_p16;
     /* Kept dimensions of all heads at each of the n_points strengths of compression. */
     kvd_widths *widths;
     /*
-     * Removed fraction p as a step function of the removal rate r: at rates from table_r[i] up to
-     * the next entry it is table_p[i].
+     * Fraction p of all dimensions that is removed, as a step function of the removal rate r: at
+     * rates from table_r[i] up to table_r[i + 1] it is table_p[i].
      */
     size_t n_table;
     /*
-     * Removal rates r and removed fractions p, both rising, n_table entries each. NULL if the rule
-     * has no single r.
+     * Removal rates r and removed fractions p, both rising, n_table elements each. NULL if `rule`
+     * does not use one r for all of Q, K and V.
      */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
 /*
- * Reads a kvdim/rates file. Refuses numbers of kept dimensions outside 1 .. d_head, an overall p
- * that does not follow from them, and a removal rate r if the rule has none. On success the caller
+ * Reads a kvdim/rates file. Refuses numbers of kept dimensions outside 1 .. d_head, and a removed
+ * fraction (overall_p) that does not follow from them. Also refuses a removal rate r if the rule
+ * that chose the dimensions does not use one r for all of Q, K and V. On success the caller
  * releases *r.
  */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);

@@ -59,13 +59,13 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
  */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 /*
- * Returns the samples of a row in the array of samples number `index`. The next kvd_rows_begin may
- * move them.
+ * Returns the samples of one row of the table, from the array of samples number `index`. The
+ * pointer is valid until the next kvd_rows_begin.
  */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
 /*
- * Returns the path and shape of the array of samples number `index`; dims[1 ..] are the shape per
- * row.
+ * Returns the path and shape of the array of samples number `index`. Its first axis is the row of
+ * the table; dims[1 ..] are the lengths of the other axes.
  */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
 /*

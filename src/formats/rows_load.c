@@ -56,7 +56,7 @@ static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
 {
     char path[256];
-    /* Column names are short enough, see kvd_rows_load. */
+    /* `path` is long enough: load_link refuses column names of 200 bytes or more. */
     snprintf(path, sizeof path, "/rows/%s", name);
     col->name = strdup(name);
     col->units = text_attribute(f, path, "units");

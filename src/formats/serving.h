@@ -1,10 +1,11 @@
 /*
- * kvdim/serving files: results of simulated serving, in lines of three kinds.
+ * kvdim/serving files: results of simulated serving. A line of the results table is of one of three
+ * kinds.
  *
  *   point       a compression method at one request rate
- *   max-rate    a method at the highest request rate with a mean normalised latency of at most
- *   latency_bound_s
- *   validation  one statistic of a replay measured by kvdim-jct, and of its simulation
+ *   max-rate    a method at the highest request rate whose mean normalised latency (JCT / output
+ *               tokens) is at most latency_bound_s
+ *   validation  one statistic of requests that kvdim-jct served (measured), and of their simulation
  */
 #ifndef KVD_FORMATS_SERVING_H
 #define KVD_FORMATS_SERVING_H
@@ -40,8 +41,8 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
                         int bound);
 
 /*
- * Sizes of the samples of a results line: the quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised
- * latency. They are NaN in validation lines.
+ * Sizes of the arrays of a results line: the quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised
+ * latency (JCT / output tokens). They are NaN in lines of kind "validation".
  */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 

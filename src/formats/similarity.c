@@ -166,7 +166,7 @@ void kvd_similarity_release(kvd_similarity *s)
     *s = (kvd_similarity){0};
 }
 
-/* Reads a text dataset with one entry per compared file into *out, which the caller frees. */
+/* Reads a text dataset with one text per compared file into *out, which the caller frees. */
 static int read_texts(size_t n, kvd_h5 *f, const char *path, char ***out, kvd_err *err)
 {
     const hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);
@@ -194,8 +194,9 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
 }
 
 /*
- * Reads one dataset of comparison results, whose values must be in 0 .. `most`. If the dataset has
- * no values for file 0, `skip` values at the front of *out are NaN.
+ * Reads one dataset of comparison results, which must be in 0 .. `most`, into a new array *out.
+ * Some datasets compare each file with file 0 and have no value for file 0 itself. For them the
+ * caller passes `skip` 1, and (*out)[0] is NaN. Otherwise `skip` is 0.
  */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)

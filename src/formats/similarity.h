@@ -10,59 +10,72 @@
 extern const kvd_schema kvd_schema_similarity;
 
 /*
- * Rotations of one kind (e.g. of Q and K) from n_files spectrum files, compared with file 0, the
- * reference. Means are over layers and heads. n_others = n_files - 1; index o = 0 is file 1.
+ * Comparison of the rotations of one set of matrices (such as Q and K) in n_files spectrum files.
+ * File 0 is the reference. Values are means over layers and heads if not said otherwise. Arrays
+ * [n_others], where n_others = n_files - 1, begin with file 1.
  */
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
     /*
-     * Three measures for each file but the first, [n_others]. epsilon is the mean absolute element
-     * of the file's rotations. delta is the mean absolute difference between these rotations and
-     * those of file 0. delta_aligned is delta after the signs of the columns were matched.
+     * Measures of the rotations R of each file but file 0, whose rotations are R_0: [n_others]
+     * each. epsilon is the mean of |R| over all elements, and delta is the mean of |R_0 - R|.
+     * delta_aligned is the same mean after columns of R that point against those of R_0 were
+     * negated.
      */
     double *epsilon, *delta, *delta_aligned;
     /*
-     * Comparison of the first m columns of the rotations of file 0 and of another file, for m = 1
-     * .. d, [n_others][d]. `overlap` is the overlap of the two subspaces. The other two are
-     * fractions of the energy of the other file's data: the fraction that the columns of file 0
-     * keep, and the fraction that the columns of the other file itself keep.
+     * Comparison of the first m columns of the rotations R_0 (of file 0) and R (of another file),
+     * for m = 1 .. d: [n_others][d]. overlap is the mean squared cosine between the two subspaces
+     * that these columns span. energy_kept is the fraction of the energy (sum of squares) of the
+     * other file's data that the columns of R_0 keep. energy_own is the fraction that the columns
+     * of R keep.
      */
     double *overlap, *energy_kept, *energy_own;
-    /* epsilon, delta and delta_aligned (above) of each head: [n_others][n_layers][n_h]. */
+    /*
+     * Values of single heads, [n_others][n_layers][n_h], for the rotation R_0 of a head in file 0
+     * and R in another file: mean |R|, mean |R_0 - R|, and mean |R_0 - R| after columns of R that
+     * point against those of R_0 were negated.
+     */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /* overlap and energy_kept (above) of each head: [n_others][n_layers][n_h][d]. */
+    /*
+     * Values of single heads for the first m = 1 .. d columns, [n_others][n_layers][n_h][d]: mean
+     * squared cosine between the subspaces that the columns span in file 0 and in another file, and
+     * fraction of the energy of the other file's data that the columns of file 0 keep.
+     */
     double *head_overlap, *head_energy_kept;
     /*
      * Mean |R_a - R_b| / mean |R_b| for the rotations R_a and R_b of files a and b:
-     * [n_files][n_files]. `aligned_over_epsilon` is this ratio after the signs of the columns were
-     * matched.
+     * [n_files][n_files]. `aligned_over_epsilon` is this ratio after columns of R_b that point
+     * against those of R_a were negated.
      */
     double *delta_over_epsilon, *aligned_over_epsilon;
     /*
-     * Overlap of the first d / 2 columns of the rotation of file a with those of file b, and energy
-     * of file b's data that these columns of file a keep: [a][b].
+     * Comparison of the first d / 2 columns of the rotations of files a and b, [a][b]: mean squared
+     * cosine between the subspaces that they span, and fraction of the energy of file b's data that
+     * the columns of file a keep.
      */
     double *overlap_half, *energy_kept_half;
     /*
-     * |mean |R_a| - mean |R_b|| / mean |R_b| for the rotations R_a and R_b of files a and b:
-     * [n_files][n_files]. For the first array the means in the numerator are over all heads. For
-     * the second, the numerator is computed for each head and then averaged.
+     * Difference between the mean |element| of rotation R_a and that of R_b, divided by that of
+     * R_b, for files a and b: [n_files][n_files]. means_over_epsilon averages over heads first and
+     * then takes the absolute difference. head_means_over_epsilon takes the absolute difference for
+     * each head and then averages.
      */
     double *means_over_epsilon, *head_means_over_epsilon;
     /*
-     * Control, [n_files] each: values of delta_over_epsilon, aligned_over_epsilon, overlap_half,
-     * energy_kept_half, means_over_epsilon and head_means_over_epsilon if rotation a is a random
-     * rotation.
+     * Control: the six ratios above (delta_over_epsilon, aligned_over_epsilon, overlap_half,
+     * energy_kept_half, means_over_epsilon, head_means_over_epsilon) if a random rotation replaces
+     * R_a. Each array has a value for every file b: [n_files].
      */
     double *random[6];
     double *all; /* one block of memory that holds all arrays of the structure */
 } kvd_comparison;
 
 /*
- * Writes the comparison of one kind of rotation. `h_axis`: name of the head axis of its datasets,
- * "head" or "kv_head".
+ * Writes the comparison of the rotations of one set of matrices (such as Q and K). `h_axis`: name
+ * of the head axis of its datasets, "head" or "kv_head".
  */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
@@ -74,36 +87,44 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
                                kvd_err *err);
 
 /*
- * Measures of one kind of rotation, read from a similarity file. In matrices [n_files][n_files] the
- * row is the file of the rotation, the column the file of the data. Values are means over layers
- * and heads. Leading half means the first d_head / 2 columns.
+ * Comparison of the rotations of one set of matrices (such as Q and K), read from a similarity
+ * file. Values are means over layers and heads. In a matrix [n_files][n_files], element [a][b]
+ * compares the rotation R_a of file a with the rotation R_b or the data of file b.
  */
 typedef struct {
     kvd_pair pair;
     /*
-     * epsilon is the mean |R| of the rotations R of each file. delta is the mean |R_0 - R|, where
-     * R_0 are the rotations of file 0. [n_files] each; delta is NaN for file 0.
+     * epsilon is the mean |R| over the elements of the rotations R of each file. delta is the mean
+     * |R_0 - R|, where R_0 are the rotations of file 0. [n_files] each; delta is NaN for file 0.
      */
     double *epsilon, *delta;
-    /* Mean |R_row - R_column| / mean |R_column| for the rotations of two files. */
+    /* Mean |R_a - R_b| / mean |R_b| for the rotations of two files a and b: [n_files][n_files]. */
     double *delta_ratio;
-    /* delta_ratio computed after the signs of the columns of both rotations were matched. */
-    double *aligned_ratio;
-    double *overlap; /* mean squared cosine between the leading halves of two rotations */
     /*
-     * Energy of one file's data that the first half of the columns of another file's rotation
-     * keeps: [file of the rotation][file of the data].
+     * Mean |R_a - R_b| / mean |R_b| after columns of R_b that point against those of R_a were
+     * negated, for the rotations of two files a and b: [n_files][n_files].
+     */
+    double *aligned_ratio;
+    /*
+     * Mean squared cosine between the subspaces that the first d_head / 2 columns of the rotations
+     * of files a and b span: [n_files][n_files].
+     */
+    double *overlap;
+    /*
+     * Fraction of the energy of file b's data that the first d_head / 2 columns of the rotation of
+     * file a keep: [n_files][n_files], element [a][b].
      */
     double *energy;
     /*
-     * |mean |R_row| - mean |R_column|| / mean |R_column| for the rotations of two files. For
-     * `means` the means in the numerator are over all heads. For `head_means` the numerator is
-     * computed for each head and then averaged. NULL in files without these measures.
+     * Difference between the mean |element| of rotation R_a and that of R_b, divided by that of
+     * R_b, for files a and b: [n_files][n_files]. `means` averages over heads first and then takes
+     * the absolute difference. `head_means` takes the absolute difference for each head and then
+     * averages. NULL in files without these measures.
      */
     double *means, *head_means;
     /*
-     * Control, [n_files] each: values of delta_ratio, aligned_ratio, overlap and energy if the
-     * first rotation of the comparison is random.
+     * Control: the measures delta_ratio, aligned_ratio, overlap and energy if a random rotation
+     * replaces that of file a. Each array has a value for every file b: [n_files].
      */
     double *random[4];
 } kvd_similarity_pair;

@@ -344,7 +344,10 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return write_derived(f, s, pair, h_axis, err);
 }
 
-/* Attributes with the counts and times of the calibration, used to write and to read them. */
+/*
+ * Attributes of the HDF5 group /calibration: how calibration tokens were selected and clustered,
+ * and the seconds of each step. Used to write and to read them.
+ */
 static const struct {
     const char *name;
     size_t at;
@@ -380,8 +383,8 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
 }
 
 /*
- * Reads the counts and times of the calibration. Older files have no such group; the fields then
- * stay 0.
+ * Reads how the calibration tokens were selected and clustered, and the seconds of each step. In
+ * older files, which have no group /calibration, the fields stay 0.
  */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
@@ -462,9 +465,9 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 }
 
 /*
- * The product left right^T of two projections of a head must be the identity, or an orthogonal
- * projection if the data lack rank. Sets *off to its distance from its transpose and from its
- * square.
+ * Computes the product P = left right^T of the two matrices of a head's balanced projection. P must
+ * be the identity, or an orthogonal projection if the data lack rank, so P = P^T = P^2. Sets *off
+ * to the largest absolute element of P - P^T and P^2 - P.
  */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
@@ -533,8 +536,8 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
 }
 
 /*
- * Reads the rotations (or left and right matrices) of the kind `pair`. A file without them is an
- * error unless the caller wants singular values only.
+ * Reads the rotations (or left and right matrices) of one set of matrices, such as Q and K. A file
+ * without them is an error unless the caller wants singular values only.
  */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)

@@ -1,14 +1,19 @@
 /*
  * kvdim/spectrum files: singular values and rotation matrices of every layer and head.
  *
- * A pair is a set of matrices that share one rotation:
+ * A pair is a set of matrices that share one rotation R:
+ *
  *   qk        K and the queries that read it, after RoPE
- *   vw        V and W_O
- *   q, k, v   one tensor alone
- *   wv        the columns of W_V
- *   bqk, bvw  score-optimal ("balanced") projections: a left and a right matrix instead of R
- *   fqk, fvw  balanced projections weighted by Fisher information (kvdim-sensitivity); sigma^2 / 2
- *   is in nats per token
+ *   vw        V and the output projection W_O
+ *   q, k, v   Q, K or V alone
+ *   wv        W_V, the weights that produce V
+ *
+ * Other pairs have a "balanced" projection: two matrices per head instead of R. The left one is
+ * applied to Q or V, the right one to K or W_O.
+ *
+ *   bqk, bvw  minimise the error of the product Q K^T or V W_O
+ *   fqk, fvw  minimise the error of the model's loss (kvdim-sensitivity, from Fisher information);
+ *             half of a squared singular value is a loss in nats per token
  */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
@@ -41,7 +46,7 @@ extern const char *const kvd_pair_name[KVD_N_PAIRS];
 int kvd_pair_find(const char *name);
 /*
  * Reads the attributes pair_qk and pair_v of a file: which rotations it uses for Q and K, and for
- * V. A name that does not fit is an error.
+ * V. Fails on an unknown name, and on a name for V in pair_qk or for Q and K in pair_v.
  */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /*
@@ -50,21 +55,25 @@ int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
  */
 bool kvd_pair_balanced(kvd_pair pair);
 /*
- * Returns true for fqk and fvw, which are computed from gradients by kvdim-sensitivity. Their
- * singular values have one unit for all heads, so heads can be compared.
+ * Returns true for fqk (Q and K) and fvw (V and W_O), which kvdim-sensitivity computes from
+ * gradients. Their squared singular values are losses in nats per token, so all heads can be
+ * compared.
  */
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
-/* Names of the options: "shared" has one rotation per KV head, "per-query" one per query head. */
+/*
+ * Names of the values of the option --pairing: "shared" has one rotation per KV head, "per-query"
+ * one per query head.
+ */
 extern const char *const kvd_pairing_name[2];
 
 typedef struct {
     bool present;
     /*
      * Number of rows of the matrix that was decomposed; sigma / sqrt(n_rows) does not grow with the
-     * number of tokens. bqk and bvw decompose the product of two matrices, Q K^T or V W_O. For them
-     * it is the number of elements of the product.
+     * number of tokens. bqk and bvw decompose a product, Q K^T or V W_O, whose sigma grow with both
+     * dimensions of the product. For them n_rows is the number of elements of the product.
      */
     size_t n_rows;
     int n_h;       /* number of heads that have a rotation: n_kv_heads or n_heads */
@@ -78,13 +87,13 @@ typedef struct {
      * Gram matrix was too ill-conditioned.
      */
     size_t by_tsqr;
-    /* True if cuSOLVER computed the eigenvalues, except those of the by_tsqr heads. */
+    /* True if cuSOLVER computed the eigenvalues. It did not for the heads counted in by_tsqr. */
     bool on_gpu;
 } kvd_pair_spectrum;
 
 /*
- * How token rows were selected and clustered before the decomposition (analysis/reduce.h), and the
- * seconds of each step.
+ * How calibration tokens were selected and clustered before the decomposition (analysis/reduce.h),
+ * and the seconds of each step.
  */
 typedef struct {
     /* Fraction of each text's sequences that was left out; 0 means none. */
@@ -92,18 +101,24 @@ typedef struct {
     /* Numbers of sequences and tokens that were left out. */
     size_t sequences_dropped, tokens_dropped;
     /*
-     * Number of K-means centroids per tensor and head that replaced the token rows; 0 if the rows
-     * themselves were used.
+     * Number of K-means centroids per tensor and head that replaced the vectors of the tokens; 0 if
+     * the vectors themselves were used.
      */
     size_t centroids;
     /* K-means centroids are weighted by the square root of the number of their token vectors. */
     bool weighted;
     /* Iterations of K-means, mean over tensors, layers and heads. */
     double kmeans_iterations;
-    /* Sum of |row - centroid|^2 / sum of |row|^2, over all tensors, layers and heads. */
+    /*
+     * Relative error of K-means: sum of |x - c|^2 / sum of |x|^2 over the vectors x of all tokens
+     * and their centroids c, for all tensors, layers and heads.
+     */
     double kmeans_residual;
     double seconds_collect; /* seconds for recording the input files */
-    /* Seconds for reading token vectors and summing their products. */
+    /*
+     * Seconds for reading the vectors x of the tokens and for summing the products x^T x (Gram
+     * matrices).
+     */
     double seconds_rows;
     double seconds_kmeans, seconds_decompose;
 } kvd_calibration;
@@ -125,8 +140,9 @@ typedef struct {
 } kvd_spectrum;
 
 /*
- * Returns the number of heads that have a rotation of the kind `pair`. That is n_kv_heads if
- * `pairing` is shared; n_heads for qk, q and vw if it is per-query.
+ * Returns the number of heads that have a rotation of their own in the set of matrices `pair`. That
+ * is n_kv_heads if `pairing` is shared. If `pairing` is per-query, it is n_heads for qk, q and vw,
+ * because they have a matrix per query head, and n_kv_heads for the other sets.
  */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
@@ -144,8 +160,8 @@ double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int 
 
 /*
  * Size of the text of a hash of rotations. kvd_spectrum_bases_hash writes "xxh3:" and the XXH3-128
- * of the matrices R (or left and right) of two kinds, for Q and K and for V, which must be present.
- * Singular values, labels and other rotations have no effect on the hash.
+ * of the rotations (R, or left and right) of pair[0], for Q and K, and pair[1], for V. *s must have
+ * both. Singular values, labels and other rotations have no effect on the hash.
  */
 enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
@@ -163,12 +179,16 @@ double kvd_effective_rank(const double *sigma, size_t d);
  */
 int kvd_energy_rank(const double *sigma, size_t d, double share);
 
-/* Summary of the singular values of one kind over all layers and heads. */
+/*
+ * Summary, over all layers and heads, of the singular values of one set of matrices (such as Q and
+ * K).
+ */
 typedef struct {
     size_t heads, n_rows;
     /*
-     * Mean and coefficient of variation of the largest singular value of a head. The standard
-     * deviation divides by n - 1, as in ZACK Tables 6 and 7.
+     * Mean and coefficient of variation (CV, standard deviation / mean) over heads of the largest
+     * singular value of each head. The standard deviation of n values divides by n - 1. ZACK prints
+     * these numbers in Tables 6 and 7.
      */
     double mean_max_sigma, cv_max_sigma;
     /*
@@ -181,8 +201,8 @@ int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summar
                            kvd_err *err);
 
 /*
- * Frees the rotations but keeps the singular values: R and right are then NULL, and
- * kvd_spectrum_write leaves them out.
+ * Frees the rotations (and the right matrices of balanced projections) but keeps the singular
+ * values. The pointers R and right are then NULL, and kvd_spectrum_write leaves the matrices out.
  */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
@@ -198,8 +218,8 @@ int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
  */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
 /*
- * Like kvd_spectrum_load, but also reads files without rotations (kvdim-spectrum --no-bases); R and
- * right are then NULL.
+ * Like kvd_spectrum_load, but also reads files without rotations (kvdim-spectrum --no-bases). The
+ * pointers R and right are then NULL.
  */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);
 void kvd_spectrum_release(kvd_spectrum *s);

@@ -1,8 +1,10 @@
 /*
- * kvdim/tokens files: which tokens matter, computed from kvdim/attention files. Ranges of attention
- * scores by layer and the overlap of important and of unimportant tokens between layers (ZDC Fig.
- * 6-8); spread of scores and of value norms, and critical tokens per layer and head (LeanKV Fig.
- * 1-3).
+ * kvdim/tokens files: which tokens matter, computed from kvdim/attention files.
+ *
+ * For every layer they have the range of attention scores, and the fraction of important (and of
+ * unimportant) tokens that it shares with each other layer (plotted by ZDC in Fig. 6-8). They also
+ * have the spread of attention received and of value norms, and the numbers of critical tokens of
+ * layers and heads (plotted by LeanKV in Fig. 1-3).
  */
 #ifndef KVD_FORMATS_TOKENS_H
 #define KVD_FORMATS_TOKENS_H
@@ -23,13 +25,16 @@ typedef enum {
     /* ln of the softmax denominator of the token as a query, summed over heads (ZDC section 5). */
     KVD_RANK_DENOMINATOR,
     /*
-     * KVD_RANK_DENOMINATOR minus ln of the number of keys that the token sees (D-11 in
-     * docs/readings.md).
+     * ln of the softmax denominator of the token as a query, summed over heads, minus ln of the
+     * number of keys that it sees. Without this term, denominators grow with the position.
      */
     KVD_RANK_DENOMINATOR_PER_KEY,
     /* Attention probability that the token receives from all heads and queries. */
     KVD_RANK_MASS,
-    /* KVD_RANK_MASS divided by the number of queries that see the token. */
+    /*
+     * Attention probability that the token receives from all heads and queries, divided by the
+     * number of queries that see the token.
+     */
     KVD_RANK_MASS_PER_QUERY,
     KVD_N_RANKINGS
 } kvd_ranking;
@@ -47,7 +52,7 @@ typedef enum {
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE, /* quantiles of the attention scores: [layer][quantile] */
     /*
-     * Fraction of the least important tokens that two layers have in common, mean over requests:
+     * Fraction of their least important tokens that two layers have in common, mean over requests:
      * [ranking measure][layer][layer].
      */
     KVD_T_UNIMPORTANT,
@@ -58,7 +63,10 @@ typedef enum {
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
-    /* Group of each layer with similar token sets, numbered from 0: [ranking measure][layer]. */
+    /*
+     * Number of the group of each layer, from 0: [ranking measure][layer]. Layers of a group are
+     * adjacent and have nearly the same important and unimportant tokens.
+     */
     KVD_T_GROUP,
     KVD_T_RECEIVED_MIN, /* least attention that a token of each layer receives: [layer] */
     KVD_T_RECEIVED_MAX,
@@ -74,8 +82,8 @@ typedef enum {
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
     /*
-     * Number of tokens that receive the fraction `level` of a layer's attention (critical tokens),
-     * mean over requests: [level][layer].
+     * Number of critical tokens of a layer: the fewest that together receive a given fraction
+     * (`level`) of its attention. Mean over requests: [level][layer].
      */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
@@ -83,8 +91,8 @@ typedef enum {
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
     /*
-     * Number of tokens that receive the fraction `level` of the attention of one KV head (critical
-     * tokens), mean over requests: [level][layer][kv_head].
+     * Number of critical tokens of a KV head: the fewest that together receive a given fraction
+     * (`level`) of its attention. Mean over requests: [level][layer][kv_head].
      */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
@@ -92,8 +100,8 @@ typedef enum {
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
     /*
-     * Number of tokens that receive the fraction `level` of the attention of one head (critical
-     * tokens), mean over requests: [level][layer][head].
+     * Number of critical tokens of a head: the fewest that together receive a given fraction
+     * (`level`) of its attention. Mean over requests: [level][layer][head].
      */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
@@ -111,8 +119,8 @@ typedef struct {
     /* Fraction of a request's tokens that counts as important, and as unimportant. */
     double share;
     /*
-     * Layers of one group have more than this fraction of their important tokens in common, and
-     * more than this fraction of their unimportant tokens.
+     * A layer joins the group of the layer below it if it shares more than this fraction of its
+     * important tokens, and of its unimportant tokens, with the first layer of the group.
      */
     double group_overlap;
     double *data[KVD_N_T];

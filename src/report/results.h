@@ -68,10 +68,14 @@ typedef struct {
     kvd_spectrum spectrum;
     kvd_similarity similarity;
     kvd_rates rates;
-    /* Settings proposed by kvdim-fit --regression (in a rates file); else NULL. */
+    /*
+     * Settings of a method that kvdim-fit --regression proposed, read from a file of kept
+     * dimensions per head (kvdim/rates). NULL if the file has none.
+     */
     kvd_rows *proposals;
     /*
-     * True if the regression that made the proposals was fitted to measurements of this model, too.
+     * True if the regression that proposed settings was fitted to measurements of this model (and
+     * perhaps of others).
      */
     bool proposals_measured;
     kvd_error_table errors;
@@ -123,7 +127,11 @@ bool kvd_result_random_weights(const kvd_result *r);
  */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
-/* Sets the display name of every result. The caller must have added all results. */
+/*
+ * Sets the display name (`name`) of every result. If the results are of several models, also puts
+ * the model name in front of the labels in similarity files. The caller must have added all
+ * results.
+ */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 

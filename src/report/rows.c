@@ -56,7 +56,7 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Results lines without a removed fraction p are ordered by falling bytes. */
+    /* Lines with equal p, or without p, are ordered by falling size of the cache. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
@@ -64,8 +64,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Returns a note if the method removes dimensions only from Q and K, or only from V (" (Q-K
- * alone)"). Returns "" if it removes them from both or from none.
+ * Returns a note for the method's name if dimensions are removed only from Q and K (" (Q-K alone)")
+ * or only from V (" (V alone)"). Returns "" if they are removed from all three or from none.
  */
 static const char *alone(const kvd_accuracy_entry *e)
 {
@@ -90,7 +90,10 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
-/* Returns true if the column has different numbers in results lines for the text of line i. */
+/*
+ * Returns true if the column has different numbers in results lines that have the same evaluated
+ * text as line i.
+ */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
     const double x = kvd_entry_real(&all->item[i], column);
@@ -219,7 +222,8 @@ static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
 }
 
 /*
- * Lists the results lines of all files of a kind in order. `describe` fills the names of each line.
+ * Lists the results lines of all files of a kind, in the order of the files. `describe` fills the
+ * names of each line.
  */
 static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
                   kvd_report_rows *out, kvd_err *err)
@@ -437,9 +441,9 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Makes the labels of serving results unambiguous (`place`, which names model, device and trace).
- * If lines of two files have the same label and also the same method, or were simulated with
- * different limits or routing, the file name is appended to the label.
+ * Makes the labels of serving results (`place`, which names model, device and trace) unambiguous.
+ * If lines of two files have the same label, and either the same method or different limits or
+ * routing, the name of the file is appended to the label.
  */
 static void tell_apart(kvd_report_rows *all)
 {

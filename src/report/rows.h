@@ -80,13 +80,15 @@ typedef struct {
      */
     const char *kind;
     /*
-     * Conditions of the measurement; lines with equal texts can be compared. "model on H200; batch
-     * 8", "decode 64 x 8192 bf16 cold", "model on H200: trace; 2 replicas; chunks of 512".
+     * Text that describes the conditions of the measurement, such as "model on H200; batch 8",
+     * "decode 64 x 8192 bf16 cold" or "model on H200: trace; 2 replicas; chunks of 512". Lines with
+     * equal texts can be compared.
      */
     char place[KVD_LABEL];
     /*
-     * Name of the curve in figures: the method. For kernels, the kernel and its set of kept
-     * dimensions, "cuda by ours on kvdim25m".
+     * Name of the curve in figures: the method. For kernels: "IMPLEMENTATION by SCHEDULE on
+     * WIDTHS", such as "cuda by ours on kvdim25m". WIDTHS names the set of kept dimensions per
+     * head.
      */
     char series[KVD_LABEL];
 } kvd_report_row;
@@ -130,14 +132,14 @@ int kvd_jct_part_of(const char *phase);
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 /*
- * Fills *out with all results lines of the kvdim/kernels files in order. *out is empty if there are
- * none.
+ * Fills *out with all results lines of the kvdim/kernels files, in the order of the files. *out is
+ * empty if there are none.
  */
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Fills *out with all results lines of the kvdim/serving files, ordered by conditions (`place`),
- * then by file. *out is empty if there are none.
+ * Fills *out with all results lines of the kvdim/serving files, ordered by the text that describes
+ * their conditions (`place`), then by file. *out is empty if there are none.
  */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
@@ -148,31 +150,30 @@ int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
 /*
- * Tests if two results lines were measured under equal conditions, so that they may be compared or
- * averaged. All measures of the ledger that compare two lines use this test.
- */
-
-/*
  * Compares the conditions of line a of file x and line b of file y, which are accuracy, serving or
- * jct files. Returns NULL if they were measured under equal conditions; else the name of the first
- * condition that differs, as the column is named, "model" or "schema".
+ * jct files. Returns NULL if they were measured under equal conditions, so that they may be
+ * compared or averaged. Else returns the name of the column with the first condition that differs,
+ * "model" or "schema".
  *
- * `but` names conditions that may differ, separated by commas. Two names mean several columns:
+ * `but` lists conditions that may differ, separated by commas: columns, "model", or one of two
+ * groups of columns:
  *   "widths"  removed fractions: overall_p, overall_p_qk, overall_p_v, low_p_qk, low_p_v
  *   "sample"  how much was evaluated: n_tokens, n_sequences, n_predictions
- * A number that neither line has is equal. A number that only one line has differs, except that
- * files without the column `prompt` have no prompt. Numbers are equal to 1e-9. Of an engine, the
- * device and the number type count, not the kernels, which depend on the method.
+ *
+ * Numbers are equal if they differ by less than 1e-9, or if neither line has a value. A missing
+ * value differs from any number; only in column `prompt` it counts as 0 (no prompt). For an engine,
+ * only device and number type are compared, because its kernels depend on the method.
  */
 const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, size_t b,
                             const char *but);
 
 /*
- * Fails if two files give one label to texts of different content: in spectrum, similarity,
- * accuracy and tokens files of one model, a label with equal token count and sequence length must
- * have one content hash. The error names the label, both hashes and both files. The caller must not
- * have named the results yet (kvd_results_name), because names change labels. `also` is a second
- * set of results, or NULL.
+ * Fails if two files give the same label to texts of different content. Compared are the texts of
+ * spectrum, similarity, accuracy and tasks, and tokens files of one model. Two texts conflict if
+ * label, token count and sequence length are equal and the content hashes are not. The error names
+ * the label, both hashes and both files. `also` is a second set of results, or NULL.
+ *
+ * Must be called before kvd_results_name, which may put the model's name in front of labels.
  */
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err);
 

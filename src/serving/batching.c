@@ -7,7 +7,10 @@ const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", N
 
 static const uint64_t page = 64; /* number of tokens in a page of the KV cache */
 
-/* A running request: it has been admitted, and has neither its last token nor been preempted. */
+/*
+ * A running request: a request that was admitted, has not produced its last token, and was not
+ * preempted.
+ */
 typedef struct {
     uint32_t request, slot;
     uint32_t done; /* number of the request's tokens that are in the cache */

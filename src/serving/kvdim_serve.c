@@ -1,8 +1,8 @@
 /*
  * kvdim-serve: simulates a service with compressed KV caches from measured times of iterations.
  *
- * Reads kvdim/jct (measured times and, with --validate, a measured replay) and a request trace.
- * Writes kvdim/serving.
+ * Reads kvdim/jct (measured times of iterations and, with --validate, of requests that were served)
+ * and a request trace. Writes kvdim/serving.
  */
 #include <jansson.h>
 #include <math.h>
@@ -41,11 +41,14 @@ typedef struct {
     kvd_progress progress;
     size_t done;
     /*
-     * Statistics of the current method: number of simulations that used extrapolated times of
-     * iterations, largest fraction of such iterations in one simulation, and the arrival rate of
-     * that simulation.
+     * Number of simulations of the current method with iterations outside the measured sizes, whose
+     * times were extrapolated.
      */
     size_t n_beyond;
+    /*
+     * Largest fraction of extrapolated iterations in one simulation of the current method, and the
+     * arrival rate of that simulation.
+     */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
@@ -217,8 +220,9 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * Simulates the requests at arrival rate `rate` and adds a line to the results table. If `bound`
- * is NaN, the line is of kind point, else of kind max-rate.
+ * Simulates the requests at arrival rate `rate` and adds a line to the results table. If `bound` is
+ * NaN, the line is of kind "point". Otherwise it is of kind "max-rate": `rate` is the highest one
+ * whose mean latency is at most `bound` seconds per output token.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
@@ -288,11 +292,11 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
 }
 
-/* ---- validation against a measured replay ---- */
+/* ---- validation by the measured times of requests ---- */
 
 /*
- * Returns the batching limits for the simulation of a replay. Limits that the user set by options
- * come first, then those in the replay's file, then the defaults.
+ * Returns the batching limits for the simulation of requests that kvdim-jct served. Limits that the
+ * user set by options come first, then those in the file of kvdim-jct, then the defaults.
  */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {

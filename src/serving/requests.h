@@ -61,13 +61,19 @@ int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
- * Draws n requests with Poisson arrivals (exponential gaps, `rate` requests per second). The input
- * and output lengths are drawn with replacement from `lengths`: a file that kvd_requests_lengths
- * reads, "fixed:INPUT:OUTPUT", or the name of a table in a paper ("imdb", "arxiv", "cocktail",
- * "humaneval" of ZACK, "cocktail-fdc", "pg19" of FDC, "pile", "sharegpt" of ZDC). The papers
- * publish mean, least and greatest length. From these, lengths are drawn log-normal, cut to the
- * range, with the published mean (poisson.c describes the standard deviation). The same seed gives
- * the same lengths at every rate, and gaps that differ only by a factor.
+ * Draws n requests with Poisson arrivals (exponential gaps, `rate` requests per second). `lengths`
+ * gives the distribution of the input and output lengths:
+ *
+ *   FILE                lengths drawn with replacement from a file that kvd_requests_lengths reads
+ *   fixed:INPUT:OUTPUT  equal lengths
+ *   NAME                a table in a paper: imdb, arxiv, cocktail or humaneval (ZACK paper),
+ *                       cocktail-fdc or pg19 (FDC paper), pile or sharegpt (ZDC paper)
+ *
+ * The papers publish mean, least and greatest length. Lengths are log-normal, cut to this range,
+ * with the published mean (poisson.c describes the standard deviation).
+ *
+ * The same seed gives the same lengths at every rate. Arrival times at two rates then differ only
+ * by the ratio of the rates.
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);

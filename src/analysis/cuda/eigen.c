@@ -238,8 +238,9 @@ done:
 }
 
 /*
- * Computes the Gram matrices from which the rotations of one pair of matrices (such as Q and K)
- * are computed, for every layer and head: gram [layer][h][d][d].
+ * Fills gram [layer][h][d][d] with one Gram matrix X^T X for every layer and head h. X stacks the
+ * rows of the matrices that share one rotation, such as Q and K of head h; `pair` names these
+ * matrices. The eigenvectors of X^T X are the columns of the rotation.
  */
 static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const kvd_spectrum *s,
                   double *gram, kvd_err *err)

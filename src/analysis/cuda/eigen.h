@@ -25,13 +25,15 @@ int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, doub
                      double *device_s, kvd_err *err);
 
 /*
- * Computes singular values and rotations of the wanted pairs of matrices (such as Q and K) on the
- * current GPU, as kvd_decompose_moments (analysis/pairs.h) does on the CPU. All heads of a pair are
- * one batch. Pairs that the GPU computed have on_gpu set.
+ * Computes singular values and rotations on the current GPU from the second moments *m, as
+ * kvd_decompose_moments (analysis/pairs.h) does on the CPU. wanted[p] selects a set p of matrices
+ * that share one rotation, for example KVD_PAIR_QK (Q and K). All heads of one set are one batch.
+ * The function sets on_gpu for the sets that the GPU computed.
  *
- * The balanced pairs bqk and bvw are computed on the CPU. They need the singular value
- * decomposition of the product of two matrix square roots, C^{1/2} G^{1/2}. The GPU code would
- * decompose the Gram matrix of that product, which loses its small singular values.
+ * Balanced projections (KVD_PAIR_BQK and KVD_PAIR_BVW) have a left and a right matrix instead of a
+ * rotation, and are computed on the CPU. They need the singular values of Cl^{1/2} Cr^{1/2}, where
+ * Cl and Cr are the Gram matrices of two factors, such as Q and K. The GPU code would decompose the
+ * Gram matrix of that product, which loses its small singular values.
  */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);

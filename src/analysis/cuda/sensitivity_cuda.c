@@ -18,8 +18,9 @@ typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
     /*
-     * Sums of outer products, [n_layers][KINDS][n_kv_heads][d][d]; only lower triangles are
-     * filled.
+     * Sums over all tokens of outer products x^T x, [n_layers][KINDS][n_kv_heads][d][d]. The four
+     * KINDS of row vector x are a query, its gradient, a head's output, and its gradient. Only the
+     * lower triangles are filled.
      */
     double *sum;
     double *scratch;
@@ -71,8 +72,10 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
 }
 
 /*
- * Queues the addition of X^T X for two kinds of rows X (queries and head outputs, or their
- * gradients), for the query head with index `member` in every group.
+ * Queues the addition of X^T X to the sums for two matrices X, x[0] and x[1], with one row per
+ * token. They hold the queries and the head outputs if `kind` is 0, and the gradients of both if
+ * `kind` is 1. Each KV head is read by a group of query heads. One call adds the query head with
+ * index `member` of every group.
  */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)

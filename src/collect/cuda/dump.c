@@ -19,11 +19,16 @@ enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
     /*
-     * Transposed rows of n_rows tokens in device and host memory. At offset bad_at follows a
-     * kvd_slab_bad, the location of a value that is not finite.
+     * Buffers of equal layout in device memory and in host memory: transposed rows of n_rows tokens
+     * and then, at byte kvd_gpu_dump.bad_at, a kvd_slab_bad. It locates the first value that is not
+     * finite.
      */
     void *device, *host;
-    /* asked: event after the work that was queued on the device when this buffer was requested. */
+    /*
+     * Events in order of time. `asked`: recorded just before the host waited for a free buffer.
+     * `begin` and `made`: before and after the transposition. `copied`: after the copy to host
+     * memory. The device was idle from `asked` to `begin`.
+     */
     cudaEvent_t asked, begin, made, copied;
     int layer;
     size_t first_token, n_rows;
@@ -43,8 +48,9 @@ struct kvd_gpu_dump {
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
     /*
-     * Event that marks the work that was queued on the device when a buffer was requested. It is
-     * recorded before a buffer is free, and becomes `asked` of the buffer that is then used.
+     * Event that kvd_gpu_dump_add records on the device before it waits for a free buffer. The
+     * buffer that it then gets takes this event as its own field `asked`, in exchange for its old
+     * one.
      */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
@@ -137,8 +143,8 @@ static void *write_all(void *ctx)
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
         /*
-         * Wait also after a failure, because a buffer that the device is still filling is not
-         * free.
+         * Wait for the copy into the buffer also after an earlier failure: a buffer that the device
+         * is still filling must not be marked as free.
          */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);

@@ -49,10 +49,10 @@ struct cuda {
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
     /*
-     * Events on the first GPU before and after the computation of each layer's second moments.
-     * They measure the time of that computation.
+     * Events on the first GPU, [2 layers]: one before and one after the computation of each layer's
+     * second moments. They measure the time of that computation.
      */
-    cudaEvent_t *event; /* two events per layer, [2 layers] */
+    cudaEvent_t *event;
     int n_events;
     double elapsed, moments;
 };
@@ -77,8 +77,8 @@ static int fetch_sums(cuda *c, kvd_err *err)
 }
 
 /*
- * Copies the second moments in *sums to the devices. The sums that the devices held are first
- * copied back to c->held.
+ * Copies the second moments *sums from host memory to the devices, where batches are then added to
+ * them. If the devices had other second moments, these are first copied back to host memory.
  */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {

@@ -147,8 +147,9 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
 }
 
 /*
- * Sums the outer products of vectors of d_head weights, one vector per entry of the residual
- * stream: a row of W_O as it is stored, or a column of W_V.
+ * Computes X^T X of W_O and of W_V for each head. X has d_model rows of d_head weights, one row per
+ * component of the residual stream. For W_O they are rows of the matrix as it is stored, for W_V
+ * they are columns.
  */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)

@@ -30,7 +30,7 @@ typedef struct {
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
-    float value; /* the value as it was before the conversion */
+    float value; /* value at that location before its conversion to the output type */
 } kvd_slab_bad;
 
 typedef struct {

@@ -9,9 +9,10 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* Largest number of rows that are multiplied by a weight at once. */
+    /* Largest number of tokens whose activations are multiplied by a weight matrix at once. */
     BLOCK = 256,
-    ROTATED = 64, /* rows of one head that a thread projects at a time */
+    /* Number of tokens of one head that a thread projects at a time. */
+    ROTATED = 64,
 };
 
 enum { N_BUFFERS = 11 };

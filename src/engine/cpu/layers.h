@@ -1,6 +1,6 @@
 /*
- * Activations of an iteration of the CPU engine, one row per token, and the computation of a layer
- * on them before and after its attention.
+ * Activations of one iteration of the CPU engine (one row of each array per token), and the
+ * computation of a layer on them before and after its attention.
  */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
@@ -13,15 +13,16 @@ typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
     bool keys;
-    float *x; /* residual stream, [most][d_model] */
+    /* Residual stream of up to `most` tokens, d_model floats each. */
+    float *x;
     /*
-     * Queries, keys and values of all heads as the products with W_Q, W_K and W_V return them:
-     * `most` rows.
+     * Queries, keys and values of all heads as the products with W_Q, W_K and W_V return them, one
+     * row for each of up to `most` tokens.
      */
     float *q, *k, *v;
     /*
      * Queries and keys projected to the kept dimensions. They point to q and k if the weights
-     * already contain the projections or the plan has none.
+     * already contain the projections or the compression method projects nothing.
      */
     float *q_cut, *k_cut;
     /* Allocated memory of q_cut and k_cut; unused in layers where they point to q and k. */
@@ -29,8 +30,8 @@ typedef struct {
     /* Keys before RoPE. Allocated only if kvd_cpu_rows_init was called with `keys`. */
     float *k_pre;
     /*
-     * Attention output, [most][group * at_v[n_kv_heads]]: every query head has the width of its KV
-     * head's values.
+     * Attention output of up to `most` tokens. A token has the outputs of all query heads; the
+     * output of a query head has as many floats as its KV head keeps dimensions of V.
      */
     float *o;
     float *work;          /* scratch memory, [block][kvd_layer_scratch] */

@@ -79,20 +79,23 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 }
 
 /*
- * Cached tokens of one layer that the new tokens of a request attend to, its new tokens included.
+ * Describes the cached tokens of one layer to which the new tokens of a request attend. The new
+ * tokens are among them.
  */
 typedef struct {
-    size_t n;     /* number of tokens that are attended to */
-    size_t first; /* index of the request's first new token among the n tokens */
+    /* Number of tokens to which the new tokens attend, the new tokens included. */
+    size_t n;
+    /* Index of the request's first new token among the n tokens. */
+    size_t first;
     /*
-     * Number of tokens in the layer's attention window. 0 if the request has one new token, which
-     * attends to all n tokens.
+     * Size in tokens of the attention window that attention must apply among the n tokens. 0 if it
+     * needs to apply none, and every new token attends to all of the n tokens up to itself.
      */
     size_t window;
     /*
-     * True if the n tokens' K and V, cut to their kept dimensions, were copied to `decoded`: first
-     * those of the tokens before the chunk that its attention window covers, then those of the new
-     * tokens.
+     * True if K and V of the n tokens, cut to their kept dimensions, were copied to the buffer
+     * `decoded`. The copy begins with the tokens before the chunk of the prompt that its attention
+     * window covers; the new tokens follow.
      */
     bool gathered;
 } seen_rows;
@@ -104,8 +107,8 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
     /*
-     * A single new token attends to every token that the layer stores; their order makes no
-     * difference.
+     * A single new token attends to every token that the layer stores. The order in which they are
+     * stored makes no difference.
      */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
@@ -135,10 +138,10 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Collects the rows of K or of V (cut to their kept dimensions, m numbers per token) that a chunk
- * of a prompt attends to in a layer with an attention window. Writes to `to` [r->n][m] first the
- * rows in the slot (`store`), in the order of their tokens. The chunk's own rows x (ld floats
- * apart) follow, rounded as the cache stores them.
+ * Copies to `to` the K or the V (m numbers per token) of the r->n tokens to which a chunk of a
+ * prompt attends in a layer with an attention window. The r->first older tokens come first; they
+ * are read from the slot at `store`. The chunk's own tokens follow; they are read from x, where
+ * tokens are ld floats apart, and rounded to the number type of the cache.
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -153,9 +156,9 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
 }
 
 /*
- * Stores new rows x of one request in `store`: one row per token, with m numbers of K or of V after
- * the cut to the kept dimensions. The rows are stored contiguously in the number type of the cache.
- * A layer with an attention window stores only the last rows.
+ * Stores K or V of the new tokens of one request in `store`. Each token has m numbers after the cut
+ * to the kept dimensions; in x, tokens are ld floats apart. In `store` they are contiguous, in the
+ * number type of the cache. A layer with an attention window stores only the last tokens.
  */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
@@ -187,7 +190,8 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
 
 /*
  * Returns the float32 copy in `decoded` of the keys of KV head g, for the i-th request of the
- * iteration. The values of the head follow after r->n keys.
+ * iteration. The copy holds the keys of all r->n tokens to which the request attends. Their values
+ * follow after the last key.
  */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
@@ -247,7 +251,7 @@ void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it)
 
 /*
  * Returns the keys of KV head g as float32, for the i-th request of the iteration, and sets *v to
- * its values.
+ * the values of the head.
  */
 static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i,
                               const seen_rows *r, size_t g, const float **v)

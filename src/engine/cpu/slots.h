@@ -2,8 +2,8 @@
  * KV cache of the CPU engine for methods that only reduce head dimensions. A slot of the cache
  * holds the keys and values of one running request, cut to their kept dimensions. A slot reserves
  * address space for the longest request; the system gives it memory page by page as tokens are
- * stored. A layer with an attention window stores only the tokens of the window: token t is in row
- * t mod window.
+ * stored. A layer with an attention window stores only the tokens of the window: token t is stored
+ * at index t mod window.
  */
 #ifndef KVD_ENGINE_CPU_SLOTS_H
 #define KVD_ENGINE_CPU_SLOTS_H
@@ -20,9 +20,9 @@ typedef struct {
     /* Number of elements of one slot, over all layers and heads. */
     size_t elements;
     /*
-     * All slots: for each slot, layer and KV head, the keys cut to their kept dimensions
-     * [rows][d_qk], then the cut values [rows][d_v]. `rows` is the number of tokens that the layer
-     * stores.
+     * All slots: for each slot, layer and KV head, the keys of the stored tokens [rows][d_qk], then
+     * their values [rows][d_v]. d_qk and d_v are the head's kept dimensions. `rows` is the number
+     * of tokens for which the slot has room in that layer.
      */
     char *store;
     /*
@@ -49,10 +49,12 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
 /*
- * Stores K and V of an iteration's tokens in the slots of their requests. k and v have n_tokens
- * rows with all KV heads, already cut to their kept dimensions. In a layer with an attention
- * window, chunks of prompts are first gathered in `decoded`: the rows of the window from the slot,
- * then their own rows.
+ * Stores K and V of an iteration's tokens in the slots of their requests. Each token has one row in
+ * k and one in v, with all KV heads, already cut to their kept dimensions.
+ *
+ * In a layer with an attention window, storing a chunk of a prompt overwrites older tokens to which
+ * the chunk still attends. The function therefore first copies K and V of these older tokens, and
+ * after them those of the chunk, to `decoded`.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
@@ -66,7 +68,8 @@ void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 /*
  * These functions compute the attention of an iteration from its projected queries q into o:
  * kvd_cpu_slots_step for decode steps, kvd_cpu_slots_prefill for chunks of prompts. q and o have
- * n_tokens rows, each with all query heads at the kept dimensions of their KV heads.
+ * one row per token of the iteration, with all query heads at the kept dimensions of their KV
+ * heads.
  */
 void kvd_cpu_slots_step(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,
                         float *o);

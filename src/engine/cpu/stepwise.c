@@ -48,7 +48,7 @@ void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s)
 }
 
 /*
- * Divides the time since the last mark of the clock among the phases of attention, in proportion to
+ * Divides the time since the clock was last read among the phases of attention, in proportion to
  * the times that the threads spent on each phase between the counters `before` and `after`.
  */
 static void divide(const kvd_stepwise_account *before, const kvd_stepwise_account *after,

@@ -16,13 +16,19 @@ typedef struct {
     size_t tokens;
     /* Number of slots, each for one running request. */
     size_t n;
-    /* Arguments of the cache for one iteration: `offset` has n + 1 elements, the other arrays n. */
+    /*
+     * Arguments of the attention hook for the n requests of one iteration. offset [n + 1]: index of
+     * each request's first token in the batch. start [n]: number of tokens of the request that are
+     * cached already. whole [n]: number of tokens for which its cache reserves memory. slot [n]:
+     * its slot.
+     */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
 /*
- * Prepares the cache. Fails, naming the method, if it needs the prompts of all layers at once, or
- * if prompts are split into chunks of `chunk` tokens (0: not split).
+ * Prepares the cache. Fails with a message that names the method if the method can compress a
+ * prompt only when it has the K and V of all layers. Also fails if prompts are split into chunks of
+ * `chunk` tokens (0: not split).
  */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);

@@ -137,8 +137,8 @@ static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
 }
 
 /*
- * Copies the descriptions of the attention work of n decode steps to the device, if they are not
- * there yet.
+ * Copies to the device the arguments of the kernel that divides the attention of n decode steps
+ * among CTAs (kvd_paged_cache_plan), unless they are there already.
  */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
@@ -189,9 +189,10 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Fails with a message that names the stage, request and token of the first row that is not finite.
- * From the input of the final norm on (for models with norms after branches, from its output on),
- * row numbers count only the tokens whose logits are computed.
+ * Fails with a message that names the stage, request and token of the first activation row that is
+ * not finite. A row number in `bad` normally counts all tokens of the iteration. The stages of the
+ * final norm and the output head process only the tokens whose logits are computed, so there it
+ * counts only these.
  */
 static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                         kvd_err *err)

@@ -6,8 +6,8 @@
 #include "methods/cuda/paged_cache.h"
 
 /*
- * CUDA graph of the decode steps of n requests. The graph records n_marks times; `phase` is the
- * phase of the iteration that ends at each of them.
+ * CUDA graph of the decode steps of n requests. Each run of the graph records n_marks time stamps,
+ * one at the end of each phase of the iteration; phase[i] is the phase that ends at time stamp i.
  */
 typedef struct {
     cudaGraphExec_t exec;
@@ -48,8 +48,9 @@ typedef struct {
      */
     kvd_gpu_bad *host_bad;
     /*
-     * Descriptions, in device memory, of the attention work of an iteration with `described` decode
-     * steps.
+     * Arguments, in device memory, of the kernel that divides the attention of decode steps among
+     * CTAs (kvd_paged_cache_plan). They are those for `described` decode steps; 0 if none were
+     * copied yet.
      */
     char *works;
     char *host_works; /* copy of `works` in pinned host memory */
@@ -57,8 +58,8 @@ typedef struct {
     /* CUDA graphs by number of decode steps, [max_slices + 1]. */
     kvd_step_graph *graph;
     /*
-     * Device memory of the descriptions of attention work that the graphs read, in the order in
-     * which the graphs were captured.
+     * Device memory that the CUDA graphs read: for each graph, in the order of capture, the
+     * arguments of the kernel that divides the attention of its decode steps among CTAs.
      */
     kvd_device_memory graph_memory;
     /*
@@ -104,8 +105,9 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
 /*
- * These functions fail if the engine, on one GPU or as tensor parallel engine (.._several), does
- * not support the model, plan or spec.
+ * These functions fail if the engine does not support the model, the compression plan or the spec.
+ * kvd_cuda_engine_check is for one GPU, kvd_cuda_engine_check_several for the tensor parallel
+ * engine.
  */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
@@ -124,8 +126,9 @@ kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *pl
 
 /*
  * Queues the decode steps of n requests, from embedding to token. Their input lists must be on the
- * device; `works` describes the attention work of n steps. If n is small (kvd_cuda_few), it queues
- * one launch per matrix product, otherwise the layers of the forward pass.
+ * device. `works` are the arguments of kvd_paged_cache_plan, which divides the attention of n
+ * decode steps among CTAs. If n is small (kvd_cuda_few), queues one launch per matrix product,
+ * otherwise the layers of the forward pass.
  */
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
 /*

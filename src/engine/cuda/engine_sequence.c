@@ -273,7 +273,11 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                : 0;
 }
 
-/* Fills the device array of page numbers: element max_pages + k has the value k. */
+/*
+ * Fills a device array with the page numbers -max_pages .. max_pages - 1. r->pages + max_pages then
+ * is a page table that maps page k to k. A pointer to an earlier element numbers the pages of a
+ * GPU's part of the prompt from 0.
+ */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

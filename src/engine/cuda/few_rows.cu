@@ -29,8 +29,8 @@ enum {
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
     /*
-     * Distance in floats between the 16 sums of one row of x and those of the next, such that the 8
-     * rows of a fragment are in different banks.
+     * Length in floats of the buffer that holds the 16 sums of one row of x, padded so that sums of
+     * the 8 rows of x that a warp writes at once are in different banks of shared memory.
      */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
@@ -39,11 +39,15 @@ enum {
 struct params {
     kvd_few_rows a;
     /*
-     * n: number of rows. in: columns of x and W in this launch. pitch: bytes from one row of x to
-     * the next in shared memory.
+     * n: number of rows of x. in: columns of x and W in this launch. out: columns of y. slabs:
+     * number of blocks of 64 columns of W. tiles: number of blocks of 16 rows of W. pitch: bytes
+     * from one row of x to the next in shared memory.
      */
     int n, in, out, slabs, tiles, pitch;
-    /* First column of this launch among all a.in columns. */
+    /*
+     * First column of W and x that this launch multiplies. The a.in columns of a product may be
+     * divided among several launches.
+     */
     size_t first;
 };
 
@@ -124,8 +128,8 @@ __device__ __forceinline__ void copy_rows(const params &p, char *to)
 }
 
 /*
- * Number of groups of 4 columns of a row that a thread holds in registers in one pass. Group i
- * begins at column first + i * step, where `first` and `step` are those of the thread's team.
+ * Number of groups of 4 columns that a thread loads into registers before it processes them. Group
+ * i begins at column first + i * step; `first` and `step` are fields of the struct `team`.
  */
 enum { TOGETHER = 4 };
 
@@ -141,8 +145,9 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
 }
 
 /*
- * The group of threads that processes one row of the residual: all threads of the CTA, or a half, a
- * quarter or an eighth of them.
+ * Threads of the CTA that process one row of the residual: all threads, or a half, a quarter or an
+ * eighth of them. row: index of that row. first: first column that this thread reads. step: number
+ * of columns that all threads of the team read at once (4 each).
  */
 struct team {
     int row, first, step;
@@ -156,9 +161,9 @@ struct team {
 };
 
 /*
- * Writes the rows residual * gain to shared memory, and the norm's scale of each row to scale [8].
- * `g` holds the gains of the first pass over the columns. All threads of the CTA must call it; it
- * ends with a barrier.
+ * Writes the rows residual * gain to shared memory, and to scale [8] the factor 1 / RMS by which
+ * each row must still be multiplied. On entry `g` holds the gains of the first columns that this
+ * thread reads. All threads of the CTA must call it; it ends with a barrier.
  */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
@@ -284,7 +289,11 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         norm_rows(p, mine_of, gain, x, scale, part);
     }
 
-    /* Addresses in shared memory of the rows that this lane passes to ldmatrix. */
+    /*
+     * Operands that this lane passes to ldmatrix. a_row is a row of the tile of W. a_piece selects
+     * the first or second half of 16 columns (8 columns are 16 bytes). a_at and x_at are addresses
+     * in shared memory of the lane's rows of W and of x.
+     */
     const int a_row = lane % 16, a_piece = lane / 16;
     const uint32_t a_at = ring + (uint32_t)(a_row * 2 * SLAB);
     const uint32_t x_at = (uint32_t)__cvta_generic_to_shared(x) +
@@ -371,7 +380,8 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 
 struct machine {
     /*
-     * most: largest shared memory of a CTA in bytes; major: major compute capability of the device.
+     * sms: number of multiprocessors (SMs) of the device. major: major compute capability. most:
+     * largest shared memory of a CTA in bytes.
      */
     int sms, major, most;
 };

@@ -19,27 +19,24 @@ extern "C" {
 enum { KVD_FEW_ROWS = 8 /* largest number of rows */ };
 
 typedef enum {
-    /* y [n][out] in bf16 = product. */
+    /* y = x W^T in bf16: one row of y per row of x, one column per row of W. */
     KVD_FEW_STORE,
-    /* y [n][out] in float32 += product; y is the residual stream. */
+    /* y += x W^T in float32, where y is the residual stream. */
     KVD_FEW_ADD,
-    /* y [n][out] in float32 = product. */
+    /* y = x W^T in float32. */
     KVD_FEW_PUT,
     /*
-     * y [n][out] in bf16 = silu(gate) * up, where w holds the `out` rows of the gate, then those of
-     * up.
+     * y = silu(x G^T) * (x U^T) in bf16. The weight matrix w holds the rows of the gate matrix G,
+     * then those of the up matrix U, `out` rows each.
      */
     KVD_FEW_SWIGLU,
-    /*
-     * y [n][out] in float32 = product with the RMS norm of the residual stream, that is, the
-     * logits.
-     */
+    /* y = x W^T in float32, where x is the RMS norm of the residual stream: y are the logits. */
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
 typedef struct {
     kvd_few_kind kind;
-    /* n: number of rows; in: columns of w, a multiple of 8; out: columns of y. */
+    /* n: number of rows of x and y. in: columns of x and w, a multiple of 8. out: columns of y. */
     size_t n, in, out;
     /*
      * Weight matrix in device memory, bf16 [out][in], aligned to 16 bytes. No kernel on the stream

@@ -26,24 +26,24 @@ typedef struct {
     /* Received rows of K and V in device memory, in the order of the sending GPUs. */
     char *in;
     /*
-     * For each GPU's part of the prompt (slice): if the first token of the part is a high token,
-     * the number of high tokens before it; if it is a low token, the number of low tokens before
-     * it. Pinned host memory, [n + 1].
+     * For each GPU's part of the prompt: if the first token of the part is a high token (important,
+     * more kept dimensions), the number of high tokens before it; if it is a low token, the number
+     * of low tokens before it. Pinned host memory, [n + 1].
      */
     int32_t *place;
     /*
-     * For each GPU's part of the prompt (slice), the set of its first token: high (important, more
-     * kept dimensions) or low. Pinned host memory, [n + 1].
+     * For each GPU's part of the prompt, the set of its first token: high (important, more kept
+     * dimensions) or low. Pinned host memory, [n + 1].
      */
     uint8_t *level;
     /*
      * Numbers of high tokens (important, more kept dimensions) and of low tokens before each GPU's
-     * part of the prompt (slice), [n + 1].
+     * part of the prompt, [n + 1].
      */
     int32_t (*before)[2];
     /*
-     * True if the array `before` (numbers of high and low tokens) was computed from the sets of
-     * tokens that the latest layer formed.
+     * True if the array `before` (numbers of high and low tokens) is up to date. The array is
+     * recomputed after a layer has divided the tokens anew into high and low ones.
      */
     bool fetched;
 } kvd_sequence_sets;
@@ -59,8 +59,8 @@ typedef struct {
      */
     kvd_cuda_engine *slice;
     /*
-     * Copy of the worker slice->w restricted to this GPU's share of the heads. It computes the
-     * attention of these heads over all tokens.
+     * Copy of the state of this GPU's forward pass (slice->w), restricted to this GPU's share of
+     * the heads. It computes the attention of these heads over all tokens.
      */
     kvd_gpu_worker of_share;
     kvd_paged_cache own;
@@ -73,8 +73,8 @@ typedef struct {
     kvd_pages slice_pages, own_pages;
     /*
      * The numbers -max_pages .. max_pages - 1 in device memory. Page tables are parts of this
-     * array. The negative numbers are in the places of pages that precede a GPU's part of the
-     * prompt.
+     * array. The pages of a GPU's part of the prompt are numbered from 0 in slice_pages, so pages
+     * before that part have negative numbers.
      */
     int32_t *pages;
     /*
@@ -120,7 +120,10 @@ size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
 /* Returns the position of the first token of a GPU's part of the prompt. */
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
-/* Returns the number of rows that Q of this number of tokens takes in its blocked layout. */
+/*
+ * Returns the number of rows that the queries of `tokens` tokens take in the engine's layout of Q,
+ * which stores tokens in groups of 8: `tokens` rounded up to a multiple of 8.
+ */
 size_t kvd_sequence_rows(size_t tokens);
 /* Returns the state of the GPU that has the last token of the prompt. */
 kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
@@ -138,10 +141,11 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
  * These functions exchange data among the GPUs for kvd_sequence_attend. Collective: all GPUs must
  * call them at the same time.
  *
- * kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the prompt and of all
- * heads, and fills r->own with those of all tokens and of this GPU's heads. kvd_sequence_to_tokens
- * sends the attention output of this GPU's heads, [tokens][o_pitch] in own.o, and fills `out` with
- * that of this GPU's part of the prompt and all heads.
+ * Before attention, kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the
+ * prompt and of all heads. It receives those of all tokens and of this GPU's heads and stores them
+ * in this GPU's cache r->own. After attention, kvd_sequence_to_tokens sends the attention output of
+ * this GPU's heads and all tokens, which is in r->own.o. It fills `out` with the attention output
+ * of this GPU's part of the prompt and all heads.
  *
  * The size of every block that is sent is a multiple of 16 bytes. A block of Q is whole groups of 8
  * tokens, a block of K and V is whole pages, and a row of attention output has a multiple of 16
@@ -167,8 +171,9 @@ int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 /* ---- methods that keep fewer dimensions of unimportant tokens (sequence_sets.c) ---- */
 
 /*
- * Allocates the state of the sets of high (important) and low tokens. Must be called after both
- * caches are allocated. Does nothing for methods whose tokens all keep equally many dimensions.
+ * Allocates the lists that say which tokens of the prompt are high (important, more kept
+ * dimensions) and which are low. Must be called after r->own and the cache of r->slice are
+ * allocated. Does nothing for methods whose tokens all keep equally many dimensions.
  */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 void kvd_sequence_sets_free(kvd_sequence_rank *r);
@@ -183,10 +188,11 @@ bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
  */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
 /*
- * These functions exchange K and V of each GPU's part of the prompt in a layer for which
- * kvd_sequence_sets_known is true. kvd_sequence_sets_send adds the rows to the lists of an
- * exchange. After the exchange kvd_sequence_sets_take copies the received rows to the pages of this
- * GPU's heads.
+ * These functions exchange K and V in a layer that reuses the division into high (important) and
+ * low tokens of an earlier layer, so that low tokens are sent with fewer dimensions.
+ * kvd_sequence_sets_send adds K and V of this GPU's part of the prompt to the lists of blocks to
+ * exchange. After the exchange kvd_sequence_sets_take copies the received K and V to the pages of
+ * this GPU's heads.
  */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);

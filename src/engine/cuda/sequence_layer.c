@@ -63,8 +63,8 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
 }
 
 /*
- * Copies the pages of the heads of GPU `gpu` to `to`, contiguously, from this GPU's own pages,
- * which hold all heads of its part of the prompt.
+ * Copies pages of K and V to `to`, contiguously: those of the calling GPU's part of the prompt, for
+ * the heads that GPU `gpu` has. The calling GPU's pages in r->slice hold all heads.
  */
 static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cudaStream_t s,
                         kvd_err *err)

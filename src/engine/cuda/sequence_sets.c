@@ -137,7 +137,10 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        /* Rows that stay on this GPU need no exchange. */
+        /*
+         * Packs the rows for another GPU into `out`, the buffer to send. The rows for this GPU's
+         * own heads need no exchange and go directly into `in`, the receive buffer.
+         */
         a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;

@@ -12,10 +12,10 @@
 static const char what[] = "steps";
 
 /*
- * Callback of the forward pass, called after a stage was queued: marks the end of the phase in
- * which the stage's time is counted. Attention marks the end of its own phases and of the phase
- * before it (kvd_paged_cache_behind). In the feed-forward block only the last product,
- * KVD_GPU_DOWN, ends a phase.
+ * Callback of the forward pass, called after the work of a stage was queued. Records the end of the
+ * timed phase to which the stage belongs. The attention hook itself records the ends of its phases
+ * and of the phase before attention (kvd_paged_cache_behind), so the callback skips them. In the
+ * feed-forward block only the last product, KVD_GPU_DOWN, ends a phase.
  */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
@@ -89,9 +89,10 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     if (!kvd_cuda_has_head(e))
         return 0;
     /*
-     * The norm kernel records under the number `stage` the first row of the residual stream that is
-     * not finite. If the model has norms after branches, those have already checked the residual
-     * stream after the last layer.
+     * The norm kernel checks the residual stream. If a row is not finite, the kernel records
+     * `stage`, the number of the check. In models that normalise the output of each branch, the
+     * last of these norms has already checked the residual stream, so here the number is that of
+     * the final norm's output.
      */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
@@ -155,9 +156,9 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
 }
 
 /*
- * Queues the addition of a product to the residual stream: residual += in [n][width] matrix^T. GPUs
- * other than the first store the product in place of the residual; the later sum over GPUs restores
- * the residual on all GPUs.
+ * Queues the product of the input e->w.narrow [n][width] with the transposed matrix, and its
+ * addition to the residual stream. Only the first GPU adds. The other GPUs overwrite their residual
+ * stream with the product; the later sum over all GPUs restores the residual stream everywhere.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
                          unsigned long long *began, kvd_err *err)
@@ -174,8 +175,8 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
 }
 
 /*
- * Queues the sum of the residual stream over the GPUs. Marks the end of phase *open and sets *open
- * to KVD_PHASE_COMM, the phase of the sum.
+ * Queues the sum of the residual stream over the GPUs. Before it, records the end of the timed
+ * phase *open; then sets *open to KVD_PHASE_COMM, the phase of the sum.
  */
 static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 {
@@ -188,9 +189,9 @@ static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 }
 
 /*
- * Queues one layer for a batch of few decode steps. *open is the timed phase that the work before
- * this layer has begun and not ended. On return it is the phase that this layer has begun and not
- * ended.
+ * Queues one layer for a batch of few decode steps. On entry *open is the timed phase that is
+ * running; its end is not yet recorded. On return *open is the phase that runs at the end of this
+ * layer.
  */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {

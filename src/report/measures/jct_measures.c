@@ -32,16 +32,20 @@ typedef struct {
     question_kind kind;
     char method[48];
     /*
-     * Names of phases of a job, joined by '+'. In a question of kind CHANGE ("jct-change-A-over-B")
-     * it is the name of method B.
+     * Names of phases of a job, joined by '+' ("prefill_mlp+decode_mlp"). In a measure of kind
+     * CHANGE ("jct-change-A-over-B") it is the name of method B.
      */
     char rest[96];
     /*
-     * Name of method B in questions that compare two methods (kinds PARTS_CHANGE and SHARED_CHANGE,
-     * "...-A-PHASES-over-B").
+     * Name of method B in measures that compare the phases of two methods A and B (kinds
+     * PARTS_CHANGE and SHARED_CHANGE, "...-A-PHASES-over-B").
      */
     char other[48];
-    const char *sizes; /* lengths of the jobs: "6300x243+204x139" or "all" */
+    /*
+     * Jobs that count, by their numbers of input and output tokens: "6300x243+204x139" (jobs of
+     * 6300 input and 243 output tokens, and jobs of 204 and 139), or "all".
+     */
+    const char *sizes;
 } question;
 
 static const char over[] = "-over-";
@@ -117,9 +121,11 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if a results line is one of the method and job sizes that the measure is about. A
- * method name with parameters matches that setting alone; a name without parameters matches every
- * setting.
+ * Returns true if a results line counts for the measure: it is of this method, of a job with token
+ * counts that the measure asks for, and measured on a GPU. Measures of kind SHARED and
+ * SHARED_CHANGE also require that the GPUs divide each prompt by its tokens. A method name with
+ * parameters matches only lines with these parameters; a name without them matches all lines of the
+ * method.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
@@ -185,9 +191,9 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 }
 
 /*
- * Appends by how many percent the job completion time in results line `e` differs from that of
- * another method (q->rest). One value is appended for each results line of that method with equal
- * conditions.
+ * Appends values of the measure "jct-change-A-over-B". Results line `e` is of method A; q->rest is
+ * the name of method B. A value is the change of the job completion time from B to A in percent.
+ * There is one for each results line of B that was measured under the same conditions as `e`.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -205,8 +211,8 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
 
 /*
  * Appends by how many percent the seconds that results line `e` spent in the named phases differ
- * from those of another method (q->other). One value is appended for each results line of that
- * method with equal conditions.
+ * from those of method q->other. There is one value for each results line of that method that was
+ * measured under the same conditions as `e`.
  */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)

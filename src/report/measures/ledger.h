@@ -114,8 +114,8 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
 
 /*
  * If the rule's test is "loads-at-most" or "loads-at-least", computes, for each curve in `v`, the
- * fraction of loads (request rate / the baseline's highest rate) at which it passes the test.
- * Writes the smallest and the largest of these fractions to *least and *most, and returns the
+ * fraction of loads (request rate / the baseline's highest rate) at which the curve passes the
+ * test. Writes the smallest and the largest of these fractions to *least and *most, and returns the
  * number of curves. For other tests returns 0.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
@@ -127,18 +127,26 @@ typedef struct {
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
     /*
-     * Number of curves on which the claim was tested, one for each serving setup that was simulated
-     * over a range of request rates.
+     * Number of curves (measured value over the request rate) on which the claim was tested. There
+     * is one for each serving setup that was simulated over a range of request rates.
      */
     size_t n_services;
     /*
-     * Smallest and largest fraction of loads (request rate / the baseline's highest rate) at which
-     * the claim holds on one of these curves.
+     * A load is a request rate / the highest rate that the baseline sustains. Each simulated
+     * serving setup gives a curve of measured values over the load. The claim holds at some
+     * fraction of a curve's loads; these are the smallest and the largest such fraction over all
+     * curves.
      */
     double least_loads, most_loads;
-    /* Values of these curves over the request rate, for a figure; empty if there are none. */
+    /*
+     * Measured values over the request rate, one curve per simulated serving setup, for a figure.
+     * Empty if nothing was simulated over a range of rates.
+     */
     kvd_measured values;
-    /* Measured values in words, with the values of further measures that the claim lists. */
+    /*
+     * Measured values of the claim as text, followed by those of its additional measures (column
+     * `beside` of ledger.csv).
+     */
     kvd_text ours;
     kvd_verdict verdict;
 } kvd_ledger_entry;
@@ -240,19 +248,21 @@ typedef struct {
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
 /*
- * Returns true if the published numbers of a model agree with another definition of delta: the
- * difference |epsilon_ref - epsilon|. Here epsilon is the printed mean of |R| for a dataset, and
- * epsilon_ref one unknown number, the mean for the reference dataset. The deltas of all datasets
- * must agree within rounding. Each delta is then a difference of two averages, not an average of
- * differences.
+ * Tests another definition of delta than the papers give. R is the rotation of a dataset, and
+ * epsilon the mean of its absolute elements |R|. The papers define delta as the mean of |R -
+ * R_ref|, where R_ref is the rotation of a reference dataset. Returns true if the model's printed
+ * numbers agree with delta = |epsilon - epsilon_ref| within rounding, for one unknown number
+ * epsilon_ref and all datasets of the model.
  */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
 /*
- * `fits` is the number of models of a published table for which kvd_published_one_epsilon returns
- * true. To see how likely that is by chance, the deltas of each model are assigned to its datasets
- * in every possible order. `expected` is the average number of models that then agree.
- * `probability` is the probability that at least `fits` models agree.
+ * Result of a test of a whole published table: how many models fit the definition of delta that
+ * kvd_published_one_epsilon tests, and how many would by chance. `fits` is the number of models for
+ * which that function returns true. For comparison, the printed deltas of each model are assigned
+ * to its datasets in every possible order. `expected` is the average number of models for which the
+ * function then returns true. `probability` is the probability that it does for `fits` models or
+ * more.
  */
 typedef struct {
     size_t fits;
@@ -261,24 +271,29 @@ typedef struct {
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
 /*
- * Two columns of different published tables that are equal, digit for digit, in most lines of the
- * same model.
+ * Two columns of different published tables that hold equal numbers, digit for digit, in most of
+ * the lines that both tables have. A line is one model, or one model and dataset.
  */
 typedef struct {
     char table[2][64], column[2][64];
-    /* Number of lines that both tables have, and number of those with equal digits. */
+    /*
+     * Number of lines (models and datasets) that both tables have, and number of those in which the
+     * two columns have equal digits.
+     */
     size_t shared, equal;
 } kvd_published_twin;
 
 /*
- * Finds columns of different published tables in folder PAPER with at least four shared lines, of
- * which at least three in four are equal digit for digit. Lines are matched by their leading texts
- * (model, and dataset if there is one). Tables of traces are left out. The caller frees *out.
+ * Finds columns that two published tables in folder PAPER share: at least four lines are in both
+ * tables, and in at least three of four the columns are equal digit for digit. Lines are matched by
+ * their leading texts (model, and dataset if there is one). Tables whose name contains "traces" are
+ * left out. The caller frees *out.
  */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
 /*
- * Two models with equal numbers in two published tables, although the tables name them differently.
+ * Two models with different names in two published tables that have equal numbers. `numbers` counts
+ * the equal numbers.
  */
 typedef struct {
     char table[2][64], model[2][64];

@@ -69,8 +69,9 @@ typedef struct {
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Returns true if the rotations are one per query head (if `per_query`) or one per KV head (if
- * not). Both are true for models with as many query heads as KV heads.
+ * Returns true if a file has one rotation per query head (if `per_query` is true) or one per KV
+ * head (if it is false). If a model has as many query heads as KV heads, returns true in either
+ * case.
  */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
@@ -78,10 +79,11 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the range that trailing-share (sum of the trailing half of the singular values / sum of all)
- * would have if the n decomposed rows were independent and random. Their singular values are
- * between 1 - sqrt(d / n) and 1 + sqrt(d / n) times the mean (Marchenko and Pastur 1967). The
- * trailing half then has at most half of the sum, and at least half of 1 - sqrt(d / n).
+ * Sets the range in which trailing-share (sum of the trailing half of a head's singular values /
+ * sum of all) is expected if the claim is false. Then the n decomposed vectors of d dimensions are
+ * independent and random. Their singular values are between 1 - c and 1 + c times the mean, with c
+ * = sqrt(d / n) (Marchenko and Pastur 1967). The trailing half has between (1 - c) / 2 and 1 / 2 of
+ * the sum.
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -90,9 +92,10 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
 }
 
 /*
- * Sets the range expected if the claim is false, for the value appended last: the range of
- * trailing-share in spectrum files of the same model with random weights, with equal pairing and
- * RoPE. Returns false if there are no such files.
+ * Sets the range in which the latest value of trailing-share is expected if the claim is false: the
+ * range of trailing-share over spectrum files of the same model with random weights. These files
+ * must also have the same kind of rotation (per KV head or per query head) and the same RoPE.
+ * Returns false if there are no such files.
  */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
@@ -147,8 +150,10 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
 }
 
 /*
- * Sets the range of energy-ratio expected if the claim is false. Over the texts, it is the energy
- * that a random basis keeps, in percent of the energy that the text's own basis keeps.
+ * Sets the range in which energy-ratio is expected if the claim is false. For each text it takes
+ * the energy that a random rotation keeps of the text's data, in percent of the energy that the
+ * text's own rotation keeps. The range extends from the smallest to the largest of these
+ * percentages.
  */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
@@ -187,8 +192,9 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
 }
 
 /*
- * Appends a similarity measure for every combination of the rotation of one text and the data of
- * another. A name that begins with "random-" combines random token ids with texts instead.
+ * Appends a similarity measure for every two texts a and b: the rotation of text a, applied to or
+ * compared with text b. A name that begins with "random-" selects combinations in which one of the
+ * two texts is random token ids; other names leave random token ids out.
  */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -216,8 +222,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
                 /*
-                 * In random-energy-ratio, one of two texts is random token ids. Only values with
-                 * the rotation of the random ids and the data of the other text count.
+                 * The measure random-energy-ratio applies the rotation of random token ids to the
+                 * data of a real text. The opposite combination, with random token ids as the data,
+                 * is skipped.
                  */
                 else if (want_random && rb)
                     continue;
@@ -260,8 +267,8 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
             continue;
         }
         /*
-         * Elements with equal calibration text, kind of rotation and reference text are adjacent
-         * and ordered by number of tokens.
+         * Elements that differ only in the number of calibration tokens are adjacent and ordered by
+         * that number.
          */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&

@@ -37,12 +37,19 @@ int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd
 /* ---- similarity of rotations against calibration tokens (ZACK Fig. 18, FDC Fig. 14) --------- */
 
 typedef struct {
-    /* Name of the curve: "LABEL against REFERENCE", or the mean over reference texts. */
+    /*
+     * Name of the curve in a figure: "TEXT against REFERENCE", with the labels of the calibration
+     * text and of the reference text, or a name for the mean over reference texts.
+     */
     char series[2 * KVD_LABEL + 16];
     kvd_pair pair;
     size_t n_tokens;
-    size_t n_averaged; /* number of reference texts in the mean; 1 if the entry is not a mean */
-    /* False if a figure draws the mean instead of this single reference text. */
+    /* Number of reference texts over which the values are averaged; 1 if they are not averaged. */
+    size_t n_averaged;
+    /*
+     * False if a figure does not draw this element, because it draws the mean over all reference
+     * texts instead.
+     */
     bool drawn;
     /* True if the calibration text whose token count varies is random token ids. */
     bool random;
@@ -50,11 +57,14 @@ typedef struct {
 } kvd_token_point;
 
 /*
- * Fills *points from similarity files in which one calibration text appears with two or more token
- * counts: one element for each token count and reference text with which the rotation is compared.
- * Also adds, for each calibration text and kind of rotation, the mean over all reference texts, at
- * the token counts that have a value for each of them. The elements are ordered by calibration
- * text, kind of rotation, reference text and token count. The caller frees *points.
+ * Compares the rotations of a calibration text, computed from different numbers of tokens, with the
+ * rotation of a reference text. Fills *points with one element for each similarity file,
+ * calibration text with two or more token counts, reference text, kind of rotation and token count.
+ *
+ * If a calibration text is compared with several reference texts, adds elements with the mean over
+ * all of them. A token count has a mean only if every reference text has a value for it. The
+ * elements are ordered by calibration text, kind of rotation, reference text and token count. The
+ * caller frees *points.
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
@@ -118,35 +128,48 @@ typedef struct {
 } kvd_measured;
 
 /*
- * Computes the values of a measure from all result files. `name` is "NAME:PAIR" or
- * "NAME:PAIR:NUMBER", where PAIR names the rotated matrices (qk, vw, k, ...). epsilon is the mean
- * absolute element of a rotation, delta the mean absolute difference of two rotations, and D the
- * relative error of the attention output (docs/notation.md).
+ * Computes the values of a measure from all result files. `name` is "NAME:MATRICES" or
+ * "NAME:MATRICES:NUMBER", where MATRICES names the matrices that share a rotation (qk, vw, k, ...;
+ * all for measures that have no such choice).
  *
- *   trailing-share:k       kvd_trailing_share, percent, of rotations per KV head. If the claim is
- *                          false, the value of equal singular values is expected.
+ * A rotation is the orthogonal matrix of the right singular vectors of a head. epsilon is the mean
+ * absolute element of a rotation, delta the mean absolute difference of the rotations of two texts.
+ * D is the relative error of the attention output. docs/definitions.md has the formulas.
+ *
+ * Singular values:
+ *   trailing-share:k       sum of the trailing half of a head's singular values / sum of all, mean
+ *                          over heads, percent (kvd_trailing_share), of rotations per KV head. If
+ *                          the claim is false, the value of equal singular values is expected.
  *                          trailing-share-per-query: of rotations per query head
- *   below-one:qk           kvd_share_below_one, percent
+ *   below-one:qk           fraction of singular values below 1, percent (kvd_share_below_one)
  *                          below-one-normalised: after division by sqrt(n_rows)
- *   cv:qk                  100 * sd / mean of the largest singular value of each KV head
+ *   cv:qk                  100 * standard deviation / mean of the largest singular value of each KV
+ *                          head
  *                          cv-per-query: of each query head
- *   delta-ratio:qk         100 * delta / epsilon of two texts, as the papers print them
+ *
+ * Similarity of the rotations of two texts:
+ *   delta-ratio:qk         100 * delta / epsilon, as the papers define them
  *   aligned-ratio:qk       100 * delta / epsilon after aligning the signs of columns
  *   energy-ratio:qk        100 * energy kept at half of the dimensions by the rotation of another
  *                          text / energy kept by the rotation of the text itself. If the claim is
  *                          false, the energy kept by a random rotation is expected.
- *   overlap-half:qk        overlap of the leading halves of two rotations, percent
+ *   overlap-half:qk        mean squared cosine of the angles between the spaces that the leading
+ *                          halves of the columns of two rotations span, percent
  *   means-ratio:qk         100 * difference of the mean absolute elements over all heads / epsilon
- *   random-...:qk          the five measures before, of a text and random token ids
+ *   random-NAME:qk         one of these five measures, where one of the texts is random token ids
  *   tokens-delta:qk:N      100 * delta / epsilon for calibrations with more than N tokens
  *   tokens-fall:qk         delta / epsilon for the most calibration tokens, divided by delta /
  *                          epsilon for the fewest
  *   tokens-...-random      tokens-delta and tokens-fall for random calibration texts only
+ *
+ * Error of the attention output:
  *   degradation:all        D on another text / D on the calibration text, under equal conditions
  *   degradation-half:all   D on text NAME-b / D on text NAME-a, the two halves of one text, which
  *                          degradation:all leaves out
  *   degradation-norm:all, degradation-half-norm:all
- *                          the two measures before, with D as a ratio of norms
+ *                          the same two ratios, with D computed as a ratio of norms
+ *
+ * Calibration on fewer vectors (sequences pruned, or vectors replaced by K-means centroids):
  *   prune-spectrum:qk      largest change over head dimensions, in percent, of the mean singular
  *                          values / sqrt(n_rows) if half of the sequences (0.45 to 0.55) are
  *                          pruned, for unweighted centroids of equal number
@@ -155,17 +178,19 @@ typedef struct {
  *   centroids-fall:all     perplexity with the most K-means centroids / with the fewest, at equal
  *                          fraction pruned
  *   centroids-time:all     seconds with the most centroids / with the fewest
+ * The names prune-... and centroids-... may end in -weighted for weighted centroids, the names
+ * prune-... also in -rows for calibration without K-means. Calibrations on pruned or clustered
+ * vectors count only for these measures.
+ *
+ * Measures that other functions compute:
  *   p99-...:TEXT           kvd_rate_measure
  *   proposal-over-oracle:all
  *                          kvd_proposals_measure
- *   NAME:all               kvd_token_measure
  *   serving-...:TRACE      kvd_serving_measure
  *   jct-...:SIZES          kvd_jct_measure
+ *   NAME:all               kvd_setting_measure, kvd_token_measure
  *
- * The names prune-... and centroids-... may end in -weighted for weighted centroids, the names
- * prune-... also in -rows for calibration without K-means. Calibrations on pruned or clustered
- * vectors count only for these measures. If no file has the measure, out->n is 0. An unknown name
- * is an error.
+ * If no file has the measure, out->n is 0. An unknown name is an error.
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 /*
@@ -175,8 +200,9 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_e
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 /*
- * Complete the value appended last: kvd_values_interval sets its 95 % interval, kvd_values_null the
- * range that is expected if the claim is false. If no value was appended, they do nothing.
+ * Complete the value appended last to `v`. kvd_values_interval sets its 95 % interval.
+ * kvd_values_null sets the range in which the value is expected if the claim is false. If no value
+ * was appended, they do nothing.
  */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
@@ -190,44 +216,46 @@ void kvd_values_release(kvd_measured *v);
 /* ---- measures of kvdim/jct files (job completion times) -------------------------------------- */
 
 /*
- * Measures of the job completion times (JCT) of jobs that ran on a GPU. In the names, METHOD is a
- * method, which covers all its settings, or a method with parameters ("zack,p=0.3"), which covers
- * one. PART is a column of phase times without "_s" ("decode_restore"). SIZES is "100000x256", the
- * numbers of input and output tokens, several of them joined by plus signs, or "all".
+ * Measures of the job completion times (JCT) of jobs that ran on a GPU.
  *
- *   jct-share-METHOD-PART[+PART]...:SIZES
- *     the phases in percent of the JCT; a job without any of them does not count, because another
- *     phase may do their work
- *   jct-of-prompts-METHOD-PART[+PART]...:SIZES
- *     the phases in percent of the time of prompts
- *   jct-of-steps-METHOD-PART[+PART]...:SIZES
- *     the phases in percent of the time of decode steps
- *   jct-extra-METHOD-PART[+PART]...:SIZES
- *     the phases less those of the uncompressed cache (method none) in the same file and sizes, in
- *     percent of the JCT
+ * In the names of measures:
+ *   METHOD, A, B   a method, which covers all its settings ("zack"), or a method with parameters,
+ *                  which covers this setting alone ("zack,p=0.3")
+ *   PHASES         names of phases of a job, joined by plus signs ("prefill_restore+
+ *                  decode_restore"): the columns of times in the file without their ending "_s"
+ *   SIZES          numbers of input and output tokens of a job, such as "100000x256"; several of
+ *                  them joined by plus signs; or "all"
+ *
+ * A measure has one value for each job, or for each two jobs, that its name matches:
+ *   jct-share-METHOD-PHASES:SIZES
+ *     seconds of the phases in percent of the JCT. A job that spent no time in these phases has no
+ *     value, because their work may be counted in another phase.
+ *   jct-of-prompts-METHOD-PHASES:SIZES
+ *     seconds of the phases in percent of the time of prompts
+ *   jct-of-steps-METHOD-PHASES:SIZES
+ *     seconds of the phases in percent of the time of decode steps
+ *   jct-extra-METHOD-PHASES:SIZES
+ *     seconds of the phases less those with the uncompressed cache (method none), for the same file
+ *     and token counts, in percent of the JCT
  *   jct-change-A-over-B:SIZES
- *     JCT of A / JCT of B in the same file and sizes, less 1, in percent
- *   jct-parts-METHOD-PART[+PART]...-over-OTHER:SIZES
- *     time of the phases / that with method OTHER in the same file and sizes, less 1, in percent
- *   jct-shared-METHOD-PART[+PART]...:SIZES
+ *     JCT of A / JCT of B, less 1, in percent, for the same file and token counts
+ *   jct-parts-A-PHASES-over-B:SIZES
+ *     seconds of the phases with method A / with method B, less 1, in percent, for the same file
+ *     and token counts
+ *   jct-shared-METHOD-PHASES:SIZES
  *     as jct-share, for jobs on several GPUs that divide each prompt by its tokens
- *   jct-shared-change-METHOD-PART[+PART]...-over-OTHER:SIZES
- *     as jct-parts, for those jobs
+ *   jct-shared-change-A-PHASES-over-B:SIZES
+ *     as jct-parts, for jobs on several GPUs that divide each prompt by its tokens
  */
 bool kvd_jct_measure_known(const char *name);
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err);
 
 /*
- * Measures of how much of the cache a method removes at 99 % of the uncompressed accuracy, as found
- * by kvdim-eval --target, for the ledger of claims.
- */
-
-/*
- * Measures of the fraction of the cache that methods remove at 99 % of the uncompressed top-1
- * accuracy. p99-A:TEXT is the fraction that A removes, with its 95 % interval. p99-A-less-B:TEXT is
- * the difference of the fractions of A and B in one file; its interval is the widest that the two
- * intervals allow.
+ * Measures of the fraction of the cache that methods remove while they keep 99 % of the
+ * uncompressed model's top-1 accuracy. p99-A:TEXT is the fraction that method A removes, with its
+ * 95 % interval. p99-A-less-B:TEXT is the fraction of A less the fraction of B in the same file;
+ * its interval is the widest that the intervals of A and B allow.
  *
  * There is one value per accuracy file that has a search of A (kvdim-eval --target) and whose label
  * contains TEXT, ignoring upper and lower case. A is the name of a search: a method, with "-RULE"
@@ -241,29 +269,30 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
 
 /*
  * Measures that compare settings of methods in accuracy files. There is one value per file and
- * evaluated text:
+ * evaluated text. KL is the KL divergence of the predictions from those of the uncompressed model.
  *
- *   mirror-kl               KL divergence of method hetero (quantisation) with 2 bits for K and 4
- *                           for V, divided by that with 4 bits for K and 2 for V
+ *   mirror-kl               KL of method hetero (quantisation) with 2 bits for K and 4 bits for V,
+ *                           divided by its KL with 4 bits for K and 2 bits for V
  *                           mirror-kl-high: with 4 and 8 bits, divided by that with 8 and 4
- *   neutral-cache           smallest cache, in percent of a 16-bit cache, among leankv settings
- *                           that keep at least 0.99 of top-1 accuracy, with an interval that
- *                           reaches 1
- *   five-percent-cache      as neutral-cache, for settings that keep at least 0.95 of top-1
- *                           accuracy
- *   v-over-qk               perplexity of zack if it removes dimensions of V only, divided by its
- *                           perplexity if it removes dimensions of Q and K only, at the largest
- *                           removed fraction p that both have
+ *   neutral-cache           size of the smallest cache among the settings of method leankv that
+ *                           keep the accuracy, in percent of a 16-bit cache. A setting keeps it if
+ *                           its top-1 accuracy is at least 0.99 times that of the uncompressed
+ *                           model, and the 95 % interval of this ratio reaches 1.
+ *   five-percent-cache      the same among settings that keep at least 0.95 of the top-1 accuracy,
+ *                           with any interval
+ *   v-over-qk               perplexity of method zack if it removes dimensions of V only, divided
+ *                           by its perplexity if it removes dimensions of Q and K only, at the
+ *                           largest removed fraction p that both have
  *   kv-over-weights         perplexity of hetero with 4 bits for keys and values / that of the
  *                           model with 4-bit weights, less 1, in percent; all tokens read the
  *                           compressed cache
  *                           kv-over-weights-prompt: prompts attend to uncompressed K and V
- *   h2o-over-sparsity-kl    KL divergence of h2o / that of sparsity at the same cache size, one
- *                           value per setting of sparsity. Both methods drop tokens. Settings of
+ *   h2o-over-sparsity-kl    KL of method h2o / KL of method sparsity at the same cache size. Both
+ *                           drop tokens. There is one value per setting of sparsity. Settings of
  *                           sparsity that keep some tokens at lower precision (its thresholds th
  *                           and tl differ) are left out. 1 is expected if the claim is false.
  *
- * A file without the results that a measure compares has no value of it.
+ * If a file lacks results that a measure compares, the measure has no value for it.
  */
 bool kvd_setting_measure_known(const char *name);
 int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
@@ -271,32 +300,37 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 /* ---- measures of kvdim/tokens files ---------------------------------------------------------- */
 
 /*
- * Measures of token statistics, with one value per kvdim/tokens file of a trained model:
+ * Measures of token statistics, with one value per kvdim/tokens file of a trained model.
  *
+ * Range of scores:
  *   score-range             range of the attention scores (largest less smallest) of the last layer
- *                           / that of the first, in percent
- *   near-unimportant        percentage of the unimportant tokens that neighbouring layers have in
- *                           common: mean over neighbours, with its interval over requests. Tokens
- *                           are ranked by their mean score as a query.
- *                           near-unimportant-as-key: ranked by the mean score as a key
- *                           near-unimportant-denominator: ranked by softmax denominators
+ *                           / range of those of the first layer, in percent
+ *
+ * Important tokens that two layers have in common. The tokens of each layer are ranked by their
+ * mean attention score as a query. A fixed fraction with the highest scores is called important,
+ * and the same fraction with the lowest scores unimportant:
+ *   near-unimportant        percentage of the unimportant tokens that two neighbouring layers have
+ *                           in common: mean over all neighbouring layers, with a 95 % interval over
+ *                           requests
+ *                           near-unimportant-as-key: tokens ranked by their mean score as a key
+ *                           near-unimportant-denominator: ranked by their softmax denominator
  *                           near-important...: the same three for the important tokens
  *   rise-unimportant        near-unimportant less the percentage that the first and the last layer
  *                           have in common
  *                           rise-important: the same for the important tokens
- *   received-decades        powers of ten between the 0.1 % and 99.9 % quantiles of the mean
- *                           attention received by a token, mean over layers
- *   value-decades           powers of ten between the same quantiles of the norms of value vectors,
- *                           largest over layers
- *   more-decades            decades of received attention less decades of value norms in one layer,
- *                           smallest over layers
- *   critical-layers         number of critical tokens (the fewest tokens that receive 95 % of the
- *                           attention, mean over requests) of the layer with the most / of the
- *                           layer with the fewest
- *   critical-heads          number of critical tokens of the KV head with the most / of the KV head
- *                           with the fewest, mean of this ratio over layers
- *   critical-requests       standard deviation over requests / mean of the number of critical
- *                           tokens of a KV head, mean over heads, in percent
+ *
+ * Spread of values over tokens, in powers of ten between the 0.1 % and the 99.9 % quantile:
+ *   received-decades        spread of the mean attention that a token receives, mean over layers
+ *   value-decades           spread of the norms of value vectors, largest over layers
+ *   more-decades            spread of the received attention less spread of the value norms in one
+ *                           layer, smallest over layers
+ *
+ * Critical tokens: the fewest tokens that receive 95 % of the attention, mean over requests:
+ *   critical-layers         number of them in the layer with the most / in that with the fewest
+ *   critical-heads          number of them in the KV head with the most / in the KV head with the
+ *                           fewest, mean of this ratio over layers
+ *   critical-requests       standard deviation over requests / mean of their number in a KV head,
+ *                           mean over heads, in percent
  *
  * A file of one layer (of one KV head) has no value of measures that compare layers (heads).
  *
@@ -310,13 +344,15 @@ bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * A setting that kvdim-fit --regression proposed for an allowed loss, and that was then measured.
- * It is compared with the Oracle, the best setting in hindsight, on the same text (ZDC section 8).
+ * A setting of a method that kvdim-fit --regression proposed for an allowed loss of quality, and
+ * that was then measured. It is compared with the Oracle, the best setting in hindsight, on the
+ * same text (ZDC section 8).
  */
 
 typedef struct {
-    const kvd_result *file; /* kvdim/rates file with the proposal */
-    /* Index, in the table of proposed settings of `file`, of the proposed setting. */
+    /* File of kept dimensions (kvdim/rates) in which kvdim-fit stored the proposed setting. */
+    const kvd_result *file;
+    /* Index of this proposed setting among those stored in `file`. */
     size_t proposal;
     /* Accuracy file that measured the proposal. */
     const kvd_result *accuracy;
@@ -327,8 +363,9 @@ typedef struct {
      * model - 1.
      */
     double asked;
-    kvd_interval measured; /* loss measured with the proposal, and its interval */
-    /* Bytes that the proposal stores / bytes of a 16-bit cache. */
+    /* Loss measured with the proposed setting, and its confidence interval. */
+    kvd_interval measured;
+    /* Size of the cache with the proposed setting, as a fraction of a 16-bit cache. */
     double share;
     /*
      * Smallest stored size, as a fraction of a 16-bit cache, among the measured settings that are
@@ -342,17 +379,19 @@ typedef struct {
      */
     double oracle_measured;
     /*
-     * As oracle_measured, if the measured loss of the proposal is replaced by the lower end (lo) or
-     * by the upper end (hi) of its confidence interval; NaN if no setting has so small a loss.
+     * Smallest stored size, as a fraction of a 16-bit cache, among the measured settings that are
+     * not proposals and whose loss is at most the lower end (oracle_lo) or the upper end
+     * (oracle_hi) of the confidence interval of the proposal's loss. NaN if no setting has so small
+     * a loss.
      */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
 /*
- * Fills *all with every proposed setting that was measured, once per accuracy file of its model
- * that has a results line with exactly its parameters. The Oracle (best setting in hindsight) is
- * searched among the results lines with equal model, text, tokens, prompt and method that are not
- * proposals. The caller frees *all.
+ * Fills *all with every proposed setting that was measured. A setting appears once for each results
+ * line that was measured on the same model with exactly its parameters. The Oracle (best setting in
+ * hindsight) is the best among results lines that are not proposals and have the same model, text,
+ * tokens, prompt and method. The caller frees *all.
  */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
@@ -360,10 +399,11 @@ int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t 
  * Computes the measure "proposal-over-oracle": by how many percent the bytes that a proposed
  * setting stores exceed those that the best setting in hindsight (the Oracle) stores.
  *
- * A proposal counts only if its allowed loss is within the range of losses to which its regression
- * was fitted. The regression must have been fitted to measurements of the same model, because the
- * regression of the ZDC paper knows its models. The interval of the measure follows from the
- * Oracle's bytes at the two ends of the confidence interval of the measured loss.
+ * kvdim-fit proposes a setting by a regression of the loss on the parameters of the method. A
+ * proposal counts only if that regression was fitted to measurements of the same model, as in the
+ * ZDC paper, and if the allowed loss is within the range of losses that were fitted. The interval
+ * of the measure follows from the Oracle's bytes at the two ends of the confidence interval of the
+ * measured loss.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
@@ -384,18 +424,18 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
 
 /*
  * Reads the bytes saved at 99 % of the top-1 accuracy from results lines first .. last, which are
- * settings of one method on one text, from many bytes to few.
+ * settings of one method on one text, ordered from many bytes to few. Stores the saving in
+ * x->saving and its bounds in x->saving_lo and x->saving_hi.
  *
- * The settings are a line if they differ in one parameter only, or if a second parameter always
- * rises or always falls with the first (h2o.recent with h2o.heavy). The result is then the last
- * setting before the first that misses the target. The uncompressed model precedes the first
- * setting.
+ * Case 1: the settings differ in one parameter only, or a second parameter always rises or always
+ * falls with the first (h2o.recent with h2o.heavy). They then form a sequence that begins with the
+ * uncompressed model. The result is the last setting before the first one that misses the target.
  *
- * Otherwise the settings have no order (a grid). `saving` is then the largest saving among settings
- * whose estimated accuracy meets the target. `saving_lo` is the largest among settings whose whole
- * confidence interval meets it. `saving_hi` bounds the saving from above. Let x be the largest
- * saving among settings whose confidence interval meets the target at least in part. `saving_hi` is
- * the smallest saving above x of a setting whose whole interval misses the target.
+ * Case 2: the settings have no order (a grid). x->saving is the largest saving of a setting whose
+ * estimated accuracy meets the target. x->saving_lo is the largest saving of a setting whose whole
+ * confidence interval meets the target. Every setting with a saving above s, the largest saving of
+ * a setting whose interval meets the target at least in part, misses the target. x->saving_hi is
+ * the smallest saving above s.
  */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
@@ -428,14 +468,17 @@ const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spe
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
 /*
- * An entry of the study of calibrations: one kvdim/spectrum file (rotations of one calibration),
- * and one accuracy results line of a model that was compressed with them.
+ * One compressed model in the study of calibrations: the kvdim/spectrum file (rotations of one
+ * calibration) with which it was compressed, and the line of accuracy results that was measured.
  */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that the user asked for */
-    /* Seconds of recording the input files, times the fraction of tokens that was kept. */
+    /*
+     * Seconds that recording the calibration's input took, multiplied by the fraction of the tokens
+     * that the calibration kept.
+     */
     double collect_s;
     /* Seconds for reading and summing vectors, K-means and decomposition. */
     double calibrate_s;
@@ -443,17 +486,18 @@ typedef struct {
 } kvd_calibration_point;
 
 /*
- * Fills *points with one entry per accuracy results line with a requested p. *n is 0 if all
- * rotations were computed from all vectors. Order: by evaluated text, method and p; then all
- * vectors before centroids before weighted centroids; then by number of centroids and fraction
- * pruned. The caller frees *points.
+ * Fills *points with one element for each accuracy results line that was evaluated at a removed
+ * fraction p given on the command line. Sets *n to 0 if no calibration used pruned sequences or
+ * centroids. The elements are ordered by evaluated text, method and p; then by kind of calibration
+ * vectors (all, centroids, weighted centroids), number of centroids and fraction pruned. The caller
+ * frees *points.
  */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
 /*
- * Returns true if two calibrations led to the same method and removed fraction p; numbers of kept
- * dimensions that follow from the calibration may differ.
+ * Returns true if two calibrations led to the same method and removed fraction p. The numbers of
+ * kept dimensions of single heads may differ.
  */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /*
@@ -477,19 +521,22 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
 /* ---- measures of kvdim/serving files --------------------------------------------------------- */
 
 /*
- * Measures "serving-WHAT-A-over-B:TRACE", which compare methods A and B in simulated serving with
- * Poisson arrivals and the lengths of TRACE. A method is a name, which covers all its settings, and
- * may have items after commas: KEY=VALUE requires the parameter with the value that the results
- * print; !KEY requires that the parameter is not printed. Results of A and B are compared if they
- * differ in method and request rate alone (report/rows.h). A load is a request rate divided by the
- * highest rate that B sustains.
+ * Measures "serving-WHAT-A-over-B:TRACE", which compare methods A and B in simulated serving.
+ * Requests have the lengths of TRACE and Poisson arrivals.
  *
- *   ttft, tbt, jct   Mean of A / mean of B, less 1, in percent: one value per load. Loads above 1
- *                    are left out.
- *   rate             Request rate that A sustains with the normalised latency of B, divided by the
- *                    request rate of B: one value per load. The rate of A is interpolated linearly
- *                    between its results. If A has a lower latency at all its rates, its highest
- *                    rate counts; if A has a higher latency at all rates, the value is 0.
+ * A and B are method names, with conditions on parameters after commas. "zack" matches all settings
+ * of zack. "zack,p=0.3" matches those whose parameter p is printed as 0.3, "zack,!p" those for
+ * which no p is printed. Results of A and of B are compared if only method and request rate differ
+ * (report/rows.h). A load is a request rate / the highest rate that B sustains.
+ *
+ * WHAT is one of:
+ *   ttft, tbt, jct   Mean time of A / mean time of B, less 1, in percent: one value per load. Loads
+ *                    above 1 are left out.
+ *   rate             One value per load. B has some normalised latency at that request rate. The
+ *                    value is the rate at which A has the same latency / that rate of B. The rate
+ *                    of A is interpolated linearly between its results. If A has a lower latency
+ *                    at all its rates, its highest rate counts; if A has a higher latency at all
+ *                    rates, the value is 0.
  *   top              Highest rate of A / that of B under the same bound on latency: one value.
  *   throughput       Output tokens per second of A / those of B at equal request rates. One value
  *                    for each rate at which more requests arrive than B serves and memory is short:
@@ -497,9 +544,9 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
  *   running          Mean number of requests that A runs at once / that of B, at the request rates
  *                    that count for `throughput`.
  *
- * The values of one A, one B and equal conditions are a curve, by rising load
- * (kvd_measured_value.load). A value of a method that serves less than 90 % as fast as requests
- * arrive is marked (`grows`).
+ * The values that compare A with B under one set of conditions form a curve, by rising load
+ * (kvd_measured_value.load). A value is marked (`grows`) if one of the methods serves requests at
+ * less than 0.9 times the rate at which they arrive.
  */
 bool kvd_serving_measure_known(const char *name);
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
@@ -508,13 +555,13 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
 /* ---- comparison of two sets of result files -------------------------------------------------- */
 
 /*
- * One measured number and the text that identifies what was measured, to find the same measurement
- * in another set of files.
+ * One measured number, with texts that identify what was measured. The texts serve to find the same
+ * measurement in another set of files.
  */
 typedef struct {
     /*
-     * Identifies what was measured: schema, labels, method, p and further conditions. Only numbers
-     * with equal texts are compared.
+     * Conditions of the measurement: kind of file, labels, method, removed fraction p and others.
+     * Only numbers with equal texts are compared.
      */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];

@@ -138,9 +138,11 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 }
 
 /*
- * Tests an assumption about a published table: that a printed delta is |x - epsilon_i|, where
- * epsilon_i is the printed mean of |R| for dataset i and x that mean for the reference dataset.
- * Returns true if this holds within rounding for the delta that `order` assigns to dataset i.
+ * Tests an assumption about a model in a published table. R is a rotation, and epsilon_i the
+ * printed mean of |R| for dataset i. The assumption is that the delta printed for dataset i is
+ * x - epsilon_i|, where x is the mean of |R| for the reference dataset. `order` says which printed
+ * delta is taken for each dataset. Returns true if the assumption holds within rounding for dataset
+ * i.
  */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
@@ -149,10 +151,10 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if there is one number x so that the printed delta of every dataset is |x - epsilon|
- * within rounding (see explains). `order` assigns the deltas to datasets. Each dataset allows an
- * interval of x around epsilon + delta and around epsilon - delta. If a solution exists, an end of
- * one of these intervals is one, so only these are tried.
+ * Returns true if there is one number x such that delta = |x - epsilon| within rounding for every
+ * dataset of the model (see explains). `order` says which printed delta is taken for each dataset.
+ * Each dataset allows two intervals of x, around epsilon + delta and around epsilon - delta. If any
+ * x fits all datasets, an end of one of these intervals does, so only the ends are tried.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -177,8 +179,9 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
 }
 
 /*
- * Tries every order of the printed deltas of a model that keeps the first k in place. Adds to *n
- * the number of orders, and to *fit the number of those for which one_epsilon returns true.
+ * Assigns the printed deltas of a model to its datasets in every order in which the first k
+ * datasets keep theirs. Adds to *n the number of orders. Adds to *fit the number of orders in which
+ * one number epsilon_ref explains all deltas as |epsilon - epsilon_ref| (one_epsilon).
  */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
@@ -201,8 +204,9 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
     /*
-     * Element k is the probability that one_epsilon returns true for exactly k models, if the
-     * deltas of each model are in random order.
+     * p[k] is the probability that the deltas of exactly k models can be explained as
+     * epsilon - epsilon_ref| (one_epsilon), if the printed deltas of each model are assigned to its
+     * datasets in random order.
      */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
@@ -244,7 +248,10 @@ typedef struct {
     size_t n;
 } table_names;
 
-/* Adds the name of a new table to the list. Tables of traces are left out. */
+/*
+ * Adds the table name in field[0] of a line of tables.csv to the list, unless it is the name added
+ * last. Tables of request traces ("traces" in the name) are not added.
+ */
 static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
 {
@@ -279,8 +286,8 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
 }
 
 /*
- * Returns the index of the line of table `b` with the same model (and dataset) as line i of table
- * `a`, or 0 if there is none.
+ * Returns the index of the line of table `b` that has the same model (and dataset) as line i of
+ * table `a`. Returns 0 if there is none; line 0 of a table is its heading.
  */
 static size_t same_row(const sheet *a, size_t i, const sheet *b)
 {
@@ -389,7 +396,11 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* All lines with the same two models count as one match. */
+                    /*
+                     * Find the element for these two models in these two tables. Their equal
+                     * numbers in all lines are counted in one element; a new one is added if k
+                     * reaches *n.
+                     */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -7,8 +7,8 @@
 typedef struct {
     const char *column;
     /*
-     * Name of a group of columns, which a caller of the comparison of two lines may exclude as a
-     * whole; NULL if the column is in no group.
+     * Group to which the column belongs; NULL if to none. A caller that compares the conditions of
+     * two results lines can ignore all columns of a group ("widths", "sample").
      */
     const char *group;
     bool text;
@@ -82,10 +82,10 @@ static bool equal(double a, double b)
 }
 
 /*
- * Returns true if a column that has texts a and b describes equal conditions. In column "engine"
- * the text begins with device and number type. Only these count; the names of kernels that follow
- * depend on the method. In column "admission" an empty text means "whole": requests reserve memory
- * for all their tokens.
+ * Returns true if texts a and b in this column describe equal conditions. For most columns the
+ * texts must be equal. In column "engine" only the device and the number type at the beginning of
+ * the text must be equal, because the names of kernels that follow depend on the method. In column
+ * "admission" an empty text is equal to "whole" (requests reserve memory for all their tokens).
  */
 static bool same_text(const char *column, const char *a, const char *b)
 {

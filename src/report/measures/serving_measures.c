@@ -135,7 +135,7 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares methods A and B at the request rates at which B's requests wait for cache memory. */
+/* Compares methods A and B at the request rates at which requests of B wait for cache memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -231,8 +231,8 @@ static const double last_load = 1.005;
 /*
  * The last value of a curve may be at a request rate above the highest rate that the baseline
  * sustains (a load above 1). Moves that value to load 1, by linear interpolation between the last
- * two values from index `first` on. If the curve has no value at a lower load, removes it. The
- * queue of requests counts as growing if it grows at either of the two values.
+ * two values from index `first` on. If the curve has no value at a lower load, removes that value.
+ * The queue of requests counts as growing if it grows at either of the two values.
  */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
@@ -279,9 +279,9 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /*
- * Appends curves that compare methods A and B over the request rate. There is one curve for each
- * results line with the highest rate that A sustains, if its conditions equal those of `top`, the
- * line with the highest rate of B.
+ * Appends curves that compare methods A and B over the request rate. `top` is a results line with
+ * the highest rate that B sustains. There is one curve for each results line with the highest rate
+ * that A sustains under the same conditions as `top`.
  */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)

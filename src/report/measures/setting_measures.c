@@ -66,9 +66,10 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns the smallest cache of method leankv, in percent of a 16-bit cache, among settings that
- * keep at least the fraction `least` of top-1 accuracy. The upper end of the 95 % interval of that
- * fraction must be at least `least_hi`. Returns NaN if there is no such results line.
+ * Returns the size of the smallest cache among settings of method leankv, in percent of a 16-bit
+ * cache. Only settings count that keep at least the fraction `least` of the top-1 accuracy, and for
+ * which the upper end of the 95 % interval of that fraction is at least `least_hi`. Returns NaN if
+ * there is no such setting.
  */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
@@ -99,9 +100,9 @@ static const double equal_p = 0.008;
 
 /*
  * Returns the perplexity of method zack if it removes dimensions of V only, divided by its
- * perplexity if it removes dimensions of Q and K only, at the largest removed fraction that both
- * have. Results lines in which it removes dimensions of both do not count, because one removal rate
- * r removes different fractions of them.
+ * perplexity if it removes dimensions of Q and K only. Both are taken at the largest removed
+ * fraction that both have. Results lines of zack with dimensions removed of Q and K and of V do not
+ * count, because one removal rate r removes different fractions of them.
  */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
@@ -234,8 +235,9 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
     /*
-     * For a ratio of KL divergences of two quantised settings: parameters of K and V in the
-     * numerator, then of K and V in the denominator. NULL for other measures.
+     * For a ratio of KL divergences of two quantised settings: the texts that set the bits of K and
+     * the bits of V in the numerator, then in the denominator ("hetero.k=2", "hetero.v=4",
+     * "hetero.k=4", "hetero.v=2"). NULL for other measures.
      */
     const char *const (*bits)[4];
     /* Function for a measure with several values per text; NULL if `compute` is used. */
@@ -337,8 +339,9 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
 }
 
 /*
- * Returns the fraction of the cache that is removed at the target, with its interval. An end that
- * the search did not find is set to 0 (lower end) or 1 (upper end).
+ * Returns the fraction of the cache that a search (kvdim-eval --target) found to be removable at 99
+ * % of the accuracy, with its interval. If the search did not find an end of the interval, the
+ * lower end is 0 and the upper end 1.
  */
 static kvd_interval removed(const kvd_target_result *t)
 {
@@ -416,8 +419,9 @@ static double loss_of(const kvd_result *x, size_t row)
 }
 
 /*
- * Returns true if two accuracy results lines differ at most in settings and kept dimensions, and
- * line j of b has tokens at two precision levels.
+ * Returns true if two accuracy results lines differ at most in the method's parameters and the kept
+ * dimensions. Line j of b must be of a method that stores unimportant tokens in a smaller form than
+ * important ones (the column low_p_qk has a value), as all proposed settings do.
  */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
@@ -437,7 +441,10 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
             const double share = kvd_row_real(x->accuracy.rows, i, "cache_share"),
                          loss = loss_of(x, i);
             if (loss <= p->asked)
-                /* fmin ignores NaN, so the first value replaces the NaN of an unset minimum. */
+                /*
+                 * fmin returns the other argument if one is NaN: the first `share` replaces the NaN
+                 * with which the minimum begins.
+                 */
                 p->oracle_asked = fmin(share, p->oracle_asked);
             if (loss <= p->measured.value)
                 p->oracle_measured = fmin(share, p->oracle_measured);
@@ -450,8 +457,9 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
 }
 
 /*
- * Returns the number of accuracy results lines that measured a setting proposed by the regression.
- * If `all` is not NULL, it must have memory for them and receives them.
+ * Returns the number of accuracy results lines that measured a setting which kvdim-fit --regression
+ * proposed. If `all` is not NULL, it points to memory for as many elements and receives one for
+ * each line.
  */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {

@@ -98,8 +98,8 @@ static bool tokens_vary(const kvd_similarity *s, size_t i)
 }
 
 /*
- * A similarity of rotations, with the label of its calibration text. Values with equal labels are
- * averaged over their reference texts.
+ * Similarity of the rotation of a calibration text to that of a reference text (p), with the label
+ * of the calibration text. Values with equal labels are averaged over their reference texts.
  */
 typedef struct {
     kvd_token_point p;
@@ -122,8 +122,9 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Computes the mean of entry i over the reference texts of its label and kind of rotation. Returns
- * false if a reference text lacks this token count.
+ * Computes the mean of element i and of the elements that differ from it only in the reference
+ * text. Returns false if there is only one reference text, or if one of them has no element with
+ * this token count.
  */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
@@ -195,8 +196,8 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
         /*
-         * Each combination of label, kind of rotation and token count is averaged once, at its
-         * first entry.
+         * Computes the mean over reference texts once for each calibration text, kind of rotation
+         * and token count: when the first element with these three is met.
          */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)

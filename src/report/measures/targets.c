@@ -63,9 +63,9 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
 }
 
 /*
- * Returns true if the searched parameter determines parameter `k`: settings with equal values of
- * the searched parameter have equal values of `k`, and `k` rises, or falls, over the whole range of
- * the searched parameter.
+ * Returns true if parameter `k` follows from the parameter that is varied. Settings with equal
+ * values of the varied parameter then have equal values of `k`, and `k` always rises or always
+ * falls with it.
  */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
@@ -158,8 +158,8 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     if (strcmp(x->key, "p"))
         /*
-         * p = 0 is the uncompressed model; for other parameters no value is known to be
-         * uncompressed.
+         * The value 0 of *x means "uncompressed" only if the parameter is p, the removed fraction
+         * of dimensions. For other parameters the value of the uncompressed model is unknown.
          */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {

@@ -23,8 +23,8 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 }
 
 /*
- * Returns how many percentage points more of the important (or unimportant) tokens two neighbouring
- * layers have in common than the first and the last layer.
+ * Returns the percentage of important (or unimportant) tokens that two neighbouring layers have in
+ * common, less the percentage that the first and the last layer have in common.
  */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
@@ -94,9 +94,9 @@ static double normal_quantile(double p)
 }
 
 /*
- * Returns the 95 % upper bound of the ratio of the largest to the smallest of n means if all true
- * means are equal. Each mean is taken within z standard errors of the overall mean, with z for n
- * intervals together (Bonferroni).
+ * Returns the largest ratio of the largest to the smallest of n means that chance produces, with 95
+ * % confidence, if the true means are all equal. Each mean is then within z standard errors of the
+ * overall mean. z is chosen so that this holds for all n means together (Bonferroni).
  */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
@@ -142,8 +142,9 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
     /*
-     * Function that returns the upper end of the range that is expected if the claim is false; the
-     * lower end is 1. NULL if the measure has no such range.
+     * Function that returns the largest value that chance produces if all layers (or heads) have
+     * equal means, that is, if the claim is false; the smallest value is 1. NULL if the measure has
+     * no such function.
      */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
@@ -158,8 +159,9 @@ static const struct {
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
 /*
- * Measures of the tokens that layers have in common: kind of tokens, ranking of their importance,
- * and the function `near` or `rise`.
+ * Measures of the tokens that layers have in common. `compute` is `near` (neighbouring layers) or
+ * `rise` (neighbouring layers less first and last layer). `set` selects important or unimportant
+ * tokens, `by` how the tokens of a layer are ranked.
  */
 static const struct {
     const char *name;
@@ -179,8 +181,8 @@ static const struct {
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
 /*
- * Returns the index of a measure, or -1 for an unknown name. Measures of common tokens have the
- * indices after all other measures.
+ * Returns the index of a measure, or -1 for an unknown name. Indices below N_MEASURES refer to
+ * `measures`; larger ones, less N_MEASURES, to `shares`.
  */
 static int find(const char *name)
 {
@@ -235,9 +237,9 @@ static double student_quantile(double p, double degrees)
 }
 
 /*
- * Sets the 95 % interval, over requests, of the tokens that neighbouring layers have in common. Its
- * standard error is the mean of those of all neighbours, an upper bound because they are
- * correlated.
+ * Sets the 95 % interval, over requests, of the percentage of tokens that neighbouring layers have
+ * in common. The value is a mean over all neighbouring layers. Its standard error is estimated by
+ * the mean of the standard errors of the single neighbours, an upper bound.
  */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)

@@ -16,8 +16,8 @@ int kvd_verdict_colour(kvd_verdict v)
 }
 
 /*
- * Result of a test. The result of several values is the smallest: NO if one value gives NO, else
- * UNSURE if one gives UNSURE.
+ * Result of a test of a claim. Over several measured values, the result is the smallest: NO if the
+ * test of one value gives NO, else UNSURE if the test of one value gives UNSURE.
  */
 typedef enum { NO, UNSURE, YES } answer;
 
@@ -33,7 +33,10 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/* Reads the limit of a test: a number, or "low" or "high" for an end of the published range. */
+/*
+ * Converts the limit in a claim's test to a number. The limit is a number, or "low" or "high" for
+ * an end of the range that the paper prints.
+ */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -149,7 +152,10 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi, &simulated));
 }
 
-/* Returns the index after the last value of the curve that begins at value i. */
+/*
+ * Returns the index after the last value of the curve (values by rising load of one serving setup)
+ * that begins at value i.
+ */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;

@@ -16,28 +16,32 @@
  */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on singular values: ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3, Tables 3 and
- * 4; ZDC Fig. 13.
+ * Adds the section on singular values: their means over heads, how fast they fall, and how much
+ * they vary between heads (ZACK Fig. 5 and 10, Tables 6 and 7; FDC Fig. 3, Tables 3 and 4; ZDC Fig.
+ * 13).
  */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Counts the entries of a table of mean singular values that plots/spectra.gp cannot draw, for two
- * kinds of rotation a and b.
+ * Counts the cells of a table of mean singular values that the figure of plots/spectra.gp cannot
+ * draw, for two kinds of rotation a and b. The page says how many there are.
  */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /*
- * Adds the section on the similarity of rotations from two texts: ZACK Tables 4 and 5, Fig. 18; FDC
- * Table 2, Fig. 14; use of rotations on other texts.
+ * Adds the section on the similarity of rotations from two texts: delta / epsilon, overlap and kept
+ * energy for each two texts, and against the number of calibration tokens (ZACK Tables 4 and 5,
+ * Fig. 18; FDC Table 2, Fig. 14).
  */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on kept dimensions: removed fraction p against the removal rate r, kept
- * dimensions per head, and the loss from cutting a single head.
+ * Adds the section on kept dimensions: the fraction p of dimensions that is removed as a function
+ * of r, the fraction of the sum of singular values that may be removed; the kept dimensions of each
+ * head; and the loss from cutting a single head.
  */
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
  * Adds the section on quality: loss against the removed fraction p, the p that keeps a given
- * fraction of the accuracy, ZDC Fig. 14, and bytes.
+ * fraction of the accuracy, the error of the attention output (ZDC Fig. 14), and the stored bytes
+ * of the cache.
  */
 int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
@@ -91,8 +95,9 @@ int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err
  */
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the section on job completion time: jobs with the parts of their time, the lengths from
- * which a method is faster, and replays (FDC Fig. 1 and 2, ZACK Fig. 6).
+ * Adds the section on job completion time: jobs with the times of their phases, the prompt and
+ * output lengths from which a method is faster, and traces of requests that were run in real time
+ * (replays). See FDC Fig. 1 and 2, ZACK Fig. 6.
  */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
@@ -111,8 +116,9 @@ int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
  */
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the consistency checks of the published tables in folder `paper`, and the same quantities
- * computed from the similarity files.
+ * Adds the consistency checks of the published tables in folder `paper` of epsilon (mean absolute
+ * element of a rotation) and delta (mean absolute difference of two rotations), and the same
+ * quantities computed from the similarity files.
  */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
@@ -129,13 +135,8 @@ int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
 
 /*
- * Figures of the section on job completion time, and the table of the percentages that the bars
- * show.
- */
-
-/*
- * kvd_jct_size_columns adds the first columns of a table of jobs (conditions, method, input and
- * output length); kvd_jct_sizes adds their cells in one row.
+ * Columns that identify a job in a table: conditions, method, input and output length.
+ * kvd_jct_size_columns adds them to a new table; kvd_jct_sizes adds their cells in one table row.
  */
 void kvd_jct_size_columns(kvd_table *t);
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);

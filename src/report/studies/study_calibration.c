@@ -92,8 +92,8 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
 /* ---- ZDC Fig. 26: perplexity over pruning and centroids ------------------------------------- */
 
 /*
- * Appends one row of a figure's data. Times belong to the calibration, so only the first method
- * that uses its rotations shows them.
+ * Appends one row of a figure's data. If several methods use the same calibration, the caller sets
+ * `timed` only for the first, so that the calibration's seconds are drawn once.
  */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
@@ -119,8 +119,8 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
 }
 
 /*
- * Returns the number of calibrations that differ from `x` only in the fraction of pruned sequences
- * (if `pruning`) or only in the number of centroids.
+ * Returns the number of results whose calibration differs from that of `x` only in the fraction of
+ * pruned sequences (if `pruning`) or only in the number of centroids.
  */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
@@ -135,8 +135,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
 }
 
 /*
- * Appends the results without pruning and K-means, as a horizontal line over the numbers of
- * centroids.
+ * Appends the results of calibrations on all token vectors. They do not depend on the number of
+ * centroids, so the figure draws each as a horizontal line over the range of that number.
  */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
@@ -349,9 +349,10 @@ static bool has_p(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if two results lines differ only in their texts: equal method, settings and
- * requested p. The overall p may differ in the last digits, because kept dimensions follow from
- * each calibration.
+ * Returns true if two results lines differ only in the calibration text or the evaluated text: they
+ * have equal method, parameters and removed fraction p given on the command line (p_wanted). The
+ * fraction that was in fact removed may differ slightly, because each calibration leads to its own
+ * kept dimensions.
  */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {

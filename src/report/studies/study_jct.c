@@ -57,10 +57,9 @@ static int by_sizes(const void *a, const void *b)
 }
 
 /*
- * Number of parts into which the papers that kvdim reproduces divide the time of a job in their
- * figures. The array below has the first 11 parts, each with a title and the columns of phase times
- * to add. These are the phases that a method adds, or that take longer for longer prompts or
- * outputs. The last part is the remaining time.
+ * Number of parts into which the figures of the papers divide the time of a job. paper_part
+ * describes all but the last part, each by a title and the columns whose phase times are added. The
+ * last part is the remaining time.
  */
 enum { PAPER_PARTS = 12 };
 static const struct {
@@ -276,9 +275,10 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Adds one panel of a figure that shows the job completion time over the input length or, if
- * `output`, over the output length. The panel has those jobs of lines first .. end - 1 whose output
- * length (or, if `output`, input length) is `other`. `found` is scratch memory.
+ * Adds one panel of a figure of the job completion time. If `output` is false, the x axis is the
+ * input length, and the panel has the jobs of lines first .. end - 1 with output length `other`. If
+ * `output` is true, the x axis is the output length, and the panel has the jobs with input length
+ * `other`. `found` is scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -306,10 +306,10 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
 }
 
 /*
- * Adds the panels of a figure whose x axis is the input length or, if `output`, the output length.
- * There is one panel for each set of conditions and each value of the length that is not on the x
- * axis. Panels with fewer than two lengths on the x axis are left out. Returns the number of
- * panels.
+ * Adds the panels of a figure of the job completion time. If `output` is false, the x axis is the
+ * input length, and there is one panel for each set of conditions and each output length. If
+ * `output` is true, the two lengths change places. Panels with fewer than two lengths on the x axis
+ * are left out. Returns the number of panels.
  */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
@@ -317,8 +317,9 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
         /*
-         * Output length (or, if `output`, input length) of the panel added last; -1 before the
-         * first panel. The panels are added by rising length.
+         * Length that the jobs of the panel added last have in common: their output length, or
+         * their input length if the x axis is the output length. -1 before the first panel. The
+         * panels are added by rising length.
          */
         double done = -1;
         end = end_of_place(all, first);

@@ -12,18 +12,22 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* An entry of the leaderboard: a method with one setting, from one file. */
+/* One line of the leaderboard: a method with one set of parameters, from one result file. */
 typedef struct {
-    /* Results line with the mean over all tasks, or that of the only task. */
+    /* Results line with the mean score over all tasks, or with the score of the only task. */
     const kvd_accuracy_entry *all;
-    /* Results line of each task, [n_tasks]; NULL if the task was not run. */
+    /*
+     * Results line of this method and set of parameters for each task, [n_tasks]; NULL if the task
+     * was not run.
+     */
     const kvd_accuracy_entry *task[];
 } standing;
 
 typedef struct {
     const char **task; /* names of the tasks: [n_tasks] */
     size_t n_tasks;
-    standing **point; /* entries of the leaderboard: [n] */
+    /* Lines of the leaderboard: [n]. */
+    standing **point;
     size_t n;
 } leaderboard;
 
@@ -68,7 +72,10 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/* Returns true if both entries are the uncompressed model with equal scores in the same tasks. */
+/*
+ * Returns true if two lines of the leaderboard are both of the uncompressed model, with equal
+ * scores in the same tasks.
+ */
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
     bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
@@ -97,7 +104,8 @@ static double size_of(const standing *x)
 }
 
 /*
- * Orders entries: the uncompressed model first, then by method, within a method by falling bytes.
+ * Orders the lines of the leaderboard: the uncompressed model first, then by method, and the
+ * settings of a method by falling bytes.
  */
 static int by_method(const void *a, const void *b)
 {
@@ -192,7 +200,8 @@ static void put_columns(kvd_table *t, const standing *x)
     kvd_table_real(t, was_read(x));
     for (size_t k = 0; k < sizeof scores / sizeof *scores; k++) {
         const double percent = 100 * kvd_entry_real(x->all, scores[k]);
-        kvd_table_real(t, fabs(percent) < 1e-9 ? 0 : percent); /* rounding errors of a sum of 0 */
+        /* A value that is 0 but for rounding errors is shown as 0. */
+        kvd_table_real(t, fabs(percent) < 1e-9 ? 0 : percent);
     }
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "prompt_s"));
     kvd_table_real(t, 1e3 * kvd_entry_real(x->all, "step_s"));
@@ -233,15 +242,17 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Adds the table of methods with the highest mean score within each size limit, each method in its
- * best setting there. `size` returns the bytes stored or the bytes read.
+ * Adds the table of the methods with the highest mean score within each limit on the size of the
+ * cache. Each method appears with its best setting below the limit. `size` returns the stored bytes
+ * or the read bytes of a setting.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
     /*
-     * Size limits as fractions of a 16-bit cache: a half, a quarter and an eighth, plus a tenth of
-     * each for scores, positions and scales.
+     * Size limits as fractions of a 16-bit cache: a half, a quarter and an eighth, each raised by a
+     * tenth. The tenth leaves room for numbers that methods store in addition to K and V:
+     * importance scores, positions and scales.
      */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
@@ -281,9 +292,9 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
 /* ---- figure of scores against bytes ---- */
 
 /*
- * Returns true if no other entry of the same model has at least this score with at most these bytes
- * and is better in one of the two. Returns false for an entry with more bytes than the uncompressed
- * cache.
+ * Returns true if no other line of the leaderboard for the same model is better. A line is better
+ * if it has at least this score with at most these bytes, and not both equal. Returns false for a
+ * line with more bytes than the uncompressed cache.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
@@ -356,7 +367,7 @@ int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_e
  * choose, with K and V read from the compressed cache.
  */
 
-/* A column with a measure and the columns of its interval. */
+/* A column of results, with the columns of its confidence interval. */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -413,8 +424,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 }
 
 /*
- * Adds a table with one row per results line that has the first measure. `sd` is the column of the
- * standard deviation over seeds, or another column to be shown last.
+ * Adds a table with the columns `x` [n] and, as the last, the column `sd` (such as the standard
+ * deviation over random seeds). It has one row for each results line with a value in column x[0].
  */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,
@@ -439,7 +450,10 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
     return 0;
 }
 
-/* Returns true if an earlier needle of the same file is at the same depth in its text. */
+/*
+ * Returns true if an earlier needle (fact hidden in a text) of the same file is at the same depth
+ * of its text.
+ */
 static bool seen(const kvd_accuracy_result *a, size_t needle)
 {
     for (size_t j = 0; j < needle; j++)

@@ -32,8 +32,8 @@ static bool usable(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if the counted bytes are those that a real cache stores, with 16 bits for every
- * number that is not quantised.
+ * Returns true if the evaluated cache used at most 16 bits for every number that is not quantised,
+ * as a real cache does. Some runs store these numbers in 32 bits.
  */
 static bool stored_small(const kvd_accuracy_entry *e)
 {

@@ -188,8 +188,10 @@ static void extend(range *r, double x)
 }
 
 /*
- * Returns the range of a quantity over all combinations of two different texts of one model, in
- * similarity files with this kind of rotation.
+ * Returns the range of a similarity of rotations over all combinations of two different texts, in
+ * the similarity files of the model with content hash `hash`. `pair` is the kind of rotation,
+ * `reading` the way in which the difference is computed (reading_title). If `random`, one of the
+ * two texts must be random token ids; otherwise none may be.
  */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)

@@ -66,8 +66,9 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Adds the table of the removed fraction p against the removal rate r: the steps of the function if
- * the file has them, else its stored settings.
+ * Adds the table of the removed fraction p against the removal rate r. p(r) is a step function; if
+ * a file has its steps, the table has up to MOST_STEPS of them. It also has the values of r for
+ * which the file stores kept dimensions.
  */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)
@@ -122,8 +123,8 @@ static size_t nearest(const kvd_rates *x, double p)
 }
 
 /*
- * Adds the table of kept dimensions of every head, at the settings nearest to p = 0.25, 0.5 and
- * 0.75.
+ * Adds the table of kept dimensions of every head, at the stored values of p nearest to 0.25, 0.5
+ * and 0.75.
  */
 static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {

@@ -1,4 +1,7 @@
-/* Report section on simulated serving at several request rates, compared with replays. */
+/*
+ * Report section on simulated serving at several request rates: latencies, highest rates, and a
+ * comparison with traces of requests that the engine ran in real time (replays).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

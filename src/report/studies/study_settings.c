@@ -43,8 +43,8 @@ static bool searched(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns the number of measured settings in results lines first .. last, without the steps of a
- * search.
+ * Returns the number of measured settings in results lines first .. last. Settings that a search
+ * (kvdim-eval --target) tried do not count.
  */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
@@ -141,8 +141,8 @@ int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
 }
 
 /*
- * Report section on settings that the regression proposed, their measured loss, and how much more
- * they store than the Oracle, the best setting in hindsight.
+ * Report section on settings that kvdim-fit --regression proposed for an allowed loss: their
+ * measured loss, and how much more they store than the Oracle, the best setting in hindsight.
  */
 
 static kvd_table *begin_proposals(kvd_section *s, kvd_err *err)

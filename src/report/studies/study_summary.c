@@ -26,7 +26,10 @@ typedef struct {
     bool known;
     /* True if the saved bytes in `x` come from a search (kvdim-eval --target). */
     bool searched;
-    /* True if `x` holds the removed fraction of dimensions p, because the file has no bytes. */
+    /*
+     * True if the file counts no stored bytes. x.value, the removed fraction p of dimensions, is
+     * then shown in place of the saved bytes.
+     */
     bool elements;
 } candidate;
 
@@ -92,8 +95,9 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 }
 
 /*
- * Returns true if the saved bytes of `a` are known better than those of `b`: a search is better
- * than single settings, more settings are better than fewer.
+ * Returns true if the result of `a` rests on better evidence than that of `b`. A search for the
+ * setting that keeps 99 % of the accuracy is better than single settings, and more settings are
+ * better than fewer.
  */
 static bool says_more(const candidate *a, const candidate *b)
 {
@@ -103,8 +107,8 @@ static bool says_more(const candidate *a, const candidate *b)
 }
 
 /*
- * Collects the methods that are comparable with results line `like`, ordered by falling number of
- * bytes saved. *known is the number of methods whose saving is known.
+ * Collects the methods that are comparable with results line `like`, ordered by falling fraction of
+ * bytes saved. *known is the number of methods for which that fraction is known.
  */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, size_t *known,
                    kvd_err *err)
@@ -139,8 +143,8 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
 }
 
 /*
- * Chooses the text and model for which the saving of the most methods is known; the first if
- * several are equal.
+ * Chooses the combination of evaluated text and model that has the largest number of methods with
+ * known saved bytes. If several are equal, takes the first.
  */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
@@ -168,9 +172,9 @@ static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err 
 }
 
 /*
- * Returns the results of a method that `some` lists without a suffix in the method's name, such as
- * the rule that chose the kept dimensions. If there are several, returns the one whose saved bytes
- * are known best (says_more). Returns NULL if there is none.
+ * Returns the result of `method` among `some`. If there are several, for example with different
+ * rules for the kept dimensions, returns the one that rests on the best evidence (says_more).
+ * Returns NULL if there is none.
  */
 static const candidate *plain(const kvd_accuracy_entries *all, const candidates *some,
                               const char *method)
@@ -211,7 +215,10 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 
 /* ---- the saved bytes in numbers ------------------------------------------------------------- */
 
-/* Returns the last results line of method `c` that has a top-1 accuracy, or NULL. */
+/*
+ * Returns the results line of method `c` with the strongest compression that has a top-1 accuracy,
+ * or NULL. The lines of a method are ordered by rising compression.
+ */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
     for (size_t i = c->last + 1; i-- > c->first;)

@@ -12,8 +12,9 @@
 enum { ITERATIONS = 48 };
 
 /*
- * Drawn part of a timeline: its first process (a job, or a replay of one method), from the start of
- * the first iteration to the end of the last iteration drawn.
+ * Part of a timeline that the figure draws. The file may hold several runs (a job, or a trace of
+ * requests run with one method), each as a process with its own id `pid`. The figure shows the
+ * first of them, up to the last of ITERATIONS iterations.
  */
 typedef struct {
     const char *path;

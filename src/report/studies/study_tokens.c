@@ -118,7 +118,10 @@ static kvd_table *data_table(kvd_section *s, const char *name, const char *title
     return t;
 }
 
-/* Returns the table of the distributions of each layer. On failure returns NULL and fills *err. */
+/*
+ * Returns the table of the quantiles over tokens, layer by layer, of attention scores, received
+ * attention and norms of value vectors. On failure returns NULL and fills *err.
+ */
 static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
 {
     static const struct {

@@ -14,8 +14,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * Returns the next number of tokens after x to measure: 4 x, or `most` if 8 x is above `most`. So
- * the last two numbers differ by a factor of two or more.
+ * Returns the next number of tokens to measure after x: 4 x, or `most` if 8 x is above `most`. The
+ * limit 8 x avoids that 4 x is measured next to a nearly equal `most`.
  */
 static size_t after(size_t x, size_t most)
 {
@@ -82,8 +82,9 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
                       kvd_jct_point *point, size_t *n)
 {
     /*
-     * Each measurement runs one decode step more than `samples`, because the first step is
-     * discarded.
+     * A measurement runs `samples` + 1 decode steps, the first as a warm-up. With the token that
+     * the last step produces, a sequence has tokens + samples + 2 tokens, which must not exceed
+     * max_len.
      */
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
     for (size_t batch = 1;; batch = next_batch(batch, l->max_batch)) {
@@ -105,9 +106,9 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
     /*
-     * Upper limit of the number of iterations to measure. The grid combines batch sizes, which
-     * double with every second size, with numbers of tokens, which grow fourfold. So it has at most
-     * 128 batch sizes and fewer than 64 numbers of tokens.
+     * Upper limit of the number of iterations to measure. Batch sizes double at every second step
+     * (8, 9, 16, 17, 32, ..), so there are at most 128. Numbers of tokens grow fourfold, so there
+     * are fewer than 64.
      */
     enum { MOST = 64 * 128 };
     *n = 0;

@@ -9,10 +9,10 @@
 #include "serving/jct/spread.h"
 
 /*
- * Returns the two pairs of matrices (one for Q and K, one for V) whose singular values give the
- * kept dimensions of method i. Methods of the dims axis have such pairs. So have methods that make
- * their own matrices from singular values, if the user gave only a model's shape and no calibration
- * file. Returns NULL if the method does not use singular values.
+ * Returns the two sets of matrices (such as qk for Q and K, vw for V) whose singular values give
+ * the kept dimensions of method i. Returns NULL if the method does not use singular values. Methods
+ * that rotate heads and cut dimensions (method->dims) use them. Some methods that make their own
+ * matrices use them too, if the user gave a model's shape and no calibration file.
  */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
@@ -28,8 +28,8 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 
 /*
  * Returns true if methods get random rotations instead of those of a spectrum file (rotations of a
- * trained model). This is so if the user gave only a model's shape, because random weights have no
- * meaningful rotations.
+ * trained model). That is so if a method needs rotations, no spectrum file was given, and the user
+ * gave --shape (random weights) or --spread (singular values for random rotations).
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -195,8 +195,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * If rotations are random, the rates file was of course fitted to others, so no warning is
-     * printed.
+     * Random rotations (m->made) always differ from the rotations for which a file of kept
+     * dimensions (kvdim/rates) was made. A warning about the difference would be useless.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
@@ -227,9 +227,10 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
                                     .model = m->info,
                                     .model_path = m->model_path,
                                     /*
-                                     * A method that draws its matrices at random takes its
-                                     * singular values from spectrum[0], which has random
-                                     * rotations.
+                                     * A method that rotates heads (method->dims) uses the rotations
+                                     * and singular values that were found for it. Any other method
+                                     * may take singular values from spectrum[0] if it was made with
+                                     * random rotations.
                                      */
                                     .spectrum = x->point->method->dims ? x->point->method->spectrum
                                                 : m->made              ? &m->spectrum[0]

@@ -12,15 +12,15 @@
 
 typedef struct {
     /*
-     * Label of the method in results, such as "zack,p=0.5". For a setting read from a rates file
-     * (kept dimensions per head) it includes the fraction p.
+     * Label of the method in results, such as "zack,p=0.5". If the kept dimensions of the heads
+     * come from a kvdim/rates file, the label ends with the fraction p that is removed.
      */
     char label[256];
     const kvd_point *point;
     /*
      * Smallest and largest number of kept dimensions of a head, and coefficient of variation (CV)
      * of these numbers. Each head counts twice, once for Q and K and once for V. NaN if the method
-     * does not shorten the dims axis.
+     * keeps all dimensions.
      */
     double width_min, width_max, width_cv;
 } kvd_jct_method;
@@ -37,9 +37,9 @@ typedef struct {
     /* True if the file of Fisher information (gradients) is loaded. */
     bool weighted;
     /*
-     * `calibrated` is true if the file `calibration` is open, `made` if spectrum[0] has random
-     * rotations, and `drawn` if the model has random weights. With `drawn`, methods draw their
-     * matrices at random too.
+     * calibrated: the file `calibration` (recorded Q, K and V) is open. made: the rotations in
+     * spectrum[0] are random and were not read from a file. drawn: the model has random weights,
+     * and methods draw their matrices at random too.
      */
     bool calibrated, made, drawn;
     kvd_point *point[KVD_JCT_METHODS];
@@ -49,8 +49,9 @@ typedef struct {
 } kvd_jct_methods;
 
 /*
- * Returns true if methods get random rotations instead of those of a spectrum file. Their kept
- * dimensions then derive from the singular values in the file cfg->spread, which must be set.
+ * Returns true if methods get random rotations instead of those of a spectrum file, and keep
+ * unequal numbers of dimensions in different heads. These numbers are computed from singular values
+ * in the file cfg->spread, which must then be set.
  */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
@@ -62,17 +63,16 @@ bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
 /*
- * Warns on stderr about input files that no method reads, and about a rates file (kept dimensions)
- * that was fitted to other rotations than those of the spectrum file.
+ * Warns on stderr about input files that no method reads, and about a kvdim/rates file (kept
+ * dimensions of each head) that was made for other rotations than those of the spectrum file.
  */
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);
 
 /*
- * Fills *plan with the compression setting of method i in the form that engines take (matrices,
- * kept dimensions, bits), for prompts of at most `prompt` tokens. The caller must close it with
- * kvd_plan_close.
+ * Fills *plan with method i in the form that engines take (matrices, kept dimensions, bits), for
+ * prompts of at most `prompt` tokens. The caller must close it with kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t prompt, uint64_t seed,
                         kvd_plan *plan, kvd_err *err);

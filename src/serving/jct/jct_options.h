@@ -26,9 +26,12 @@ typedef struct {
     size_t n_inputs, n_outputs, n_batches;
     /* The lists in --input, --output and --batch as the user typed them. */
     const char *input_text, *output_text, *batch_text;
-    /* Requests to replay: a trace file, or poisson:RATE with `lengths` for the token counts. */
+    /*
+     * Requests to serve at their arrival times: a trace file, or poisson:RATE with `lengths` for
+     * the token counts.
+     */
     const char *requests, *lengths;
-    size_t n_requests; /* number of requests to replay; 0 if not given */
+    size_t n_requests; /* number of requests to serve; 0 if not given */
     /* Limits given as --max-batch, --max-tokens and --pages; 0 if not given. */
     size_t max_batch, max_tokens, pages;
     size_t chunk;

@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "formats/jct.h"
 
-/* Settings that all lines of one method in the results table have in common. */
+/* Values that are equal in all lines of one method in the results table. */
 typedef struct {
     /*
      * Label of the method in results, such as "zack,p=0.5", and its name without parameters,
@@ -19,8 +19,7 @@ typedef struct {
     double overall_p;
     /*
      * Least and greatest number of kept dimensions, and coefficient of variation (CV) of these
-     * numbers, over all heads and both Q-K and V. NaN if the method does not shorten the dims
-     * axis.
+     * numbers, over all heads and both Q-K and V. NaN if the method keeps all dimensions.
      */
     double width_min, width_max, width_cv;
     const kvd_engine_facts *facts;
@@ -33,7 +32,7 @@ typedef struct {
     size_t chunk;
     kvd_admission admission;
     /*
-     * Number of decode steps of a job that each measured step represents; 1 if all steps were run.
+     * Number of decode steps of a job for which each measured step counts; 1 if all steps were run.
      */
     double step_weight;
 } kvd_jct_setting;

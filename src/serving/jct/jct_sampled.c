@@ -8,14 +8,16 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    double weight; /* number of decode steps of the job that each computed step represents */
+    /* Number of decode steps of the job for which each computed step counts. */
+    double weight;
     kvd_slice *slice;
-    uint32_t *id; /* input token ids of a step, and the token ids that it produced, [batch] */
+    /* Token ids of the current decode step: `batch` inputs, then `batch` outputs, [2 * batch]. */
+    uint32_t *id;
 } sampled;
 
 /*
- * Returns the position in the sequence of the i-th computed decode step: the middle of the steps
- * that it represents.
+ * Returns the position in the sequence of the i-th computed decode step. The decode steps of a job
+ * are divided into groups of `weight` steps, and the middle step of each group is computed.
  */
 static size_t place(const sampled *s, size_t i)
 {

@@ -286,9 +286,9 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
 }
 
 /*
- * Warns about a method whose cache is not smaller than the uncompressed one. Either the method
- * compressed nothing, because the tokens that it always keeps exact outnumber those of the
- * requests, or its additional data take more than it saves.
+ * Warns about a method whose cache is not smaller than the uncompressed one. There are two causes.
+ * The method always keeps some tokens uncompressed, and the requests have no more tokens than that.
+ * Or its additional data (scales, indices) take more bytes than it saves.
  */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)
@@ -340,7 +340,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 
 /*
  * Returns true if all requests of a job with --steps fit into the cache at once. Otherwise reports
- * the job as left out, with its numbers.
+ * that the job is left out, with the numbers of cache pages needed and available.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
@@ -358,8 +358,8 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
 }
 
 /*
- * Returns true if a request of `tokens` tokens fits into the cache. Otherwise reports the
- * measurement named `what` as left out, with its numbers.
+ * Returns true if a request of `tokens` tokens fits into the cache. Otherwise reports that the
+ * measurement named `what` is left out, with the numbers of cache pages needed and available.
  */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
@@ -457,11 +457,11 @@ static int longest_first(const void *a, const void *b)
 }
 
 /*
- * Runs warm-up prompts before the replay of a trace. The first product with a given number of rows
- * makes libraries load and choose kernels: on an H200 a prompt took 1 to 14 ms longer when it was
- * the first of its length. So one prompt of every length in the trace runs alone, longest first.
- * In two cases only the longest prompt runs: on the CPU, where products of all sizes use the same
- * code, and with a chunk size, because parts of prompts have that length.
+ * Runs warm-up prompts before the requests of a trace. The first matrix product with a given number
+ * of rows makes libraries load and choose kernels: on an H200 a prompt took 1 to 14 ms longer when
+ * it was the first of its length. So one prompt of every length in the trace runs alone, longest
+ * first. In two cases only the longest prompt runs: on the CPU, where products of all sizes use the
+ * same code, and with a chunk size, because parts of prompts have that length.
  */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {

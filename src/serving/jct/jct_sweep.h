@@ -17,7 +17,7 @@ typedef struct {
     kvd_model_info info;
     char gpu[256]; /* name of the GPU; "" if the CPU runs the model */
     kvd_jct_methods methods;
-    kvd_requests requests; /* requests to replay, read from the file of --requests */
+    kvd_requests requests; /* requests to serve, read from the file of --requests */
     size_t longest_input, max_len, max_batch, max_tokens;
     kvd_energy energy;
     kvd_jct_trace trace;

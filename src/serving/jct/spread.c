@@ -69,8 +69,9 @@ void kvd_spread_release(kvd_spread *s)
 /* ---- distribution over the heads ---- */
 
 /*
- * Returns the singular value of dimension j of d, interpolated from n measured values of another
- * d. Dimension j is at the relative position (j + 0.5) / d, measured value i at (i + 0.5) / n.
+ * Returns the singular value of dimension j of a head with d dimensions, interpolated from the n
+ * singular values of a measured head. Dimension j is at the relative position (j + 0.5) / d,
+ * measured value i at (i + 0.5) / n.
  */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
@@ -90,8 +91,8 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
     /*
-     * Each head of the model gets the singular values of one measured head. The choice does
-     * not depend on `pair`, so Q-K and V of a head get the values of the same measured head.
+     * Each head of the model gets the singular values of one measured head. The choice does not
+     * depend on `pair`, so Q-K and V of a head get the values of the same measured head.
      */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {

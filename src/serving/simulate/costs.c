@@ -161,11 +161,15 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the attention time in seconds per query-key product. It is the extra time of a part of a
- * prompt that was measured with tokens before it, divided by the number of extra products. Short
- * parts use the machine less fully, so the least value counts. If prompts were only measured whole,
- * the time t of a prompt of u tokens is taken to be a u + c u^2 / 2. The function then returns c,
- * computed from the two longest prompts.
+ * Returns the attention time in seconds per query-key product.
+ *
+ * A part of a prompt takes longer if more tokens precede it. The difference between the times with
+ * most and with fewest preceding tokens, divided by the difference in query-key products, is such a
+ * time per product. The smallest one over all sizes of parts is returned, because small parts use
+ * the machine less fully.
+ *
+ * If prompts were only measured whole, the time t of a prompt of u tokens is taken to be a u + c
+ * u^2 / 2. The function then returns c, computed from the two longest prompts.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {

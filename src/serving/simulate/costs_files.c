@@ -8,16 +8,20 @@
 #include "formats/rows.h"
 
 /*
- * Facts about a file of measured times. The first SAME of them must be equal in all files;
- * differences in the remaining ones are reported.
+ * Properties of a measurement that are compared between files of measured times. The first SAME of
+ * them must be equal in all files; differences in the remaining ones are reported.
  */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
     const char *path;
     kvd_model_info model;
-    char *fact[FACTS]; /* text of each fact, allocated; NULL if the file does not have it */
-    int gpus;          /* number of GPUs in the file's first timed iteration */
+    /*
+     * Properties of the measurement as text, indexed by the enum above; allocated; NULL if the file
+     * does not have the property.
+     */
+    char *fact[FACTS];
+    int gpus; /* number of GPUs in the file's first timed iteration */
     /* Labels of the methods that have timed iterations, in the order of the file, [n]. */
     char **method;
     size_t *rows, n; /* number of timed iterations of each method, [n] */
@@ -88,7 +92,10 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
     return 0;
 }
 
-/* Reads, from line `row`, the settings that are equal in all lines of a results file. */
+/*
+ * Reads, from line `row`, the number of GPUs, dtype, graphs and phases, which are equal in all
+ * lines of a results file.
+ */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)
 {

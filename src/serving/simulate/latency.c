@@ -89,8 +89,8 @@ static size_t count(const sorted *s, int b, double x)
 }
 
 /*
- * Returns the k-th smallest latency, counted from 0, of a bootstrap resample that contains the
- * values of block b weight[b] times.
+ * Returns the k-th smallest latency, counted from 0, of a bootstrap resample. A block is a group of
+ * consecutive requests; the resample repeats the latencies of block b weight[b] times.
  */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {

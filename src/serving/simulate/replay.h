@@ -1,6 +1,6 @@
 /*
- * Reads a measured replay: the requests of a trace that kvdim-jct served and their times (lines of
- * kind "request" in a jct file). Compares it with the simulation of the same requests.
+ * Reads the requests of a trace that kvdim-jct served and their measured times (lines of kind
+ * "request" in a jct file). Compares them with the simulation of the same requests.
  */
 #ifndef KVD_SERVING_SIMULATE_REPLAY_H
 #define KVD_SERVING_SIMULATE_REPLAY_H
@@ -30,9 +30,9 @@ void kvd_replay_release(kvd_replay *r);
 
 enum { KVD_REPLAY_COMPARISONS = 6 };
 /*
- * Compares measured and simulated times, by mean and 90 % quantile over requests: time to the
- * first token, mean time between tokens (requests of two tokens or more) and JCT. Simulates with
- * the settings *s. Fails if the simulator refuses a request that was served.
+ * Compares measured and simulated times, by mean and 90 % quantile over requests: time to the first
+ * token, mean time between tokens (requests of two tokens or more) and JCT. Simulates the requests
+ * in *r with the parameters *s. Fails if the simulator refuses a request that was served.
  */
 int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c,
                        kvd_err *err);

@@ -7,7 +7,7 @@
 
 #include "serving/simulate/serve_point.h"
 
-/* Settings that all lines of one method in the results table have in common. */
+/* Values that are equal in all lines of one method in the results table. */
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
@@ -26,14 +26,15 @@ typedef struct {
 } kvd_serve_comparison;
 
 /*
- * Adds a simulation to the results table, as a line of kind max-rate or, if `bound` is NaN, of
- * kind point.
+ * Adds a simulation to the results table. If `bound` is NaN, the line is of kind "point". Otherwise
+ * it is of kind "max-rate", and `bound` is the greatest mean latency allowed, in seconds per output
+ * token.
  */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
 /*
- * Adds a line of kind validation to the results table, which compares measured and simulated
- * times. *p is the simulation of the measured replay.
+ * Adds a line of kind "validation" to the results table, which compares measured and simulated
+ * times. *p is the simulation of the requests that kvdim-jct served.
  */
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                              const kvd_serve_comparison *c, kvd_err *err);
