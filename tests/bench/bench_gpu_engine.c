@@ -1,5 +1,6 @@
 /*
- * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
+ * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME
+ *                         [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
  *
  * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. A prompt of
  * CONTEXT tokens (8192): operations of matrix products per second, as a fraction of cuBLAS on an
