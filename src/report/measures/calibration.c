@@ -39,15 +39,16 @@ const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spe
 
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s)
 {
-    bool compared = kvd_calibration_reduced(s);
-    for (size_t i = 0; i < r->n && !compared; i++) {
+    bool half = false, pruned = false, other = false;
+    for (size_t i = 0; i < r->n; i++) {
         const kvd_spectrum *x = &r->item[i].spectrum;
-        compared = r->item[i].kind == KVD_RESULT_SPECTRUM &&
-                   strcmp(x->model.hash, s->model.hash) == 0 &&
-                   ((x->calibration.prune > 0 && same_but_pruning(s, x)) ||
-                    kvd_other_half(x->label, s->label) || kvd_other_half(s->label, x->label));
+        if (r->item[i].kind != KVD_RESULT_SPECTRUM || strcmp(x->model.hash, s->model.hash) != 0)
+            continue;
+        half = half || kvd_other_half(x->label, s->label) || kvd_other_half(s->label, x->label);
+        pruned = pruned || (x->calibration.prune > 0 && same_but_pruning(s, x));
+        other = other || (x != s && !kvd_calibration_reduced(x));
     }
-    return compared;
+    return kvd_calibration_reduced(s) || half || (pruned && other);
 }
 
 static const char *text_of(const kvd_calibration_point *x, const char *column)

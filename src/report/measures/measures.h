@@ -448,9 +448,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
  */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 /*
- * Returns true if the singular values belong to a study of calibration (ZDC Fig. 15 and 26):
- * computed from fewer tokens, from the tokens that other files prune, or from one of the two halves
- * of a text. Claims about texts do not use such files.
+ * Returns true if the singular values belong to a study of calibration (ZDC Fig. 15 and 26): they
+ * are computed from fewer tokens, or from one of the two halves of a text, or from the tokens that
+ * other files prune while a further file of the same model exists. Claims about texts do not use
+ * such files.
  */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
