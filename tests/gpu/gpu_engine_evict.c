@@ -501,6 +501,103 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     result_release(&again);
 }
 
+/*
+ * Returns the number of requests of at least 60 input tokens whose heads hold more entries after
+ * the prompt than the mean budget allows, or less than 4/5 of it. *dropped is set to the number of
+ * requests that hold fewer entries than tokens.
+ */
+static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
+                            const result *got, size_t *dropped)
+{
+    size_t wrong = 0;
+    *dropped = 0;
+    for (size_t r = 0; r < l->n; r++) {
+        const size_t n = requests[r].input, heads = heads_of(c);
+        size_t held = 0, most = 0;
+        if (requests[r].output < 2)
+            continue;
+        for (size_t h = 0; h < heads; h++)
+            held += got->kept[r * heads + h];
+        for (int layer = 0; layer < c->n_layers; layer++) {
+            const kvd_evict_request q = {n, n + requests[r].output, layer, c->n_layers};
+            const kvd_evict_budget b = plan->tokens->eviction->budget(&plan->tokens_values, &q);
+            const size_t newest = n < (size_t)b.keep_new ? n : (size_t)b.keep_new,
+                         old = n - newest < (size_t)b.keep_old ? n - newest : (size_t)b.keep_old;
+            most += (newest + old) * (size_t)c->n_kv_heads;
+        }
+        *dropped += held < n * heads;
+        wrong += n >= 60 && (held > most || 5 * held < 4 * most);
+    }
+    return wrong;
+}
+
+/*
+ * Checks a method that the CPU engine does not run: the number of pages and of cached tokens of
+ * every KV head, the mean budget, and that logits are identical with and without CUDA graphs.
+ */
+static void alone(const kvd_checkpoint *c, const load *l, const char *text)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    kvd_err err = {""};
+    kvd_plan plan;
+    result got = result_make(l, config), again = result_make(l, config);
+    char name[160], detail[200];
+    if (plan_of(text, config, &plan, &err)) {
+        report(0, text, err.msg);
+        return;
+    }
+    const setting *const set[] = {&apart, &together, &plain};
+    for (size_t i = 0; i < 3; i++) {
+        size_t wrong = 0, beyond = 0, dropped = 0;
+        const int status = by_cuda(c, l, &plan, set[i], NULL, i ? &got : &again, &wrong, &err);
+        if (!status)
+            beyond = beyond_budget(l, config, &plan, i ? &got : &again, &dropped);
+        (void)snprintf(name, sizeof name, "%s, %s", text, set[i]->name);
+        (void)snprintf(detail, sizeof detail,
+                       "%zu wrong counts, %zu requests beyond the budget, %zu with entries dropped",
+                       wrong, beyond, dropped);
+        report(!status && !wrong && !beyond && dropped, name, status ? err.msg : detail);
+        if (i == 2)
+            report(!status &&
+                       !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float)),
+                   text, "the same bits with and without graphs");
+    }
+    kvd_plan_close(&plan);
+    result_release(&got);
+    result_release(&again);
+}
+
+/*
+ * Checks a method whose budget keeps all tokens. Its logits must be as near to those without a
+ * method as the two engines are to each other. They are not equal, because attention reads every KV
+ * head as a request of its own and so adds numbers in another order.
+ */
+static void all_near(const kvd_checkpoint *c, const load *l, const char *text, double bar)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    kvd_err err = {""};
+    kvd_plan plan, none = {.type = KVD_BF16};
+    result want = result_make(l, config), got = result_make(l, config);
+    char detail[160];
+    size_t wrong = 0, dropped = 1;
+    double median = 0, most = 0;
+    int status = plan_of(text, config, &plan, &err);
+    status = status || by_cuda(c, l, &none, &together, NULL, &want, &wrong, &err) ||
+             by_cuda(c, l, &plan, &together, NULL, &got, &wrong, &err);
+    if (!status) {
+        distances(l, &got, &want, &median, &most);
+        (void)beyond_budget(l, config, &plan, &got, &dropped);
+    }
+    (void)snprintf(detail, sizeof detail,
+                   "nothing leaves: median %.2g from none (%.2g between engines), most %.2g, %zu "
+                   "wrong counts",
+                   median, bar, most, wrong);
+    report(!status && !wrong && !dropped && median < 3 * bar, text, status ? err.msg : detail);
+    kvd_plan_close(&plan);
+    result_release(&want);
+    result_release(&got);
+}
+
 static void refused(const kvd_checkpoint *c, const kvd_dims *d)
 {
     kvd_err err = {""};
@@ -571,7 +668,12 @@ static void refused(const kvd_checkpoint *c, const kvd_dims *d)
     kvd_plan_close(&plan);
 }
 
-/* usage: gpu_engine_evict [quick]: few requests and methods, for compute-sanitizer */
+/*
+ * usage: gpu_engine_evict [quick|METHOD]
+ *
+ *   quick    few requests and methods, for compute-sanitizer
+ *   METHOD   of the comparisons with the CPU engine, those of methods whose text contains it
+ */
 int main(int argc, char **argv)
 {
     static const char *const text[] = {"h2o",
@@ -594,6 +696,8 @@ int main(int argc, char **argv)
                                        "knorm",
                                        "keydiff,budget=48",
                                        "keydiff",
+                                       "expectedattention,budget=48",
+                                       "expectedattention,budget=0.3,future=64,covariance=0",
                                        "pyramidkv,window=16,budget=48",
                                        "pyramidkv,window=32,budget=0.2",
                                        "adakv,window=16,budget=48",
@@ -621,7 +725,8 @@ int main(int argc, char **argv)
         report(0, "none", err.msg);
     distances(&l, &got, &want, &median, &most);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
-        if (!quick || i == 0 || i + 2 == sizeof text / sizeof *text)
+        if (quick ? i == 0 || i + 2 == sizeof text / sizeof *text
+                  : argc < 2 || strstr(text[i], argv[1]))
             against_cpu(c, &l, text[i], median);
     kvd_spectrum s = {0};
     kvd_widths w = {0};
@@ -644,6 +749,15 @@ int main(int argc, char **argv)
         with_dims(c, &l, "keyformer,keys=40,recent=24", &d);
         with_dims(c, &l, "tova,budget=64", &d);
         with_dims(c, &l, "streaming,sink=4,recent=60", &d);
+    }
+    alone(c, &l, "prefixkv,budget=0.4");
+    alone(c, &l, "cake,window=16,budget=48");
+    if (!quick) {
+        alone(c, &l, "windowkv,window=16,review=8,budget=48,layers=2,beta=4");
+        alone(c, &l, "windowkv,window=16,review=8,budget=0.3,layers=3,beta=6,largest=1");
+        all_near(c, &l, "prefixkv,budget=500", median);
+        all_near(c, &l, "cake,window=16,budget=500", median);
+        all_near(c, &l, "windowkv,budget=500", median);
     }
     refused(c, &d);
     kvd_dims_release(&d);

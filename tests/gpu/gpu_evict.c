@@ -12,6 +12,7 @@
  * two scores differ by less than rounding, the device may keep either token.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "evict_case.h"
@@ -84,6 +85,143 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
     }
 }
 
+/* ---- expected attention ---- */
+
+/*
+ * RoPE tables of a case: cosines and sines [positions][half], and `future` [n][half][2], their
+ * means over the positions that follow a prompt of n tokens.
+ */
+typedef struct {
+    int half, positions;
+    float *cosine, *sine, *future;
+} rope;
+
+static rope rope_make(const fixture *f)
+{
+    const test_case *const c = f->c;
+    rope r = {.half = f->map.d_qk[0] / 2, .positions = 1};
+    for (int b = 0; b < f->batch; b++)
+        r.positions = f->len[b] >= r.positions ? f->len[b] + 1 : r.positions;
+    const size_t floats = (size_t)(r.positions + c->rule.future) * (size_t)r.half;
+    r.cosine = need(floats * sizeof *r.cosine);
+    r.sine = need(floats * sizeof *r.sine);
+    r.future = need(2 * floats * sizeof *r.future);
+    for (int t = 0; t < r.positions + c->rule.future; t++)
+        for (int i = 0; i < r.half; i++) {
+            const double angle = t * pow(10000, -2.0 * i / fmax(c->rope_dims, 1));
+            r.cosine[t * r.half + i] = (float)((double)c->factor * cos(angle));
+            r.sine[t * r.half + i] = (float)((double)c->factor * sin(angle));
+        }
+    for (int n = 0; n < r.positions; n++)
+        for (int i = 0; i < r.half; i++) {
+            double sum[2] = {0, 0};
+            for (int t = n; t < n + c->rule.future; t++) {
+                sum[0] += (double)r.cosine[t * r.half + i];
+                sum[1] += (double)r.sine[t * r.half + i];
+            }
+            for (int side = 0; side < 2; side++)
+                r.future[(n * r.half + i) * 2 + side] = (float)(sum[side] / c->rule.future);
+        }
+    return r;
+}
+
+static void rope_release(rope *r)
+{
+    free(r->cosine);
+    free(r->sine);
+    free(r->future);
+}
+
+/*
+ * Rotates the RoPE pairs of a head x [d] by the cosines and sines that turn(r, row, pair, side)
+ * returns for side 0 and 1. If `sign` is -1, rotates in the opposite direction.
+ */
+static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
+                   int row, double sign, double *x)
+{
+    for (int i = 0; i < c->rope_dims / 2; i++) {
+        const int a = c->interleaved ? 2 * i : i, b = c->interleaved ? a + 1 : i + c->rope_dims / 2;
+        const double u = x[a], v = x[b], co = turn(r, row, i, 0), si = sign * turn(r, row, i, 1);
+        x[a] = u * co - v * si;
+        x[b] = v * co + u * si;
+    }
+}
+
+static double of_position(const rope *r, int t, int i, int side)
+{
+    return (double)(side ? r->sine : r->cosine)[t * r->half + i];
+}
+
+static double of_future(const rope *r, int n, int i, int side)
+{
+    return (double)r->future[(n * r->half + i) * 2 + side];
+}
+
+/*
+ * Adds to want [n] the attention probabilities that later queries of query head h are expected to
+ * give to keys [n][d], as expectedattention.c defines them, in double precision.
+ */
+static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
+{
+    const int n = f->len[b], d = f->map.d_qk[0], sink = f->c->rule.sink, rows = n - sink;
+    rope r = rope_make(f);
+    double *const x = need((size_t)(n * d) * sizeof *x), *const z = need((size_t)n * sizeof *z);
+    double mean[KVD_WIDTH_MAX] = {0}, top = -INFINITY, sum = 0;
+    for (int t = sink; t < n; t++) {
+        double *const q = x + t * d;
+        for (int i = 0; i < d; i++)
+            q[i] = (double)bf16_wide(*query(f, b, h, t, i));
+        rotate(f->c, of_position, &r, t, -1, q);
+        for (int i = 0; i < f->c->rope_dims; i++)
+            q[i] /= (double)f->c->factor * (double)f->c->factor;
+        for (int i = 0; i < d; i++)
+            mean[i] += q[i] / rows;
+    }
+    for (int t = sink; t < n; t++) {
+        double key[KVD_WIDTH_MAX], square = 0;
+        memcpy(key, keys + t * d, (size_t)d * sizeof *key);
+        /* Applies the transpose of the mean rotation. */
+        rotate(f->c, of_future, &r, n, -1, key);
+        for (int s = sink; s < n; s++) {
+            double off = 0;
+            for (int i = 0; i < d; i++)
+                off += key[i] * (x[s * d + i] - mean[i]);
+            square += off * off / rows;
+        }
+        z[t] = product(key, mean, d) * (double)f->map.scale;
+        if (f->c->rule.covariance)
+            z[t] += square * (double)f->map.scale * (double)f->map.scale / 2;
+        top = fmax(top, z[t]);
+    }
+    for (int t = sink; t < n; t++)
+        sum += exp(z[t] - top);
+    for (int t = sink; t < n; t++)
+        want[t] += exp(z[t] - top) / sum / f->map.group;
+    free(x);
+    free(z);
+    rope_release(&r);
+}
+
+/*
+ * Writes the logarithms of the reference scores of KV head g to want [n]. The first `sink` tokens
+ * get infinity, because they always stay.
+ */
+static void reference_expected(const fixture *f, int b, int g, const double *keys, double *want)
+{
+    const int n = f->len[b], sink = f->c->rule.sink, group = f->map.group;
+    memset(want, 0, (size_t)n * sizeof *want);
+    for (int h = g * group; h < (g + 1) * group && n > sink; h++)
+        add_expected(f, b, h, keys, want);
+    for (int t = 0; t < n; t++) {
+        double square = 0;
+        for (int i = 0; i < f->map.d_v[g]; i++) {
+            const double v = (double)bf16_wide(*cell(f, f->pool, b, g, 1, t, i));
+            square += v * v;
+        }
+        want[t] = t < sink ? INFINITY : log((want[t] + (double)f->c->rule.epsilon) * sqrt(square));
+    }
+}
+
 /*
  * Computes the references of the query heads of KV head g for prompt b. n_q8 is the number of
  * tokens of all prompts, each rounded up to a multiple of 8. lse [n_heads][n_q8] receives the
@@ -102,7 +240,9 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
         for (int i = 0; i < d; i++)
             keys[k * d + i] = (double)bf16_wide(*cell(f, f->pool, b, g, 0, k, i));
     const int ranking = f->c->rule.ranking, attends = ranking == KVD_EVICT_ATTENTION;
-    if (!attends && ranking != KVD_EVICT_FIRST)
+    if (ranking == KVD_EVICT_EXPECTED)
+        reference_expected(f, b, g, keys, want);
+    else if (!attends && ranking != KVD_EVICT_FIRST)
         reference_keys(f, keys, n, d, want);
     for (int h = g * f->map.group; attends && h < (g + 1) * f->map.group; h++)
         for (int t = 0; t < n; t++) {
@@ -135,9 +275,15 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
+/*
+ * Records the relative error of a score of the device. If scores are logarithms, it is the relative
+ * error of the numbers whose logarithms they are.
+ */
 static void note(fixture *f, double got, double want)
 {
-    const double e = fabs(got - want) / (fabs(want) + 1e-4);
+    const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
+    const double e = logs ? isinf(want) ? got < want : fabs(expm1(got - want))
+                          : fabs(got - want) / (fabs(want) + 1e-4);
     f->worst = worse(f->worst, e);
 }
 
@@ -315,6 +461,21 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
         .score = on_device(NULL, kv * rows * sizeof *lse),
         .kept = on_device(NULL, kv * rows * sizeof *a.kept)};
     a.hopper = on_hopper();
+    rope r = {0};
+    if (f->c->rule.ranking == KVD_EVICT_EXPECTED) {
+        r = rope_make(f);
+        const size_t floats = (size_t)(r.positions * r.half);
+        const bool turns = f->c->rope_dims > 0;
+        a.expected = (kvd_evict_expected){
+            .dims = f->c->rope_dims,
+            .half = r.half,
+            .interleaved = f->c->interleaved,
+            .cosine = turns ? on_device(r.cosine, floats * sizeof *r.cosine) : NULL,
+            .sine = turns ? on_device(r.sine, floats * sizeof *r.sine) : NULL,
+            .future = turns ? on_device(r.future, 2 * floats * sizeof *r.future) : NULL,
+            .square = turns ? f->c->factor * f->c->factor : 1,
+            .work = on_device(NULL, kvd_evict_expected_bytes(f->map.n_heads, f->map.d_qk[0]))};
+    }
     /* Runs these prompts on the mma.sync kernel, which sm_90 supports too. */
     kvd_evict_prompts_args other = a;
     other.lse = on_device(lse, heads * rows * sizeof *lse);
@@ -346,8 +507,21 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
                                   score, kept, after);
     memcpy(f->pool, after, f->pool_n * 2);
     report(f, "prompts", wrong);
-    const void *const all[] = {a.budget, a.q_start, a.q_len, a.slot,  a.page_table,
-                               a.q,      a.lse,     a.mass,  a.score, a.kept};
+    const void *const all[] = {a.budget,
+                               a.q_start,
+                               a.q_len,
+                               a.slot,
+                               a.page_table,
+                               a.q,
+                               a.lse,
+                               a.mass,
+                               a.score,
+                               a.kept,
+                               a.expected.cosine,
+                               a.expected.sine,
+                               a.expected.future,
+                               a.expected.work};
+    rope_release(&r);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree((void *)all[i]), "cudaFree");
     free(lse);
@@ -634,7 +808,7 @@ static int is_quick(const char *name)
 {
     static const char *const quick[] = {"sums, group 3",  "one entry",        "noise, group 10",
                                         "last rows, all", "first and newest", "whole layer",
-                                        "short keys",     "odd keys"};
+                                        "short keys",     "odd keys",         "expected"};
     for (size_t i = 0; i < sizeof quick / sizeof *quick; i++)
         if (!strcmp(name, quick[i]))
             return 1;

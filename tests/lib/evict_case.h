@@ -26,6 +26,12 @@ typedef struct {
      */
     kvd_evict_budget budget;
     int steps;
+    /*
+     * With KVD_EVICT_EXPECTED: number of dimensions that RoPE rotates (0: no RoPE), and 1 if
+     * dimensions 2 i and 2 i + 1 form a pair.
+     */
+    int rope_dims, interleaved;
+    float factor; /* number by which all cosines and sines of RoPE are multiplied */
 } test_case;
 
 static const test_case cases[] = {
@@ -256,6 +262,55 @@ static const test_case cases[] = {
      .n_width = 1,
      .rule = {.ranking = KVD_EVICT_ODD_KEYS, .smooth = 1},
      .budget = {.keep_old = 633, .limit = INT32_MAX}},
+    {.name = "expected",
+     .n_heads = 8,
+     .n_kv_heads = 2,
+     .len = {1, 4, 5, 65, 130, 300},
+     .n_len = 6,
+     .width = {{64, 64}},
+     .n_width = 1,
+     .rule = {.ranking = KVD_EVICT_EXPECTED, .smooth = 1, .sink = 4, .future = 50, .covariance = 1},
+     .budget = {.keep_old = 30, .limit = INT32_MAX},
+     .rope_dims = 64,
+     .factor = 1.2F},
+    {.name = "expected, part of a head in pairs",
+     .n_heads = 6,
+     .n_kv_heads = 2,
+     .len = {70, 129},
+     .n_len = 2,
+     .width = {{80, 80}},
+     .n_width = 1,
+     .rule = {.ranking = KVD_EVICT_EXPECTED,
+              .smooth = 1,
+              .sink = 2,
+              .future = 7,
+              .covariance = 1,
+              .epsilon = 0.01F},
+     .budget = {.keep_old = 30, .limit = INT32_MAX},
+     .rope_dims = 40,
+     .interleaved = 1,
+     .factor = 1},
+    {.name = "expected, mean alone",
+     .n_heads = 4,
+     .n_kv_heads = 4,
+     .len = {100, 90},
+     .n_len = 2,
+     .width = {{16, 16}},
+     .n_width = 1,
+     .rule = {.ranking = KVD_EVICT_EXPECTED, .smooth = 1, .sink = 0, .future = 9},
+     .budget = {.keep_old = 30, .limit = INT32_MAX}},
+    {.name = "expected, long",
+     .n_heads = 4,
+     .n_kv_heads = 1,
+     .len = {1300, 1100},
+     .n_len = 2,
+     .width = {{128, 128}},
+     .n_width = 1,
+     .rule =
+         {.ranking = KVD_EVICT_EXPECTED, .smooth = 1, .sink = 4, .future = 512, .covariance = 1},
+     .budget = {.keep_old = 633, .limit = INT32_MAX},
+     .rope_dims = 128,
+     .factor = 1},
 };
 
 static int failures;

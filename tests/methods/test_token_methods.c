@@ -270,6 +270,8 @@ static void budgets_of_the_cuda_engine(void **state)
                                 "tova,budget=20",
                                 "knorm,budget=24",
                                 "keydiff,budget=0.4",
+                                "expectedattention,budget=24",
+                                "expectedattention,budget=3,sink=5",
                                 "pyramidkv,budget=20,window=8,beta=10",
                                 "pyramidkv,budget=35,window=8,beta=20",
                                 "pyramidkv,budget=0.3,window=64",
@@ -279,6 +281,78 @@ static void budgets_of_the_cuda_engine(void **state)
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         for (int l = 0; l < LAYERS; l++)
             same_budget(text[i], l);
+}
+
+/*
+ * Checks that the budgets that a method gives the CUDA engine for all layers are the numbers of
+ * tokens that its CPU code keeps, from the same statistics. The queries of layer l are multiplied
+ * by 2^(l - 1). A layer may keep up to `shorter` fewer tokens, because windowkv's last window is
+ * short.
+ */
+static void same_budgets(const char *text, size_t shorter)
+{
+    static float q[PROMPT * HEADS * D];
+    static uint8_t level[LAYERS * KV * PROMPT];
+    const kvd_method_setup setup = {.config = &config};
+    kvd_err err = {""};
+    kvd_method m;
+    void *self;
+    kvd_evict_budget budget[LAYERS];
+    assert_int_equal(kvd_method_parse(text, &m, &err), 0);
+    const kvd_tokens_method *const t = m.plan.tokens;
+    const kvd_parameter_values *const v = &m.plan.tokens_values;
+    assert_int_equal(t->open(v, &setup, &self, &err), 0);
+    const size_t each = t->observed(self, PROMPT);
+    double *const observed = calloc(LAYERS * each, sizeof *observed), pair[LAYERS][2];
+    assert_non_null(observed);
+    for (int l = 0; l < LAYERS; l++) {
+        const kvd_attention_in in = rows(l);
+        const kvd_observed_prompt r = {.layer = l, .n = PROMPT, .q = q, .k = in.k};
+        for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
+            q[j] = ldexpf(in.q[j], l - 1);
+        assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
+        /*
+         * With tau1 = tau2 = 1, cake prefers a layer by entropy times variance. `observed` holds
+         * that product, so the variance is set to 1.
+         */
+        pair[l][0] = observed[(size_t)l * each];
+        pair[l][1] = 1;
+    }
+    const kvd_prompt_layers all = {LAYERS, PROMPT, NULL, observed};
+    assert_int_equal(t->rank(self, &all, level, &err), 0);
+    const bool pairs = t == &kvd_tokens_cake;
+    const kvd_evict_layers s = {PROMPT, LAYERS, pairs ? &pair[0][0] : observed, pairs ? 2 : each};
+    for (int l = 0; l < LAYERS; l++) {
+        const kvd_evict_request r = {PROMPT, N, l, LAYERS};
+        budget[l] = t->eviction->budget(v, &r);
+    }
+    if (t->eviction->divide)
+        assert_int_equal(t->eviction->divide(v, &s, budget, &err), 0);
+    for (size_t l = 0; l < LAYERS; l++) {
+        const size_t newest = smaller(PROMPT, (size_t)budget[l].keep_new),
+                     most = newest + smaller(PROMPT - newest, (size_t)budget[l].keep_old);
+        size_t n = 0;
+        for (size_t i = 0; i < PROMPT; i++)
+            n += level[l * KV * PROMPT + i] != KVD_LEVEL_DROPPED;
+        if (n > most || n + shorter < most)
+            fail_msg("%s, layer %zu: %zu tokens, not %zu", text, l, n, most);
+    }
+    free(observed);
+    t->close(self);
+}
+
+static void budgets_of_all_layers(void **state)
+{
+    (void)state;
+    same_budgets("prefixkv,budget=20", 0);
+    same_budgets("prefixkv,budget=0.3,sink=0", 0);
+    same_budgets("prefixkv,budget=500", 0);
+    same_budgets("cake,budget=12,window=8", 0);
+    same_budgets("cake,budget=40,window=8,gamma=0", 0);
+    same_budgets("cake,budget=500,window=8", 0);
+    same_budgets("windowkv,budget=24,window=8,review=7,layers=2,beta=5", 0);
+    same_budgets("windowkv,budget=24,window=8,review=10,layers=1,beta=5,largest=1", 4);
+    same_budgets("windowkv,budget=24,window=100", 0);
 }
 
 static int set_up(void **state)
@@ -302,6 +376,7 @@ int main(void)
         cmocka_unit_test(layers_drop_the_same_token),
         cmocka_unit_test(full_budgets_drop_nothing),
         cmocka_unit_test(budgets_of_the_cuda_engine),
+        cmocka_unit_test(budgets_of_all_layers),
     };
     return cmocka_run_group_tests(tests, set_up, close_rows);
 }

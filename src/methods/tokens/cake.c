@@ -86,6 +86,12 @@ static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, i
             score[i] += mean[j];
 }
 
+/* Returns the preference of a layer, from the entropy h and the variance of its attention. */
+static double preference_of(const kvd_parameter_values *v, double h, double variance)
+{
+    return pow(h, 1 / v->value[TAU1]) * pow(variance, 1 / v->value[TAU2]);
+}
+
 static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
 {
     const kvd_tokens_shaped *const c = self;
@@ -98,7 +104,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     for (int head = 0; old && head < c->config->n_heads; head++)
         add_head(c, r, head, old, product, a, a + r->n, a + r->n + old, &h, &v,
                  out + 1 + (size_t)head / group * old);
-    out[0] = pow(h, 1 / c->v->value[TAU1]) * pow(v, 1 / c->v->value[TAU2]);
+    out[0] = preference_of(c->v, h, v);
     free(a);
     return 0;
 }
@@ -121,27 +127,28 @@ static void spread(long *budget, int n, long total, long most)
 }
 
 /*
- * Divides the token budget `total` over the layers in proportion to their preferences, as the
- * public code does.
+ * Divides the token budget `total` over n layers in proportion to their preferences, as the public
+ * code does. preference[l * stride] is the preference of layer l.
  */
-static void divide(const kvd_prompt_layers *p, size_t stride, double total, long most, long *budget)
+static void divide(const double *preference, size_t stride, int n, double total, long most,
+                   long *budget)
 {
     double sum = 0;
     long excess = 0, used = 0;
-    for (int l = 0; l < p->n_layers; l++)
-        sum += p->observed[(size_t)l * stride];
-    for (int l = 0; l < p->n_layers; l++) {
-        const double share = sum > 0 ? p->observed[(size_t)l * stride] / sum : 1.0 / p->n_layers;
+    for (int l = 0; l < n; l++)
+        sum += preference[(size_t)l * stride];
+    for (int l = 0; l < n; l++) {
+        const double share = sum > 0 ? preference[(size_t)l * stride] / sum : 1.0 / n;
         budget[l] = (long)(share * total);
         excess += budget[l] > most ? budget[l] - most : 0;
         budget[l] = budget[l] > most ? most : budget[l];
     }
     if (excess > 0)
-        spread(budget, p->n_layers, excess, most);
-    for (int l = 0; l < p->n_layers; l++)
+        spread(budget, n, excess, most);
+    for (int l = 0; l < n; l++)
         used += budget[l];
     if (used != (long)total)
-        spread(budget, p->n_layers, (long)total - used, most);
+        spread(budget, n, (long)total - used, most);
 }
 
 static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
@@ -154,13 +161,49 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     int status = budget ? 0 : kvd_no_memory(err, "budgets", (size_t)p->n_layers * sizeof *budget);
     memset(level, KVD_LEVEL_HIGH, (size_t)p->n_layers * heads * p->n);
     if (!status)
-        divide(p, stride, (double)each * p->n_layers, (long)old, budget);
+        divide(p->observed, stride, p->n_layers, (double)each * p->n_layers, (long)old, budget);
     for (size_t i = 0; !status && i < (size_t)p->n_layers * heads; i++)
         status = kvd_tokens_keep_top(p->observed + i / heads * stride + 1 + i % heads * old, old,
                                      (size_t)budget[i / heads], level + i * p->n, err);
     free(budget);
     return status;
 }
+
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    kvd_tokens_window_rule(v, rule);
+    rule->ranking = KVD_EVICT_SPREAD;
+    rule->gamma = (float)v->value[GAMMA];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
+                          kvd_tokens_window_rows(v));
+}
+
+static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s,
+                        kvd_evict_budget *budget, kvd_err *err)
+{
+    const size_t layers = (size_t)s->n_layers, rows = kvd_tokens_window_rows(v),
+                 old = s->n > rows ? s->n - rows : 0,
+                 each = kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], s->n);
+    const size_t bytes = layers * (sizeof(double) + sizeof(long));
+    double *const preference = calloc(1, bytes);
+    if (!preference)
+        return kvd_no_memory(err, "budgets", bytes);
+    long *const tokens = (long *)(void *)(preference + layers);
+    for (size_t l = 0; l < layers; l++)
+        preference[l] = preference_of(v, s->x[l * s->each], s->x[l * s->each + 1]);
+    divide(preference, 1, s->n_layers, (double)each * s->n_layers, (long)old, tokens);
+    for (size_t l = 0; l < layers; l++)
+        budget[l] = kvd_evict_once((size_t)tokens[l], rows);
+    free(preference);
+    return 0;
+}
+
+static const kvd_tokens_eviction eviction = {
+    .rule = evict_rule, .budget = evict_budget, .divide = evict_divide};
 
 const kvd_tokens_method kvd_tokens_cake = {
     .info =
@@ -170,7 +213,9 @@ const kvd_tokens_method kvd_tokens_cake = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_uneven,
         },
+    .eviction = &eviction,
     .open = open,
     .close = free,
     .observed = observed,

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/err.h"
+
 struct kvd_parameter_values;
 
 /*
@@ -47,7 +49,18 @@ typedef enum {
      * Minus (key / |key|) . m, where m is the mean of all keys of the prompt, each divided by its
      * norm; only at the end of prompts.
      */
-    KVD_EVICT_ODD_KEYS
+    KVD_EVICT_ODD_KEYS,
+    /*
+     * Logarithm of the product of the attention probability that later queries are expected to give
+     * to the token and the length |v| of its value (expectedattention.c); only at the end of
+     * prompts.
+     */
+    KVD_EVICT_EXPECTED,
+    /*
+     * Mean plus `gamma` times the variance of the attention probabilities that the token receives
+     * from the last `window` rows of the prompt (cake.c); only at the end of prompts.
+     */
+    KVD_EVICT_SPREAD
 } kvd_evict_ranking;
 
 /*
@@ -68,6 +81,26 @@ typedef struct {
      * rows. Requires temperature 0. 0: every KV head chooses.
      */
     int32_t whole_layer;
+    int32_t sink; /* number of first tokens of the prompt that stay whatever their scores are */
+    /* With KVD_EVICT_EXPECTED: number of positions after the prompt whose queries are expected. */
+    int32_t future;
+    /* With KVD_EVICT_EXPECTED: 1 uses mean and covariance of the queries, 0 only their mean. */
+    int32_t covariance;
+    /* With KVD_EVICT_EXPECTED: number added to the expected attention probability of a token. */
+    float epsilon;
+    float gamma; /* with KVD_EVICT_SPREAD: weight of the variance in the score */
+    /*
+     * Number of tokens in a window. All tokens of a window stay or all are dropped (windowkv.c).
+     * 0: tokens are chosen one by one. Requires KVD_EVICT_ATTENTION.
+     */
+    int32_t review;
+    /* If review > 0: number of consecutive layers that keep the tokens that the first one chose. */
+    int32_t layers;
+    /*
+     * If review > 0: 1 ranks windows by the mean of the larger half of their tokens' scores, 0 by
+     * the mean of all.
+     */
+    int32_t largest;
 } kvd_evict_rule;
 
 /*
@@ -79,6 +112,19 @@ typedef struct {
     int layer, n_layers;
 } kvd_evict_request;
 
+/* Statistics of one prompt in all layers, from which the budgets of the layers are computed. */
+typedef struct {
+    size_t n; /* number of tokens of the prompt */
+    int n_layers;
+    /*
+     * Statistics of the layers, [n_layers][each]. With KVD_EVICT_SPREAD they are the entropy and
+     * the variance of a layer's attention (cake.c). Otherwise they are the scores of the tokens,
+     * summed over all query heads.
+     */
+    const double *x;
+    size_t each; /* number of statistics of a layer: 2 with KVD_EVICT_SPREAD, otherwise n */
+} kvd_evict_layers;
+
 /* Functions that describe a method that drops cached tokens to the CUDA engine. */
 typedef struct {
     /*
@@ -88,6 +134,13 @@ typedef struct {
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     /* Returns the number of tokens that request `r` may keep in a layer. */
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
+    /*
+     * Sets the budgets [n_layers] of a prompt from the statistics of all its layers. `budget` then
+     * returns the mean over the layers, for requests whose prompt was not computed. If NULL,
+     * `budget` alone gives the budgets. On failure returns -1 and fills *err.
+     */
+    int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
+                  kvd_evict_budget *budget, kvd_err *err);
     /*
      * True if tokens are ranked by keys with all d_head dimensions. The method cannot then be
      * combined with one that removes dimensions.

@@ -198,6 +198,26 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     return status;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->ranking = KVD_EVICT_EXPECTED;
+    rule->sink = (int32_t)v->value[SINK];
+    rule->future = (int32_t)v->value[FUTURE];
+    rule->covariance = v->value[COVARIANCE] > 0;
+    rule->epsilon = (float)v->value[EPSILON];
+}
+
+/* Returns a budget that includes the first `sink` tokens, because their scores are infinite. */
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),
+                 sink = (size_t)v->value[SINK];
+    return kvd_evict_once(budget > sink ? budget : sink, 0);
+}
+
+static const kvd_tokens_eviction eviction = {
+    .rule = evict_rule, .budget = evict_budget, .whole_keys = true};
+
 const kvd_tokens_method kvd_tokens_expectedattention = {
     .info =
         {
@@ -206,7 +226,9 @@ const kvd_tokens_method kvd_tokens_expectedattention = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .prompt = prompt,

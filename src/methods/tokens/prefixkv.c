@@ -61,10 +61,15 @@ static int falling(const void *a, const void *b)
  */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
-    size_t k = 0;
-    while (k + 1 < n && sum[k] < share)
-        k++;
-    return k + 1;
+    size_t low = 0, high = n - 1;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (sum[middle] < share)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low + 1;
 }
 
 /*
@@ -99,16 +104,26 @@ static double share_of(const double *sum, size_t layers, size_t n, size_t fixed,
     return low;
 }
 
-static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
+/* Returns the number of first tokens (sinks) of an n-token prompt that always stay. */
+static size_t sinks_of(const kvd_parameter_values *v, size_t n)
 {
-    const kvd_tokens_shaped *const x = self;
-    const size_t n = p->n, layers = (size_t)p->n_layers, heads = (size_t)x->config->n_kv_heads,
-                 asked = (size_t)x->v->value[SINK], sink = asked + 1 < n ? asked : n - 1,
-                 budget = kvd_tokens_budget(x->v->value[BUDGET], n);
+    const size_t asked = (size_t)v->value[SINK];
+    return asked + 1 < n ? asked : n - 1;
+}
+
+/*
+ * Sets kept [layers] to the number of tokens that every layer keeps, including the first `sink`
+ * tokens and the last one. x [layers][n] is the importance of every token.
+ */
+static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
+                      size_t *kept, kvd_err *err)
+{
+    const size_t fixed = sinks_of(v, n) + 1, budget = kvd_tokens_budget(v->value[BUDGET], n);
     double *const sum = malloc(layers * n * sizeof *sum);
     if (!sum)
         return kvd_no_memory(err, "sums of all layers", layers * n * sizeof *sum);
-    memcpy(sum, p->observed, layers * n * sizeof *sum);
+    memcpy(sum, x, layers * n * sizeof *sum);
+#pragma omp parallel for schedule(dynamic)
     for (size_t l = 0; l < layers; l++) {
         double *const s = sum + l * n;
         qsort(s, n, sizeof *s, falling);
@@ -118,20 +133,64 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         for (size_t i = 0; i < n; i++)
             s[i] /= all;
     }
-    const double share = share_of(sum, layers, n, sink + 1, budget);
-    int status = 0;
+    const double share = share_of(sum, layers, n, fixed, budget);
+    for (size_t l = 0; l < layers; l++)
+        kept[l] = kept_of(sum + l * n, n, fixed, share);
+    free(sum);
+    return 0;
+}
+
+static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
+{
+    const kvd_tokens_shaped *const x = self;
+    const size_t n = p->n, layers = (size_t)p->n_layers, heads = (size_t)x->config->n_kv_heads,
+                 sink = sinks_of(x->v, n);
+    size_t *const kept = malloc(layers * sizeof *kept);
+    if (!kept)
+        return kvd_no_memory(err, "numbers of tokens", layers * sizeof *kept);
+    int status = numbers_of(x->v, p->observed, layers, n, kept, err);
     memset(level, KVD_LEVEL_HIGH, layers * heads * n);
     for (size_t l = 0; !status && l < layers; l++) {
         uint8_t *const first = level + l * heads * n;
-        const size_t k = kept_of(sum + l * n, n, sink + 1, share);
-        status = kvd_tokens_keep_top(p->observed + l * n + sink, n - 1 - sink,
-                                     k < sink + 1 ? 0 : k - sink - 1, first + sink, err);
+        status =
+            kvd_tokens_keep_top(p->observed + l * n + sink, n - 1 - sink,
+                                kept[l] < sink + 1 ? 0 : kept[l] - sink - 1, first + sink, err);
         for (size_t g = 1; g < heads; g++)
             memcpy(first + g * n, first, n);
     }
-    free(sum);
+    free(kept);
     return status;
 }
+
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->whole_layer = 1;
+    rule->sink = (int32_t)v->value[SINK];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),
+                 sink = (size_t)v->value[SINK], most = budget > sink + 1 ? budget : sink + 1;
+    return kvd_evict_once(most - 1, 1);
+}
+
+static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s,
+                        kvd_evict_budget *budget, kvd_err *err)
+{
+    const size_t layers = (size_t)s->n_layers;
+    size_t *const kept = malloc(layers * sizeof *kept);
+    if (!kept)
+        return kvd_no_memory(err, "numbers of tokens", layers * sizeof *kept);
+    const int status = numbers_of(v, s->x, layers, s->n, kept, err);
+    for (size_t l = 0; !status && l < layers; l++)
+        budget[l] = kvd_evict_once(kept[l] - 1, 1);
+    free(kept);
+    return status;
+}
+
+static const kvd_tokens_eviction eviction = {
+    .rule = evict_rule, .budget = evict_budget, .divide = evict_divide};
 
 const kvd_tokens_method kvd_tokens_prefixkv = {
     .info =
@@ -141,7 +200,9 @@ const kvd_tokens_method kvd_tokens_prefixkv = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_uneven,
         },
+    .eviction = &eviction,
     .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .observed = observed,

@@ -109,13 +109,23 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 }
 
 /* Returns the number of tokens before the last `window` ones that a group of layers may keep. */
-static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups, size_t budget)
+static size_t budget_of(const kvd_parameter_values *v, size_t group, size_t groups, size_t budget)
 {
-    const size_t last = (size_t)((double)budget * w->v->value[LAYERS] / w->v->value[BETA]),
+    const size_t last = (size_t)((double)budget * v->value[LAYERS] / v->value[BETA]),
                  first = 2 * budget - last;
     if (groups < 2)
         return budget;
     return group == groups - 1 ? last : first - group * ((first - last) / (groups - 1));
+}
+
+/*
+ * Returns how many of the n windows (runs of `review` consecutive tokens) of `old` tokens must be
+ * dropped to leave at most `budget` tokens, if every window is counted as full.
+ */
+static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
+{
+    const size_t drop = old > budget ? (old - budget + review - 1) / review : 0;
+    return drop < n ? drop : n;
 }
 
 /*
@@ -126,12 +136,12 @@ static size_t budget_of(const kvd_tokens_shaped *w, size_t group, size_t groups,
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
-    const size_t drop = old > budget ? (old - budget + review - 1) / review : 0;
+    const size_t drop = dropped_of(n, old, review, budget);
     uint8_t *const kept = malloc(n + 1);
     if (!kept)
         return kvd_no_memory(err, "windows of a prompt", n);
     memset(kept, KVD_LEVEL_HIGH, n);
-    const int status = kvd_tokens_keep_top(score, n, drop * review < old ? n - drop : 0, kept, err);
+    const int status = kvd_tokens_keep_top(score, n, n - drop, kept, err);
     for (size_t t = 0; !status && drop > 0 && t < old; t++)
         level[t] = kept[t / review];
     free(kept);
@@ -150,13 +160,39 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         uint8_t *const first = level + l * heads * p->n;
         if (drop_windows(p->observed + group * each * windows, windows, old_of(w, p->n),
                          (size_t)w->v->value[REVIEW],
-                         budget_of(w, group, (layers + each - 1) / each, budget), first, err))
+                         budget_of(w->v, group, (layers + each - 1) / each, budget), first, err))
             return -1;
         for (size_t g = 1; g < heads; g++)
             memcpy(first + g * p->n, first, p->n);
     }
     return 0;
 }
+
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->window = (int32_t)v->value[WINDOW];
+    rule->review = (int32_t)v->value[REVIEW];
+    rule->layers = (int32_t)v->value[LAYERS];
+    rule->largest = v->value[LARGEST] > 0;
+}
+
+/*
+ * Returns a budget of all tokens before the last `window` ones if none are dropped, otherwise of as
+ * many windows of `review` tokens as stay, although the last one may be shorter.
+ */
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],
+                 each = (size_t)v->value[LAYERS], old = r->prompt > rows ? r->prompt - rows : 0,
+                 n = (old + review - 1) / review,
+                 budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),
+                 drop = dropped_of(n, old, review,
+                                   budget_of(v, (size_t)r->layer / each,
+                                             ((size_t)r->n_layers + each - 1) / each, budget));
+    return kvd_evict_once(drop > 0 ? (n - drop) * review : old, rows);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
 
 const kvd_tokens_method kvd_tokens_windowkv = {
     .info =
@@ -166,7 +202,9 @@ const kvd_tokens_method kvd_tokens_windowkv = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_uneven,
         },
+    .eviction = &eviction,
     .open = open,
     .close = free,
     .observed = observed,

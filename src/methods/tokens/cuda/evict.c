@@ -9,6 +9,8 @@
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_method.h"
 #include "methods/tokens/tokens.h"
+#include "model/pass/batch.h"
+#include "model/pass/blocks.h"
 
 static const char what[] = "eviction";
 
@@ -40,6 +42,11 @@ typedef struct {
     kvd_evict_budget *there;  /* device copy of `budget` */
     float *mass, *score, *lse, *lse_steps, *work;
     int32_t *kept;
+    /*
+     * RoPE of the layers that use rope_local_theta [1] and of all others [0], used with
+     * KVD_EVICT_EXPECTED only. expected_of sets `cosine` and `sine` for each layer.
+     */
+    kvd_evict_expected expected[2];
     double entry_bytes; /* bytes of one token's K, V, score and position in all heads and layers */
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -185,6 +192,17 @@ static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err);
 }
 
+/* Returns the RoPE tables and the scratch memory for scores by expected attention in a layer. */
+static kvd_evict_expected expected_of(const evict *e, int layer)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    kvd_evict_expected x = e->expected[kvd_rope_local(c->config, layer)];
+    const size_t first = kvd_batch_rope_layer(c->config, c->max_len, layer) * (size_t)x.half;
+    x.cosine = c->cosine ? c->cosine + first : NULL;
+    x.sine = c->sine ? c->sine + first : NULL;
+    return x;
+}
+
 static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -208,6 +226,8 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
                                 .mass = e->mass,
                                 .score = e->score,
                                 .kept = e->kept};
+    if (e->rule.ranking == KVD_EVICT_EXPECTED)
+        a.expected = expected_of(e, r->layer);
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     if (!c->whole)
@@ -272,6 +292,71 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                           err);
 }
 
+/*
+ * Sets x->future: for every number of tokens n up to the longest request, the mean cosine and sine
+ * of each RoPE pair over the positions n .. n + future - 1, device [n][half][2]. If `local` is
+ * true, the tables are those of layers that use rope_local_theta.
+ */
+static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    const size_t half = (size_t)x->half, future = (size_t)e->rule.future, rows = e->max_len + 1,
+                 floats = rows * half * 2, all = (rows + future) * half;
+    float *const host = malloc((floats + 2 * all) * sizeof *host);
+    if (!host)
+        return kvd_no_memory(err, "means of the rope table", (floats + 2 * all) * sizeof *host);
+    float *const cosine = host + floats, *const sine = cosine + all;
+    kvd_rope_tables(c->config, local, e->max_len, rows + future, cosine, sine);
+    x->square = cosine[0] * cosine[0];
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < half; i++) {
+        double sum[2] = {0, 0};
+        for (size_t t = 0; t < rows + future; t++) {
+            if (t >= future) {
+                const size_t n = t - future;
+                host[(n * half + i) * 2] = (float)(sum[0] / (double)future);
+                host[(n * half + i) * 2 + 1] = (float)(sum[1] / (double)future);
+                sum[0] -= (double)cosine[n * half + i];
+                sum[1] -= (double)sine[n * half + i];
+            }
+            sum[0] += (double)cosine[t * half + i];
+            sum[1] += (double)sine[t * half + i];
+        }
+    }
+    float *const there =
+        kvd_device_new(&e->memory, floats * sizeof *host, "means of the rope table", err);
+    x->future = there;
+    const int status = !there || kvd_device_put(there, host, floats * sizeof *host, what, err);
+    free(host);
+    return status ? -1 : 0;
+}
+
+/*
+ * Allocates the scratch memory and computes the RoPE tables that scores by expected attention
+ * (KVD_EVICT_EXPECTED) need.
+ */
+static int make_expected(evict *e, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    float *const work =
+        kvd_device_new(&e->memory, kvd_evict_expected_bytes(c->share->n_heads, c->config->d_head),
+                       "moments of queries", err);
+    if (!work)
+        return -1;
+    for (int local = 0; local < 2; local++) {
+        kvd_evict_expected *const x = &e->expected[local];
+        *x = (kvd_evict_expected){.dims = (int32_t)kvd_config_rope_dims(c->config),
+                                  .half = c->config->d_head / 2,
+                                  .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+                                  .square = 1,
+                                  .work = work};
+        if (c->cosine && (!local || c->config->rope_local_theta > 0) &&
+            make_future(e, local, x, err))
+            return -1;
+    }
+    return 0;
+}
+
 static int make_work(evict *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -286,7 +371,8 @@ static int make_work(evict *e, kvd_err *err)
                    (e->lse_steps = kvd_device_new(m, slices * heads * sizeof *e->lse, what, err)) &&
                    (e->score = kvd_device_new(m, kv * rows * sizeof *e->score, what, err)) &&
                    (e->kept = kvd_device_new(m, kv * rows * sizeof *e->kept, what, err)) &&
-                   (e->work = kvd_device_new(m, work, what, err))
+                   (e->work = kvd_device_new(m, work, what, err)) &&
+                   (e->rule.ranking != KVD_EVICT_EXPECTED || !make_expected(e, err))
                ? 0
                : -1;
 }

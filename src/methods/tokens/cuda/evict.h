@@ -1,7 +1,7 @@
 /*
  * Eviction on the device: chooses the cached tokens (entries) of every KV head that stay after a
  * prompt and after every step (methods/tokens: h2o, keyformer, snapkv, streaming, tova, knorm,
- * keydiff).
+ * keydiff, expectedattention).
  *
  * Pages hold the entries of a KV head in no particular order. RoPE is already applied to the keys,
  * so the index of an entry has no meaning. Every KV head of every layer has the same number of
@@ -28,6 +28,29 @@ typedef struct {
     uint32_t *position;
     int32_t n_slots, n_layers, room;
 } kvd_evict_state;
+
+/*
+ * RoPE of a layer, and scratch memory, for scores by expected attention (KVD_EVICT_EXPECTED).
+ * All heads have the width d_head. RoPE rotates pair i of a head: dimensions i and i + dims/2, or
+ * 2 i and 2 i + 1 if `interleaved` is 1.
+ */
+typedef struct {
+    int32_t dims, half; /* number of dimensions that RoPE rotates; d_head / 2 */
+    int32_t interleaved;
+    /*
+     * Cosines and sines of kvd_rope_tables, device [positions][half]. NULL if the model has no
+     * RoPE.
+     */
+    const float *cosine, *sine;
+    /*
+     * Mean cosine and mean sine of each pair over the positions n .. n + rule.future - 1 after a
+     * prompt of n tokens, device [n][half][2].
+     */
+    const float *future;
+    /* Square of the factor by which kvd_rope_tables multiplies all cosines and sines. */
+    float square;
+    float *work; /* scratch, kvd_evict_expected_bytes bytes on the device */
+} kvd_evict_expected;
 
 /* Arguments for the whole prompts of a batch in one layer. */
 typedef struct {
@@ -56,8 +79,9 @@ typedef struct {
      */
     float *lse;
     /*
-     * Scratch, device [n_heads][n_q8 rows of Q]: probability a token received; only with
-     * KVD_EVICT_ATTENTION.
+     * Scratch, device [n_heads][n_q8 rows of Q]: what each query head adds to the score of a token,
+     * such as the attention probability that the token received. Not used if tokens are ranked by
+     * keys alone or by position.
      */
     float *mass;
     /*
@@ -70,6 +94,7 @@ typedef struct {
      * in rising order.
      */
     int32_t *kept;
+    kvd_evict_expected expected; /* used with KVD_EVICT_EXPECTED only */
 } kvd_evict_prompts_args;
 
 /*
@@ -83,15 +108,19 @@ cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t s
  *
  * kvd_evict_score writes the attention probability that every token received, [n_heads][n_q8], to
  * `mass` with mma.sync. kvd_evict_score_sm90 does the same with wgmma and requires sm_90.
- * kvd_evict_score_keys writes the scores of rankings by keys to `score`. kvd_evict_score_any runs
- * the one of these that the rule and the device require. kvd_evict_choose then chooses the tokens
- * that stay and moves them.
+ * kvd_evict_score_keys writes the scores of rankings by keys to `score`, and
+ * kvd_evict_score_expected those of KVD_EVICT_EXPECTED. kvd_evict_score_any runs the one of these
+ * that the rule and the device require. kvd_evict_choose then chooses the tokens that stay and
+ * moves them.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_t stream);
+cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
+/* Returns the size in bytes of kvd_evict_expected.work for n_heads query heads of width d_head. */
+size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 
 /* Arguments for one decode step of every request of a batch in one layer. */
 typedef struct {

@@ -147,6 +147,7 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
 extern "C" cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     return a->rule.ranking == KVD_EVICT_FIRST       ? cudaSuccess
+           : a->rule.ranking == KVD_EVICT_EXPECTED  ? kvd_evict_score_expected(a, stream)
            : a->rule.ranking != KVD_EVICT_ATTENTION ? kvd_evict_score_keys(a, stream)
            : a->hopper                              ? kvd_evict_score_sm90(a, stream)
                                                     : kvd_evict_score(a, stream);

@@ -1,9 +1,9 @@
 /*
  * Methods of the tokens axis that drop entries, in the CUDA engine: h2o, keyformer, snapkv,
- * streaming and tova, alone or combined with a method of the dims axis; and knorm and keydiff,
- * which rank tokens by whole keys and run alone. A prompt is processed in one iteration and attends
- * to all its tokens at the widths of the dims method. Scores by attention are those of that
- * attention. Pages that eviction empties are freed at the end of the iteration.
+ * streaming and tova, alone or combined with a method of the dims axis; and knorm, keydiff and
+ * expectedattention, which rank tokens by whole keys and run alone. A prompt is processed in one
+ * iteration and attends to all its tokens at the widths of the dims method. Scores by attention are
+ * those of that attention. Pages that eviction empties are freed at the end of the iteration.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_METHOD_H

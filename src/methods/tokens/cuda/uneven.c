@@ -55,6 +55,26 @@ typedef struct {
     float *mass, *score, *lse;
     int32_t *kept;
     unsigned long long *least;
+    /* Budgets that are computed after the last layer, from statistics of all layers. */
+    struct {
+        /*
+         * True if the method computes budgets from statistics of all layers
+         * (kvd_tokens_eviction.divide). The other members are used only then.
+         */
+        bool on;
+        /* True if the statistics are entropy and variance, false if they are scores of tokens. */
+        bool spreads;
+        size_t ranks;  /* number of scores of a token in a layer: kv, or 1 if heads share them */
+        float *rank;   /* scores of tokens, device [layers][ranks][rows of Q in layout BLOCKED] */
+        float *spread; /* scratch of kvd_uneven_rank on the device */
+        double *pair;  /* entropy and variance, device [layers][n_slots][2] */
+        double *pairs; /* pinned copy of `pair` */
+        float *scores; /* pinned copy of `rank`, made if the statistics are scores */
+        double *x;     /* statistics of one prompt in all layers, as in kvd_evict_layers.x */
+        kvd_evict_budget *of_layer; /* budgets of one prompt, [layers] */
+        size_t first, end; /* the prompts of the iteration are its slices first .. end - 1 */
+        kvd_err err;       /* error message of `divide`, empty if it did not fail */
+    } late;
     cudaStream_t stream;
     kvd_device_memory memory;
 } uneven;
@@ -114,7 +134,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 /*
  * Assigns pages to the KV heads of slice i of the iteration (the tokens of one request), and writes
  * their numbers of cached tokens and page numbers to the lists of decode steps. If the slice is a
- * prompt, its heads get pages for the largest number of tokens that they may keep.
+ * prompt, its heads get pages for the largest number of tokens that they may keep, or for the whole
+ * prompt if the budgets of its layers are computed after the last layer.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -122,8 +143,9 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
         for (size_t g = 0; g < e->kv; g++) {
             const size_t head = (s->slot * e->layers + l) * e->kv + g,
                          row = l * e->heads.rows + i * e->kv + g;
-            const size_t n = s->before ? e->entries[head] + 1
-                                       : most_of(e, &e->budget[l * e->n_slots + s->slot], s->n);
+            const size_t n = s->before    ? e->entries[head] + 1
+                             : e->late.on ? s->n
+                                          : most_of(e, &e->budget[l * e->n_slots + s->slot], s->n);
             if (kvd_pages_hold(&e->pages, head, n, fresh, err))
                 return kvd_in(err, "request %u, layer %zu, KV head %zu", s->request, l, g);
             kvd_pages_row(&e->pages, row, head);
@@ -202,7 +224,8 @@ static double held_by(const uneven *e, size_t slot)
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     uneven *const e = of(m);
-    (void)err;
+    if (*e->late.err.msg)
+        return kvd_fail(err, "%s", e->late.err.msg);
     for (size_t s = 0; s < e->n_slots; s++)
         e->slot[s].held = held_by(e, s);
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -279,18 +302,18 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+/* Returns the arguments with which kernels process the prompts of an iteration in a layer. */
+static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_rows *r, int layer)
 {
-    const uneven *const e = of(m);
-    const kvd_paged_cache *const c = m->cache;
+    const kvd_paged_cache *const c = e->method.cache;
     const kvd_step_batch *const b = c->batch;
-    const size_t at = (size_t)r->layer * e->n_slots;
+    const size_t at = (size_t)layer * e->n_slots;
     kvd_uneven_prompts_args a = {
-        .prompt = {.map = c->layer[r->layer].map,
+        .prompt = {.map = c->layer[layer].map,
                    .rule = e->rule,
                    .budget = e->there + at,
                    .hopper = c->hopper,
-                   .layer = r->layer,
+                   .layer = layer,
                    .batch = (int32_t)r->prompts,
                    .n_q8 = (int32_t)b->n_q8,
                    .max_pages = (int32_t)c->pages->max_pages,
@@ -299,28 +322,127 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                    .slot = b->device.slot + r->steps,
                    .page_table = c->pages->device + r->steps * c->pages->max_pages,
                    .q = c->q_prompts,
-                   .pool = kvd_paged_cache_pool(c, r->layer),
+                   .pool = kvd_paged_cache_pool(c, layer),
                    .lse = e->lse,
                    .mass = e->mass,
                    .score = e->score,
                    .kept = e->kept},
         .least = e->least,
         .count = e->count + at * e->kv,
-        .table = table_of(e, r->layer, r->steps),
-        .heads = e->heads.pool};
-    if (!r->prompts)
-        return 0;
+        .table = table_of(e, layer, r->steps),
+        .heads = e->heads.pool,
+        .layer_counts = e->n_slots * e->kv};
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.prompt.longest =
             b->host.q_len[i] > a.prompt.longest ? b->host.q_len[i] : a.prompt.longest;
-    if (kvd_cuda_check(kvd_uneven_prompts(&a, r->stream), what, err))
+    if (e->late.on) {
+        a.rank = e->late.rank + (size_t)layer * e->late.ranks * b->n_q8;
+        a.statistic = e->late.pair ? e->late.pair + at * 2 : NULL;
+        a.spread = e->late.spread;
+    }
+    return a;
+}
+
+/* Copies the statistics of the prompt in slice i, of all layers, to late.x and describes them. */
+static kvd_evict_layers statistics_of(const uneven *e, size_t i)
+{
+    const kvd_step_batch *const b = e->method.cache->batch;
+    const size_t n = (size_t)b->host.q_len[i], slot = (size_t)b->host.slot[i],
+                 each = e->late.spreads ? 2 : n;
+    for (size_t l = 0; l < e->layers; l++)
+        for (size_t t = 0; t < each; t++)
+            e->late.x[l * each + t] =
+                e->late.spreads
+                    ? e->late.pairs[(l * e->n_slots + slot) * 2 + t]
+                    : (double)e->late.scores[l * b->n_q8 + (size_t)b->host.q_start[i] + t];
+    return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
+}
+
+/*
+ * Computes the budgets of all layers for the prompts of an iteration. The CUDA stream calls it on
+ * the host after the statistics have been copied to the host and before the budgets are copied to
+ * the device. It must not call CUDA functions.
+ */
+static void CUDART_CB divide(void *of_method)
+{
+    uneven *const e = of_method;
+    const kvd_plan *const p = e->method.plan;
+    for (size_t i = e->late.first; i < e->late.end && !*e->late.err.msg; i++) {
+        const size_t slot = (size_t)e->method.cache->batch->host.slot[i];
+        const kvd_evict_layers s = statistics_of(e, i);
+        if (p->tokens->eviction->divide(&p->tokens_values, &s, e->late.of_layer, &e->late.err))
+            return;
+        for (size_t l = 0; l < e->layers; l++)
+            e->budget[l * e->n_slots + slot] = e->late.of_layer[l];
+    }
+}
+
+/*
+ * Queues the work that follows the last layer: computes the budgets of all layers, and in every
+ * layer chooses the tokens that stay and moves them to the front of their pages.
+ */
+static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
+{
+    const size_t pairs = e->layers * e->n_slots * 2,
+                 scores = e->layers * e->late.ranks * e->method.cache->batch->n_q8;
+    e->late.first = r->steps;
+    e->late.end = r->steps + r->prompts;
+    if (kvd_cuda_check(
+            e->late.spreads
+                ? cudaMemcpyAsync(e->late.pairs, e->late.pair, pairs * sizeof *e->late.pairs,
+                                  cudaMemcpyDeviceToHost, r->stream)
+                : cudaMemcpyAsync(e->late.scores, e->late.rank, scores * sizeof *e->late.scores,
+                                  cudaMemcpyDeviceToHost, r->stream),
+            what, err) ||
+        kvd_cuda_check(cudaLaunchHostFunc(r->stream, divide, e), what, err) ||
+        kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget,
+                                       e->layers * e->n_slots * sizeof *e->budget,
+                                       cudaMemcpyHostToDevice, r->stream),
+                       what, err))
         return -1;
-    return r->layer + 1 < c->config->n_layers
-               ? 0
-               : kvd_cuda_check(cudaMemcpyAsync(e->counted, e->count,
-                                                e->layers * e->n_slots * e->kv * sizeof *e->count,
-                                                cudaMemcpyDeviceToHost, r->stream),
-                                what, err);
+    for (size_t l = 0; l < e->layers; l++) {
+        kvd_uneven_prompts_args a = prompts_args(e, r, (int)l);
+        a.stored = 1;
+        if (kvd_cuda_check(kvd_uneven_choose(&a, r->stream), what, err))
+            return -1;
+    }
+    return 0;
+}
+
+/*
+ * Copies the rows that stay in a layer whose group of layers keeps the same windows of tokens. In
+ * the first layer of a group, chooses these windows first.
+ */
+static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream)
+{
+    const int layer = a->prompt.layer, left = (int)e->layers - layer;
+    if (layer % e->rule.layers == 0) {
+        a->layers = left < e->rule.layers ? left : e->rule.layers;
+        const cudaError_t status = kvd_uneven_windows(a, stream);
+        if (status != cudaSuccess)
+            return status;
+    }
+    return kvd_uneven_copy(a, stream);
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    uneven *const e = of(m);
+    const bool last = r->layer + 1 == (int)e->layers;
+    if (!r->prompts)
+        return 0;
+    kvd_uneven_prompts_args a = prompts_args(e, r, r->layer);
+    if (e->late.on ? kvd_cuda_check(kvd_uneven_rank(&a, r->stream), what, err) ||
+                         kvd_cuda_check(kvd_uneven_store(&a, r->stream), what, err) ||
+                         (last && after_layers(e, r, err))
+        : e->rule.review ? kvd_cuda_check(choose_windows(e, &a, r->stream), what, err)
+                         : kvd_cuda_check(kvd_uneven_prompts(&a, r->stream), what, err))
+        return -1;
+    return last ? kvd_cuda_check(cudaMemcpyAsync(e->counted, e->count,
+                                                 e->layers * e->n_slots * e->kv * sizeof *e->count,
+                                                 cudaMemcpyDeviceToHost, r->stream),
+                                 what, err)
+                : 0;
 }
 
 /* ---- creation and release ---- */
@@ -333,6 +455,10 @@ static void release(kvd_gpu_method *m)
     (void)cudaFreeHost(e->budget);
     (void)cudaFreeHost(e->length);
     (void)cudaFreeHost(e->counted);
+    (void)cudaFreeHost(e->late.pairs);
+    (void)cudaFreeHost(e->late.scores);
+    free(e->late.x);
+    free(e->late.of_layer);
     free(e->slot);
     free(e->entries);
     free(e);
@@ -397,8 +523,39 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         !(e->count = kvd_device_new(&e->memory, counts * sizeof *e->count, "counts", err)))
         return -1;
     memset(e->budget, 0, budgets * sizeof *e->budget);
+    if (e->late.spreads &&
+        (!(e->late.pair = kvd_device_new(&e->memory, 2 * budgets * sizeof *e->late.pair,
+                                         "statistics of all layers", err)) ||
+         kvd_cuda_check(
+             cudaMallocHost((void **)&e->late.pairs, 2 * budgets * sizeof *e->late.pairs),
+             "statistics of all layers", err)))
+        return -1;
     return kvd_cuda_check(cudaMemsetAsync(e->count, 0, counts * sizeof *e->count, stream), what,
                           err);
+}
+
+/*
+ * Allocates the arrays that hold the scores of all layers until budgets are computed from them.
+ * `rows` is the largest number of rows of Q, and `slices` of requests, in an iteration.
+ */
+static int make_late(uneven *e, size_t rows, size_t slices, kvd_err *err)
+{
+    static const char scores[] = "scores of the prompts in all layers";
+    const size_t n = e->layers * e->late.ranks * rows, each = e->late.spreads ? 2 : e->max_len,
+                 heads = (size_t)e->method.cache->share->n_heads,
+                 pages = rows / KVD_PAGE_TOKENS + slices;
+    if (!(e->late.x = malloc(e->layers * each * sizeof *e->late.x)) ||
+        !(e->late.of_layer = malloc(e->layers * sizeof *e->late.of_layer)))
+        return kvd_no_memory(err, scores, e->layers * each * sizeof *e->late.x);
+    if (!(e->late.rank = kvd_device_new(&e->memory, n * sizeof *e->late.rank, scores, err)))
+        return -1;
+    if (e->late.spreads)
+        return (e->late.spread = kvd_device_new(
+                    &e->memory, heads * pages * 2 * sizeof *e->late.spread, scores, err))
+                   ? 0
+                   : -1;
+    return kvd_cuda_check(cudaMallocHost((void **)&e->late.scores, n * sizeof *e->late.scores),
+                          scores, err);
 }
 
 static int make_work(uneven *e, kvd_err *err)
@@ -412,7 +569,8 @@ static int make_work(uneven *e, kvd_err *err)
                    (e->score = kvd_device_new(m, e->kv * rows * sizeof *e->score, what, err)) &&
                    (e->kept = kvd_device_new(m, e->kv * rows * sizeof *e->kept, what, err)) &&
                    (e->least =
-                        kvd_device_new(m, slices * (e->kv + 1) * sizeof *e->least, what, err))
+                        kvd_device_new(m, slices * (e->kv + 1) * sizeof *e->least, what, err)) &&
+                   (!e->late.on || !make_late(e, rows, slices, err))
                ? 0
                : -1;
 }
@@ -448,6 +606,9 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->layers = (size_t)config->n_layers;
     e->kv = (size_t)config->n_kv_heads;
+    e->late.on = plan->tokens->eviction->divide != NULL;
+    e->late.spreads = e->rule.ranking == KVD_EVICT_SPREAD;
+    e->late.ranks = e->rule.whole_layer ? 1 : e->kv;
     e->page_bytes = (size_t)e->heads.map.page_elements * sizeof(uint16_t);
     e->heads.rows = c->batch->max_slices * e->kv;
     e->method.page_bytes = e->layers * e->kv * e->page_bytes;

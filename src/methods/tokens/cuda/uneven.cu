@@ -27,13 +27,16 @@ typedef unsigned long long u64;
 struct head {
     kvd_evict_budget budget;
     int n, old; /* number of tokens of the prompt, and of those that are ranked */
+    int sink;   /* number of first tokens of the prompt that stay whatever their scores are */
     size_t at;  /* first row of the prompt in the scores */
     const float *rank;
 };
 
-__device__ __forceinline__ head head_of(const kvd_evict_prompts_args &a, int g, int b)
+__device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g, int b)
 {
+    const kvd_evict_prompts_args &a = u.prompt;
     head h;
+    h.sink = a.rule.sink;
     h.budget = a.budget[a.slot[b]];
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
@@ -41,7 +44,18 @@ __device__ __forceinline__ head head_of(const kvd_evict_prompts_args &a, int g, 
     /* Smoothed scores are in the `mass` of the KV head's first query head, which they overwrite. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
                                : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
+    if (u.rank)
+        h.rank = u.rank + (size_t)(a.rule.whole_layer ? 0 : g) * (size_t)a.n_q8 + h.at;
     return h;
+}
+
+/*
+ * Returns the sort key of token t of a KV head. Keys of the first h.sink tokens are above those of
+ * all other tokens.
+ */
+__device__ __forceinline__ u64 key_in(const head &h, int t)
+{
+    return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
 }
 
 /* Returns true if the KV heads of a layer share a part of their token budget. */
@@ -67,17 +81,18 @@ __global__ void __launch_bounds__(CHOOSE)
     __shared__ unsigned bin[KVD_SELECT_BINS];
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group;
-    const head h = head_of(a, g, b);
+    const head h = head_of(u, g, b);
     float *const score = a.score + (size_t)g * (size_t)a.n_q8 + h.at;
     const int k = shares(h.budget) ? h.budget.keep_own : h.budget.keep_old;
-    sum_heads<CHOOSE>(a, g * group, (g + 1) * group, h.at, h.n, score);
-    if (a.rule.smooth > 1)
-        smooth<CHOOSE>(score, h.old, a.rule.smooth,
-                       a.mass + (size_t)(g * group) * (size_t)a.n_q8 + h.at);
-    const float *const rank = h.rank;
+    if (!u.rank) {
+        sum_heads<CHOOSE>(a, g * group, (g + 1) * group, h.at, h.n, score);
+        if (a.rule.smooth > 1)
+            smooth<CHOOSE>(score, h.old, a.rule.smooth,
+                           a.mass + (size_t)(g * group) * (size_t)a.n_q8 + h.at);
+    }
     u64 least = k >= h.old ? 0 : NONE;
     if (k > 0 && k < h.old)
-        least = select_key<CHOOSE>([rank](int t) { return key_of(rank[t], t); }, h.old, k, bin);
+        least = select_key<CHOOSE>([h](int t) { return key_in(h, t); }, h.old, k, bin);
     if (threadIdx.x == 0)
         u.least[b * (a.map.n_kv_heads + 1) + g] = least;
 }
@@ -89,7 +104,7 @@ __global__ void __launch_bounds__(CHOOSE)
     __shared__ u64 own[KVD_HEADS_MAX];
     const kvd_evict_prompts_args &a = u.prompt;
     const int b = (int)blockIdx.x, kv = a.map.n_kv_heads;
-    const head h = head_of(a, 0, b);
+    const head h = head_of(u, 0, b);
     const size_t stride = (size_t)(a.rule.smooth > 1 ? a.map.group : 1) * (size_t)a.n_q8;
     u64 *const least = u.least + (size_t)b * (size_t)(kv + 1);
     if (!shares(h.budget) || h.old == 0) {
@@ -117,13 +132,13 @@ __global__ void __launch_bounds__(CHOOSE)
 {
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
-    const head h = head_of(a, g, b);
+    const head h = head_of(u, g, b);
     const u64 own = u.least[b * (kv + 1) + g], among = u.least[b * (kv + 1) + kv];
     int32_t *const kept = a.kept + (size_t)g * (size_t)a.n_q8 + h.at;
     int place = 0;
     for (int first = 0; first < h.n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
-        const bool stays = t < h.n && (t >= h.old || key_of(h.rank[t], t) >= own ||
+        const bool stays = t < h.n && (t >= h.old || key_in(h, t) >= own ||
                                        (among != NONE && key_among(h, h.rank, g, t, own) >= among));
         int all;
         const int i = place + select_place<CHOOSE>(stays, &all);
@@ -144,13 +159,15 @@ __device__ __forceinline__ size_t piece(int t, int block, int d)
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
+/* Copies the rows of all tokens if ALL is true, otherwise only those of the tokens in `kept`. */
+template <bool ALL>
 __global__ void __launch_bounds__(COPY)
     copy_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
     const kvd_evict_prompts_args &a = u.prompt;
     const int g = (int)blockIdx.x, page = (int)blockIdx.y, b = (int)blockIdx.z,
-              kv = a.map.n_kv_heads, m = u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g],
-              first = page * KVD_PAGE_TOKENS;
+              kv = a.map.n_kv_heads, first = page * KVD_PAGE_TOKENS,
+              m = ALL ? a.q_len[b] : u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g];
     if (first >= m)
         return;
     const int d_k = a.map.d_qk[g], d_v = a.map.d_v[g];
@@ -170,7 +187,7 @@ __global__ void __launch_bounds__(COPY)
             const int i = first + c / d * 8 + c % 8, block = c % d / 8;
             uint4 x = make_uint4(0, 0, 0, 0);
             if (i < m) {
-                const int t = kept[i];
+                const int t = ALL ? i : kept[i];
                 x = *reinterpret_cast<const uint4 *>(
                     from + (size_t)from_page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
                     after + piece(t, block, d));
@@ -205,19 +222,43 @@ __global__ void __launch_bounds__(32) step_kernel(const __grid_constant__ kvd_un
 
 } // namespace
 
+/* Returns the grid of copy_kernel: a CTA per KV head, page of 64 tokens and prompt. */
+static dim3 pages_of(const kvd_evict_prompts_args *a)
+{
+    return dim3((unsigned)a->map.n_kv_heads,
+                ((unsigned)a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, (unsigned)a->batch);
+}
+
 extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
     const kvd_evict_prompts_args *const a = &u->prompt;
     const unsigned kv = (unsigned)a->map.n_kv_heads, batch = (unsigned)a->batch;
+    const bool ranked = a->rule.ranking == KVD_EVICT_ATTENTION && !a->rule.whole_layer;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !a->score || !a->mass ||
-        a->rule.ranking != KVD_EVICT_ATTENTION || a->rule.whole_layer || !u->least || !u->count ||
-        !u->table || !u->heads)
+        (!u->rank && !ranked) || !u->least || !u->count || !u->table || !u->heads)
         return cudaErrorInvalidValue;
     rank_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
     shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
     place_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
-    copy_kernel<<<dim3(kv, ((unsigned)a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, batch),
-                  COPY, 0, stream>>>(*u);
+    return u->stored ? kvd_uneven_compact(u, stream) : kvd_uneven_copy(u, stream);
+}
+
+extern "C" cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    const kvd_evict_prompts_args *const a = &u->prompt;
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !u->count || !u->table ||
+        !u->heads)
+        return cudaErrorInvalidValue;
+    copy_kernel<false><<<pages_of(a), COPY, 0, stream>>>(*u);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    const kvd_evict_prompts_args *const a = &u->prompt;
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !u->table || !u->heads)
+        return cudaErrorInvalidValue;
+    copy_kernel<true><<<pages_of(a), COPY, 0, stream>>>(*u);
     return cudaGetLastError();
 }
 

@@ -1,0 +1,406 @@
+/*
+ * Scores the tokens of a prompt by the attention that later queries are expected to pay to them
+ * (expectedattention.c). The queries x of a query head before RoPE have the mean mu and the
+ * covariance C over the rows from `sink` on. R is the RoPE rotation averaged over the `future`
+ * positions after the prompt, and k_t and v_t are K and V of token t:
+ *
+ *   z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
+ *   score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
+ *
+ * Logarithms order the tokens as the numbers themselves do, and do not underflow. The first `sink`
+ * tokens get the score infinity.
+ *
+ * moments_kernel: SPLITS CTAs per query head and prompt undo RoPE in their part of the queries and
+ * sum x - y and (x - y)(x - y)^T. y is the first of the rows; subtracting it avoids cancellation.
+ * combine_kernel: a CTA per query head and prompt adds the parts, and computes R mu and R C R^T.
+ * logits_kernel: a CTA per page of keys, query head and prompt computes z, as a product of the keys
+ * and R C R^T.
+ * weigh_kernel: a CTA per KV head and prompt computes the softmax of every query head, and scores.
+ *
+ * Both products take 2 n d^2 FLOP per query head, in float32 without tensor cores. Each is d / n of
+ * the product Q K^T of a prompt of n tokens. Sums are in a fixed order. TOGETHER prompts share a
+ * launch, which limits the scratch memory.
+ */
+#include "methods/tokens/cuda/evict.h"
+
+namespace
+{
+
+enum {
+    SPLITS = 8,
+    TOGETHER = 4,
+    THREADS = 256,
+    ROWS = 64,                 /* number of queries in shared memory */
+    PITCH = KVD_WIDTH_MAX + 4, /* number of floats from one row in shared memory to the next */
+    SLAB = 16,                 /* number of rows of the matrix R C R^T in shared memory */
+    WEIGH = 512,
+    BLOCKS = KVD_WIDTH_MAX / 32 /* blocks of 8 dimensions of a token that a lane reads */
+};
+
+/*
+ * Returns the number of floats of the sums of one CTA over its queries x of width d:
+ * (x - y)(x - y)^T [d][d], then x - y [d], then the subtracted query y [d].
+ */
+__host__ __device__ __forceinline__ size_t part_size(int d)
+{
+    return (size_t)d * (size_t)(d + 2);
+}
+
+/*
+ * Returns the sums of one CTA, the index of which is `split`, for query head h of the prompt with
+ * index b in the launch.
+ */
+__device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b, int h, int split)
+{
+    const int d = a.map.d_qk[0];
+    return a.expected.work +
+           (((size_t)b * (size_t)a.map.n_heads + (size_t)h) * SPLITS + (size_t)split) *
+               part_size(d);
+}
+
+__device__ __forceinline__ float wide(uint16_t x)
+{
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+/*
+ * Copies `rows` queries of a head, starting at token t, to shared memory and undoes their RoPE.
+ * `q` is the first query of the prompt. Rows `rows` .. ROWS - 1 of x become 0. All threads of the
+ * CTA must call it, and must call __syncthreads before they read x.
+ */
+__device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
+                              int rows, float (*x)[PITCH])
+{
+    for (int i = (int)threadIdx.x; i < ROWS * (d / 8); i += THREADS) {
+        const int r = i % ROWS, block = i / ROWS, token = t + r;
+        uint4 w = make_uint4(0, 0, 0, 0);
+        if (r < rows)
+            w = *reinterpret_cast<const uint4 *>(q + token / 8 * 8 * d + block * 64 +
+                                                 token % 8 * 8);
+        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+        for (int c = 0; c < 8; c++)
+            x[r][8 * block + c] = wide((uint16_t)(c % 2 ? word[c / 2] >> 16 : word[c / 2]));
+    }
+    if (!e.cosine)
+        return;
+    __syncthreads();
+    const int pairs = e.dims / 2;
+    for (int i = (int)threadIdx.x; i < rows * pairs; i += THREADS) {
+        const int r = i / pairs, p = i % pairs, first = e.interleaved ? 2 * p : p,
+                  second = e.interleaved ? first + 1 : first + pairs;
+        const size_t at = (size_t)(t + r) * (size_t)e.half + (size_t)p;
+        const float c = e.cosine[at] / e.square, s = e.sine[at] / e.square, u = x[r][first],
+                    v = x[r][second];
+        x[r][first] = u * c + v * s;
+        x[r][second] = v * c - u * s;
+    }
+}
+
+__global__ void __launch_bounds__(THREADS, 2)
+    moments_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
+{
+    __shared__ float x[ROWS][PITCH], origin[KVD_WIDTH_MAX];
+    const int split = (int)blockIdx.x, h = (int)blockIdx.y, b = first_prompt + (int)blockIdx.z,
+              d = a.map.d_qk[h / a.map.group], n = a.q_len[b], sink = a.rule.sink;
+    if (n <= sink)
+        return;
+    const uint16_t *const q = static_cast<const uint16_t *>(a.q) +
+                              (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
+                              (size_t)a.q_start[b] * (size_t)d;
+    const int each = ((n - sink + SPLITS - 1) / SPLITS + ROWS - 1) / ROWS * ROWS,
+              from = sink + split * each, to = min(n, from + each);
+    const int row = (int)threadIdx.x / 16 * 8, column = (int)threadIdx.x % 16 * 8;
+    float sum = 0, product[8][8] = {};
+    fetch_queries(a.expected, q, d, sink, 1, x);
+    __syncthreads();
+    if ((int)threadIdx.x < d)
+        origin[threadIdx.x] = x[0][threadIdx.x];
+    for (int t = from; t < to; t += ROWS) {
+        const int rows = min(ROWS, to - t);
+        __syncthreads();
+        fetch_queries(a.expected, q, d, t, rows, x);
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < rows * d; i += THREADS)
+            x[i / d][i % d] -= origin[i % d];
+        __syncthreads();
+        if ((int)threadIdx.x < d)
+            for (int r = 0; r < rows; r++)
+                sum += x[r][threadIdx.x];
+        if (!a.rule.covariance || row >= d || column >= d)
+            continue;
+#pragma unroll 2
+        for (int r = 0; r < rows; r++) {
+            float u[8], v[8];
+#pragma unroll
+            for (int i = 0; i < 8; i += 4) {
+                *reinterpret_cast<float4 *>(u + i) =
+                    *reinterpret_cast<const float4 *>(&x[r][row + i]);
+                *reinterpret_cast<float4 *>(v + i) =
+                    *reinterpret_cast<const float4 *>(&x[r][column + i]);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    product[i][j] = fmaf(u[i], v[j], product[i][j]);
+        }
+    }
+    float *const part = part_of(a, (int)blockIdx.z, h, split);
+    if (row < d && column < d)
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < 8; j++)
+                part[(row + i) * d + column + j] = product[i][j];
+    if ((int)threadIdx.x < d) {
+        part[d * d + (int)threadIdx.x] = sum;
+        part[d * d + d + (int)threadIdx.x] = origin[threadIdx.x];
+    }
+}
+
+/*
+ * Row i of the mean RoPE rotation R, which has two elements that are not 0: element i of R x is
+ * own * x[i] + other * x[partner].
+ */
+struct turn {
+    int partner;
+    float own, other;
+};
+
+/* Returns row i of the mean RoPE rotation after a prompt of n tokens. */
+__device__ __forceinline__ turn turn_of(const kvd_evict_expected &e, int n, int i)
+{
+    const int pairs = e.dims / 2;
+    if (!e.cosine || i >= e.dims)
+        return {i, 1, 0};
+    const int p = e.interleaved ? i / 2 : i % pairs;
+    const bool second = e.interleaved ? i % 2 : i >= pairs;
+    const float *const mean = e.future + ((size_t)n * (size_t)e.half + (size_t)p) * 2;
+    const int other = e.interleaved ? i ^ 1 : second ? i - pairs : i + pairs;
+    return {other, mean[0], second ? mean[1] : -mean[1]};
+}
+
+__global__ void __launch_bounds__(THREADS)
+    combine_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
+{
+    __shared__ float off[KVD_WIDTH_MAX], mean[KVD_WIDTH_MAX];
+    const int h = (int)blockIdx.x, b = first_prompt + (int)blockIdx.y,
+              d = a.map.d_qk[h / a.map.group], n = a.q_len[b];
+    if (n <= a.rule.sink)
+        return;
+    const float rows = (float)(n - a.rule.sink);
+    float *const sum = part_of(a, (int)blockIdx.y, h, 0), *const to = sum + part_size(d);
+    for (int i = (int)threadIdx.x; i < d * d + d; i += THREADS) {
+        float s = 0;
+        for (int split = 0; split < SPLITS; split++)
+            s += sum[(size_t)split * part_size(d) + (size_t)i];
+        sum[i] = s / rows;
+        if (i >= d * d) {
+            off[i - d * d] = s / rows;
+            mean[i - d * d] = s / rows + sum[i + d];
+        }
+    }
+    __syncthreads();
+    /* Covariance: the mean of the products minus the product of the means. */
+    for (int i = (int)threadIdx.x; i < d * d; i += THREADS)
+        sum[i] -= off[i / d] * off[i % d];
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < d * d; i += THREADS) {
+        const int r = i / d, c = i % d;
+        const turn u = turn_of(a.expected, n, r), v = turn_of(a.expected, n, c);
+        const float *const one = sum + r * d, *const two = sum + u.partner * d;
+        to[i] = u.own * (v.own * one[c] + v.other * one[v.partner]) +
+                u.other * (v.own * two[c] + v.other * two[v.partner]);
+    }
+    for (int i = (int)threadIdx.x; i < d; i += THREADS) {
+        const turn u = turn_of(a.expected, n, i);
+        to[d * d + i] = u.own * mean[i] + u.other * mean[u.partner];
+    }
+}
+
+/*
+ * Returns the address of the 8 dimensions 8 * block .. 8 * block + 7 of token t of KV head g: in K
+ * if `after` is 0, in V if it is the number of elements of K in a page.
+ */
+__device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
+                                                    int after, int d, int t, int block)
+{
+    const int32_t page =
+        a.page_table[(size_t)b * (size_t)a.max_pages + (size_t)(t / KVD_PAGE_TOKENS)];
+    return static_cast<const uint16_t *>(a.pool) + (size_t)page * (size_t)a.map.page_elements +
+           a.map.kv_offset[g] + after + t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    logits_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
+{
+    __shared__ float k[KVD_PAGE_TOKENS][PITCH], slab[SLAB][PITCH];
+    const int h = (int)blockIdx.y, g = h / a.map.group, b = first_prompt + (int)blockIdx.z,
+              d = a.map.d_qk[g], n = a.q_len[b], first = (int)blockIdx.x * KVD_PAGE_TOKENS;
+    if (n <= a.rule.sink || first >= n)
+        return;
+    const float *const matrix = part_of(a, (int)blockIdx.z, h, 1), *const mean = matrix + d * d;
+    const int keys = min(KVD_PAGE_TOKENS, n - first), mine = (int)threadIdx.x / 16 * 4,
+              column = (int)threadIdx.x % 16 * 8;
+    for (int i = (int)threadIdx.x; i < KVD_PAGE_TOKENS * (d / 8); i += THREADS) {
+        const int r = i % KVD_PAGE_TOKENS, block = i / KVD_PAGE_TOKENS;
+        uint4 w = make_uint4(0, 0, 0, 0);
+        if (r < keys)
+            w = *reinterpret_cast<const uint4 *>(piece_of(a, b, g, 0, d, first + r, block));
+        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+        for (int c = 0; c < 8; c++)
+            k[r][8 * block + c] = wide((uint16_t)(c % 2 ? word[c / 2] >> 16 : word[c / 2]));
+    }
+    float y[4][8] = {};
+    for (int c0 = 0; c0 < d && a.rule.covariance; c0 += SLAB) {
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < SLAB * d; i += THREADS)
+            slab[i / d][i % d] = matrix[c0 * d + i];
+        __syncthreads();
+        if (column >= d)
+            continue;
+#pragma unroll 4
+        for (int c = 0; c < SLAB; c++) {
+            float v[8];
+#pragma unroll
+            for (int j = 0; j < 8; j += 4)
+                *reinterpret_cast<float4 *>(v + j) =
+                    *reinterpret_cast<const float4 *>(&slab[c][column + j]);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    y[i][j] = fmaf(k[mine + i][c0 + c], v[j], y[i][j]);
+        }
+    }
+    __syncthreads();
+    const float scale = a.map.scale;
+    for (int i = 0; i < 4; i++) {
+        float linear = 0, quadratic = 0;
+        if (column < d)
+            for (int j = 0; j < 8; j++) {
+                const float key = k[mine + i][column + j];
+                linear = fmaf(key, mean[column + j], linear);
+                quadratic = fmaf(key, y[i][j], quadratic);
+            }
+        for (int step = 1; step < 16; step *= 2) {
+            linear += __shfl_xor_sync(0xffffffffu, linear, step);
+            quadratic += __shfl_xor_sync(0xffffffffu, quadratic, step);
+        }
+        if (threadIdx.x % 16 == 0 && mine + i < keys)
+            a.mass[(size_t)h * (size_t)a.n_q8 + (size_t)(a.q_start[b] + first + mine + i)] =
+                linear * scale + quadratic * scale * scale / 2;
+    }
+}
+
+/* Returns the maximum of x over all threads of the CTA, or the sum if `largest` is false. */
+__device__ float over_cta(float x, bool largest, float *of_warp)
+{
+    for (int step = 1; step < 32; step *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = largest ? fmaxf(x, other) : x + other;
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        of_warp[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = of_warp[0];
+    for (int w = 1; w < WEIGH / 32; w++)
+        x = largest ? fmaxf(x, of_warp[w]) : x + of_warp[w];
+    return x;
+}
+
+/*
+ * Returns the squared length of V of token 8 * t8 + lane % 8 in KV head g of prompt b. The four
+ * lanes of a token return the same number. Lanes whose token is n or later return 0.
+ */
+__device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
+                                              int n, int lane)
+{
+    const int d = a.map.d_v[g], t = 8 * t8 + lane % 8;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+        if ((4 * i + lane / 8) * 8 < d && t < n) {
+            const uint4 w = *reinterpret_cast<const uint4 *>(
+                piece_of(a, b, g, KVD_PAGE_TOKENS * a.map.d_qk[g], d, t, 4 * i + lane / 8));
+            const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+            for (int c = 0; c < 8; c++) {
+                const float v = wide((uint16_t)(c % 2 ? word[c / 2] >> 16 : word[c / 2]));
+                sum = fmaf(v, v, sum);
+            }
+        }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+}
+
+__global__ void __launch_bounds__(WEIGH)
+    weigh_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
+{
+    __shared__ float of_warp[WEIGH / 32], total[KVD_HEADS_MAX];
+    const int g = (int)blockIdx.x, b = first_prompt + (int)blockIdx.y, n = a.q_len[b],
+              group = a.map.group, sink = a.rule.sink, warp = (int)threadIdx.x / 32,
+              lane = (int)threadIdx.x % 32;
+    const size_t at = (size_t)a.q_start[b];
+    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + at;
+    const float *const z = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
+    for (int j = 0; j < group && n > sink; j++) {
+        const float *const x = z + (size_t)j * (size_t)a.n_q8;
+        float top = -INFINITY, sum = 0;
+        for (int t = sink + (int)threadIdx.x; t < n; t += WEIGH)
+            top = fmaxf(top, x[t]);
+        top = over_cta(top, true, of_warp);
+        for (int t = sink + (int)threadIdx.x; t < n; t += WEIGH)
+            sum += expf(x[t] - top);
+        sum = over_cta(sum, false, of_warp);
+        if (threadIdx.x == 0)
+            total[j] = top + logf(sum * (float)group);
+    }
+    __syncthreads();
+    for (int t8 = warp; 8 * t8 < n; t8 += WEIGH / 32) {
+        const int t = 8 * t8 + lane % 8;
+        const float square = value_square(a, b, g, t8, n, lane);
+        if (lane >= 8 || t >= n)
+            continue;
+        if (t < sink) {
+            score[t] = INFINITY;
+            continue;
+        }
+        float most = -INFINITY, sum = 0;
+        for (int j = 0; j < group; j++)
+            most = fmaxf(most, z[(size_t)j * (size_t)a.n_q8 + (size_t)t] - total[j]);
+        for (int j = 0; j < group; j++)
+            sum += expf(z[(size_t)j * (size_t)a.n_q8 + (size_t)t] - total[j] - most);
+        const float expected = most + logf(sum);
+        score[t] = (a.rule.epsilon > 0 ? logf(expf(expected) + a.rule.epsilon) : expected) +
+                   logf(square) / 2;
+    }
+}
+
+} // namespace
+
+extern "C" size_t kvd_evict_expected_bytes(int n_heads, int d_head)
+{
+    return (size_t)TOGETHER * SPLITS * (size_t)n_heads * part_size(d_head) * sizeof(float);
+}
+
+extern "C" cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *a,
+                                                cudaStream_t stream)
+{
+    const unsigned heads = (unsigned)a->map.n_heads,
+                   pages = ((unsigned)a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->mass || !a->score ||
+        !a->expected.work || a->rule.ranking != KVD_EVICT_EXPECTED ||
+        (a->expected.cosine && (!a->expected.sine || !a->expected.future)))
+        return cudaErrorInvalidValue;
+    for (int g = 1; g < a->map.n_kv_heads; g++)
+        if (a->map.d_qk[g] != a->map.d_qk[0])
+            return cudaErrorInvalidValue;
+    for (int first = 0; first < a->batch; first += TOGETHER) {
+        const int rest = a->batch - first;
+        const unsigned n = (unsigned)(rest < TOGETHER ? rest : (int)TOGETHER);
+        moments_kernel<<<dim3(SPLITS, heads, n), THREADS, 0, stream>>>(*a, first);
+        combine_kernel<<<dim3(heads, n), THREADS, 0, stream>>>(*a, first);
+        logits_kernel<<<dim3(pages, heads, n), THREADS, 0, stream>>>(*a, first);
+        weigh_kernel<<<dim3((unsigned)a->map.n_kv_heads, n), WEIGH, 0, stream>>>(*a, first);
+    }
+    return cudaGetLastError();
+}
