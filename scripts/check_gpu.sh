@@ -123,6 +123,11 @@ sanitize() {
     sanitize gpu_prefill $case prefill_mma
   done
   for case in 'one token' 'odd lengths' 'group 3' 'group 10' 'group 16'; do sanitize gpu_decode "$case" 1; done
+  for window in 17 100; do
+    sanitize gpu_prefill mixed prefill_sm90 $window
+    sanitize gpu_prefill mixed prefill_mma $window
+    sanitize gpu_decode 'odd lengths' 1 $window
+  done
   for case in 'one token' 'one CTA' ragged; do sanitize gpu_decode_plan "$case"; done
   sanitize gpu_prefill_plan
   for case in mixed_half_f16 mixed_pairs steps; do sanitize gpu_append $case; done

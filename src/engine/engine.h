@@ -57,11 +57,15 @@ typedef struct {
 } kvd_engine_spec;
 
 typedef struct {
-    /* Size in bytes of all pages of the KV cache, over all layers and GPUs. */
+    /*
+     * Size in bytes of all pages of the KV cache, over all layers and GPUs. Layers with a sliding
+     * window have pages only for the tokens in the window and for the prompts of an iteration.
+     */
     double cache_bytes;
     /*
      * Stored bytes per token in the KV cache, over all layers and GPUs. The GPU cache rounds the
-     * kept dimensions of a head up to a multiple of 16.
+     * kept dimensions of a head up to a multiple of 16. If layers have a sliding window, it is the
+     * mean over the tokens of a request of the longest length.
      */
     double bytes_per_token;
     /*
@@ -69,8 +73,14 @@ typedef struct {
      * devices.
      */
     double weight_bytes, peak_bytes;
-    /* Number of pages of the KV cache, each of 64 tokens. */
+    /* Number of pages of 64 tokens that the KV cache has in every layer without a window. */
     size_t pages;
+    /*
+     * Number of pages of the layers whose window is shorter than the requests, without those that
+     * prompts take while they run, and largest number of them that one request holds. Both are 0 if
+     * the model has no such layers.
+     */
+    size_t window_pages, window_share;
     /*
      * Description of the engine, such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA
      * graphs".
@@ -106,7 +116,8 @@ struct kvd_engine {
     /*
      * Returns the number of bytes that the KV cache held at the end of the latest iteration. If
      * this function pointer is NULL, the cache holds bytes_per_token bytes for every cached token.
-     * If it is not NULL, bytes_per_token is the amount reserved per token.
+     * If it is not NULL, bytes_per_token is the amount reserved per token. In a model with a window
+     * shorter than the requests, the GPU engine counts whole pages.
      */
     double (*held)(const kvd_engine *e);
     /*

@@ -32,6 +32,12 @@ typedef struct {
     size_t chunk;
     /* Number of pages of 64 tokens that the KV cache has in every layer. */
     size_t pages;
+    /*
+     * Number of pages that every layer with a sliding window has, and largest number of them that
+     * one request takes. A request that has n pages in the other layers takes min(n, window_share).
+     * Both are 0 if the model has no such layers.
+     */
+    size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;
 

@@ -26,6 +26,7 @@ static const kvd_column columns[] = {
     {"n_heads", KVD_COL_INT, "1", "query heads"},
     {"n_kv_heads", KVD_COL_INT, "1", "KV heads"},
     {"d_head", KVD_COL_INT, "1", "width of an uncut head"},
+    {"window", KVD_COL_INT, "1", "newest tokens that a query attends to; 0: all"},
     {"widths", KVD_COL_TEXT, "1", "name of the case's widths"},
     {"case_p", KVD_COL_REAL, "1", "fraction of dimensions that the case's widths remove"},
     {"p", KVD_COL_REAL, "1",

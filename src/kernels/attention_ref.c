@@ -22,6 +22,8 @@ static int check_heads(const kvd_attn_heads *heads, kvd_err *err)
         return kvd_fail(err, "%d KV heads do not divide %d query heads", n_kv, n);
     if (heads->d_head < 1)
         return kvd_fail(err, "d_head is %d, want at least 1", heads->d_head);
+    if (heads->window < 0)
+        return kvd_fail(err, "the window is %d, want at least 1, or 0 for none", heads->window);
     for (int g = 0; g < n_kv; g++)
         if (heads->d_qk[g] < 1 || heads->d_v[g] < 1)
             return kvd_fail(err, "KV head %d: d_qk is %d and d_v is %d, want at least 1", g,
@@ -135,9 +137,10 @@ static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, si
 {
     const int g = h / x->plain.group;
     const size_t d_qk = (size_t)x->heads->d_qk[g], d_v = (size_t)x->heads->d_v[g];
-    return attend(x->q + x->plain.q_at[h] + row * d_qk, x->k + x->plain.k_at[g] + kv_first * d_qk,
-                  x->v + x->plain.v_at[g] + kv_first * d_v, kv_len - q_len + t + 1, d_qk, d_v,
-                  x->scale, scores, out);
+    const size_t end = kv_len - q_len + t + 1, window = (size_t)x->heads->window,
+                 seen = window && end > window ? window : end, from = kv_first + end - seen;
+    return attend(x->q + x->plain.q_at[h] + row * d_qk, x->k + x->plain.k_at[g] + from * d_qk,
+                  x->v + x->plain.v_at[g] + from * d_v, seen, d_qk, d_v, x->scale, scores, out);
 }
 
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,

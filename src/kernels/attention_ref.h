@@ -36,7 +36,7 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
                         kvd_attn_plain *plain, kvd_err *err);
 
 /*
- * Computes attention of every query.
+ * Computes attention of every query, within the window of `heads` if it has one.
  * - `q`, `k`, `v`: inputs, PLAIN Q, K and V, float32.
  * - `out`: output, PLAIN O, float64.
  * - `lse`: output, [n_heads][n_q], natural logarithm of the sum of the exponentials of the scaled

@@ -100,6 +100,7 @@ static kvd_width_list *next_widths(sweep *s)
     w->heads.n_heads = (int)s->cfg->n_heads;
     w->heads.n_kv_heads = (int)s->cfg->n_kv_heads;
     w->heads.d_head = (int)s->cfg->d_head;
+    w->heads.window = (int)s->cfg->window;
     return w;
 }
 
@@ -214,6 +215,7 @@ static int record(sweep *s, kvd_err *err)
         kvd_run_parameter(r, "cold", err, "%s", cfg->plan.cold ? "yes" : "no") ||
         kvd_run_parameter(r, "check", err, "%s", checks[cfg->check]) ||
         kvd_run_parameter(r, "data", err, "%s", cfg->sharp ? "sharp" : "normal") ||
+        kvd_run_parameter(r, "window", err, "%zu", cfg->window) ||
         kvd_run_parameter(r, "ragged", err, "%s", kvd_lengths_name[cfg->lengths]) ||
         (cfg->rates && add_input_once(s, cfg->rates, err)) ||
         (cfg->lengths_file && add_input_once(s, cfg->lengths_file, err)))

@@ -10,8 +10,9 @@ int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map)
     const int n = heads->n_heads, n_kv = heads->n_kv_heads;
     memset(map, 0, sizeof *map);
     if (n < 1 || n > KVD_HEADS_MAX || n_kv < 1 || n_kv > n || n % n_kv ||
-        heads->d_head < KVD_WIDTH_STEP || heads->d_head > KVD_WIDTH_MAX)
+        heads->d_head < KVD_WIDTH_STEP || heads->d_head > KVD_WIDTH_MAX || heads->window < 0)
         return -1;
+    map->window = heads->window;
     map->n_heads = n;
     map->n_kv_heads = n_kv;
     map->group = n / n_kv;

@@ -9,7 +9,8 @@
  *
  * Requests. Request b has kv_len[b] tokens, the last q_len[b] of which are query tokens. Query t of
  * request b has position kv_len[b] - q_len[b] + t and attends to the keys at positions up to its
- * own. In decode, q_len is 1.
+ * own. In decode, q_len is 1. In a layer with a sliding window, a query attends to the newest
+ * `window` of these keys only.
  *
  * There are two layouts.
  *
@@ -35,6 +36,7 @@
  *   page_elements. It holds one KV head after another, each at element kv_offset[g] of the page: K
  *   blocked [64][d_qk], then V blocked [64][d_v]. A page has the bytes of the kept dimensions and
  *   no more. page_table [batch][max_pages] gives the page of tokens 64 j .. 64 j + 63 of request b.
+ *   With a window, the kernels read no page before the one of the oldest key that a query sees.
  *
  * The group of 8 tokens that holds a request's last token is zero after that token (the code that
  * writes the group's first token sets the group to zero). Nothing else at or after kv_len is ever
@@ -65,6 +67,11 @@ typedef struct {
     int d_head;
     int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K of each KV head */
     int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V of each KV head */
+    /*
+     * Sliding window of the layer: number of keys that a query attends to, its own key and those
+     * just before it. 0: every query attends to all keys up to its own.
+     */
+    int window;
 } kvd_attn_heads;
 
 /* Lengths of the requests of one launch, on the host. */
@@ -85,6 +92,7 @@ typedef struct {
     int32_t q_pitch, o_pitch;
     /* Elements per page: 64 * sum over KV heads of (d_qk + d_v). */
     int32_t page_elements;
+    int32_t window; /* sliding window of the layer in tokens, 0 for none; see kvd_attn_heads */
     int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions */
     /* [n_heads] First column of query head h in a row of Q and of O. */
     int32_t q_offset[KVD_HEADS_MAX], o_offset[KVD_HEADS_MAX];
@@ -95,7 +103,7 @@ typedef struct {
 /*
  * Fills *map from the heads of a layer. Returns 0. Returns -1 if a head count or a width is outside
  * the limits above: d_head must be at most KVD_WIDTH_MAX, and every d_qk and d_v must be a multiple
- * of KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
+ * of KVD_WIDTH_STEP of at most KVD_WIDTH_MAX. Also returns -1 if the window is negative.
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 

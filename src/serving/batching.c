@@ -50,7 +50,7 @@ struct kvd_batcher {
     /* Requests that were preempted when the latest iteration was composed, [n_slots]. */
     kvd_preempted *preempted;
     size_t n_preempted;
-    size_t tokens_left, pages_used;
+    size_t tokens_left, pages_used, window_pages_used;
 };
 
 static int check_limits(const kvd_batching_limits *l, kvd_err *err)
@@ -116,6 +116,38 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
+/*
+ * Returns the number of pages that a request takes in every layer with a sliding window if it takes
+ * n pages in every other layer.
+ */
+static uint64_t window_pages(const kvd_batcher *b, uint64_t n)
+{
+    return n < b->limits.window_share ? n : b->limits.window_share;
+}
+
+/* Gives a request n more pages, and those that it then needs in layers with a window. */
+static void take_pages(kvd_batcher *b, runner *r, uint64_t n)
+{
+    b->pages_used += n;
+    b->window_pages_used += window_pages(b, r->pages + n) - window_pages(b, r->pages);
+    r->pages += n;
+}
+
+/* Frees all pages of a request. */
+static void free_pages(kvd_batcher *b, const runner *r)
+{
+    b->pages_used -= r->pages;
+    b->window_pages_used -= window_pages(b, r->pages);
+}
+
+/* Returns true if a request with `has` pages can take n more while `spare` pages stay free. */
+static bool fits(const kvd_batcher *b, uint64_t has, uint64_t n, uint64_t spare)
+{
+    return n + spare <= b->limits.pages - b->pages_used &&
+           window_pages(b, has + n) - window_pages(b, has) <=
+               b->limits.window_pages - b->window_pages_used;
+}
+
 /* Returns the number of cache pages that all tokens of a request take, input and output. */
 static uint64_t pages_of(const kvd_request *r)
 {
@@ -142,6 +174,12 @@ int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err)
     if (pages_of(r) > b->limits.pages)
         return kvd_fail(err, "request %u: %u + %u tokens take %llu pages, there are %zu", request,
                         r->input, r->output, (unsigned long long)pages_of(r), b->limits.pages);
+    if (window_pages(b, pages_of(r)) > b->limits.window_pages)
+        return kvd_fail(err,
+                        "request %u: %u + %u tokens take %llu pages in layers with a window, there "
+                        "are %zu",
+                        request, r->input, r->output,
+                        (unsigned long long)window_pages(b, pages_of(r)), b->limits.window_pages);
     if (b->tail == b->requests->n)
         return kvd_fail(err, "request %u: more arrivals than the %zu requests", request,
                         b->requests->n);
@@ -168,7 +206,7 @@ static void retire(kvd_batcher *b)
         const kvd_request *q = &b->requests->request[r.request];
         if (r.done == tokens_of(q)) {
             b->free_slot[b->n_free++] = r.slot;
-            b->pages_used -= r.pages;
+            free_pages(b, &r);
         } else
             b->running[kept++] = r;
     }
@@ -198,7 +236,7 @@ static void preempt(kvd_batcher *b)
 {
     const runner r = b->running[--b->n_running];
     b->preempted[b->n_preempted++] = (kvd_preempted){r.request, r.slot, r.done};
-    b->pages_used -= r.pages;
+    free_pages(b, &r);
     b->tokens_left += r.done;
     b->free_slot[b->n_free++] = r.slot;
     b->queue[--b->head] = r.request;
@@ -212,12 +250,11 @@ static bool reserve(kvd_batcher *b, size_t i)
 {
     if (b->running[i].done < b->running[i].pages * page)
         return true;
-    while (b->pages_used == b->limits.pages && b->n_running > i)
+    while (b->n_running > i && !fits(b, b->running[i].pages, 1, 0))
         preempt(b);
     if (b->n_running == i)
         return false;
-    b->running[i].pages++;
-    b->pages_used++;
+    take_pages(b, &b->running[i], 1);
     return true;
 }
 
@@ -255,8 +292,7 @@ static size_t admissible(const kvd_batcher *b)
         return 0;
     const uint32_t request = b->queue[b->head];
     const bool spares = b->limits.admission == KVD_ADMIT_STORED && b->n_running;
-    return entry_pages(b, request) + (spares ? b->limits.pages / 100 : 0) <=
-                   b->limits.pages - b->pages_used
+    return fits(b, 0, entry_pages(b, request), spares ? b->limits.pages / 100 : 0)
                ? prompt_of(b, request)
                : 0;
 }
@@ -264,11 +300,9 @@ static size_t admissible(const kvd_batcher *b)
 static void admit(kvd_batcher *b)
 {
     const uint32_t request = b->queue[b->head++];
-    const runner r = {.request = request,
-                      .slot = b->free_slot[--b->n_free],
-                      .prompt = prompt_of(b, request),
-                      .pages = entry_pages(b, request)};
-    b->pages_used += r.pages;
+    runner r = {
+        .request = request, .slot = b->free_slot[--b->n_free], .prompt = prompt_of(b, request)};
+    take_pages(b, &r, entry_pages(b, request));
     b->running[b->n_running++] = r;
 }
 

@@ -94,7 +94,7 @@ static double timed_median(const kvd_decode_args *args)
 
 static void run(int at)
 {
-    kvd_attn_heads heads = {N_HEADS, N_KV, 128, {0}, {0}};
+    kvd_attn_heads heads = {N_HEADS, N_KV, 128, {0}, {0}, 0};
     for (int g = 0; g < N_KV; g++) {
         heads.d_qk[g] = cases[at].width[g][0];
         heads.d_v[g] = cases[at].width[g][1];

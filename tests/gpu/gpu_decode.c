@@ -1,11 +1,12 @@
 /*
- * usage: gpu_decode [CASE [LAUNCHES]]
+ * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
  *
  * Tests of attention in decode steps, compared with a double-precision reference on the rounded
  * inputs. Covers odd and unequal lengths, unequal widths, every number of query heads per KV head,
- * and each way to divide the work among thread blocks. Memory that must not be read holds NaN.
- * Every launch must give the same bits. CASE selects cases whose name contains it; LAUNCHES is the
- * number of launches per plan (10). Without a GPU, prints one skip line.
+ * sliding windows, and each way to divide the work among thread blocks. Memory that must not be
+ * read holds NaN. Every launch must give the same bits. CASE selects cases whose name contains it;
+ * LAUNCHES is the number of launches per plan (10); WINDOW is the sliding window in tokens. Without
+ * CASE, every case runs without a window and with several. Without a GPU, prints one skip line.
  */
 #include <math.h>
 #include <stdint.h>
@@ -80,9 +81,10 @@ static float *values(int dtype, size_t n, double scale)
     return x;
 }
 
-static int run_case(const test_case *c, int launches)
+/* Runs one case with a sliding window of `window` tokens, 0 for none. */
+static int run_case(const test_case *c, int launches, int window)
 {
-    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
+    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}, window};
     for (int g = 0; g < c->n_kv_heads; g++) {
         heads.d_qk[g] = c->width[g % c->n_width][0];
         heads.d_v[g] = c->width[g % c->n_width][1];
@@ -147,6 +149,13 @@ static int run_case(const test_case *c, int launches)
     memset(pool, 0xff, pool_n * 2);
     kvd_pack_q_decode(&args.map, &requests, c->dtype, q, q_rows);
     kvd_pack_kv(&args.map, &requests, c->dtype, k, v, table, args.max_pages, pool);
+    /* Writes NaN to the pages that hold only tokens before the window. */
+    for (size_t b = 0; window && b < batch; b++)
+        for (int j = 0; j < (len[b] - window) / KVD_PAGE_TOKENS; j++) {
+            const size_t page = (size_t)table[b * (size_t)args.max_pages + (size_t)j];
+            memset(pool + page * (size_t)args.map.page_elements, 0xff,
+                   (size_t)args.map.page_elements * 2);
+        }
     args.q = on_device(q_rows, q_n * 2);
     args.pool = on_device(pool, pool_n * 2);
     args.kv_len = on_device(len, batch * sizeof *len);
@@ -214,12 +223,13 @@ static int run_case(const test_case *c, int launches)
         const int ok = err < limit && err_lse < 2e-3 && same && busy_ok;
         failed += !ok;
         if (ok)
-            printf("ok decode, %s, %s, %d CTAs\n", c->name, schedule_name[schedule], args.n_ctas);
+            printf("ok decode, %s, window %d, %s, %d CTAs\n", c->name, window,
+                   schedule_name[schedule], args.n_ctas);
         else
             printf(
-                "not ok decode, %s, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, %s bits, "
+                "not ok decode, %s, window %d, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, %s bits, "
                 "busy %s\n",
-                c->name, schedule_name[schedule], args.n_ctas, err, limit, err_lse,
+                c->name, window, schedule_name[schedule], args.n_ctas, err, limit, err_lse,
                 same ? "the same" : "other", busy_ok ? "ok" : "wrong");
         free(busy);
         check(cudaFree(args.workspace), "free");
@@ -240,14 +250,19 @@ static int run_case(const test_case *c, int launches)
 
 int main(int argc, char **argv)
 {
-    const int launches = argc > 2 ? atoi(argv[2]) : 10;
+    static const int windows[] = {1, 17, 64, 100, 1000};
+    const int launches = argc > 2 ? atoi(argv[2]) : 10, only = argc > 3 ? atoi(argv[3]) : -1;
     int devices = 0, failed = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip decode: no CUDA device\n");
         return 0;
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (argc < 2 || strstr(cases[i].name, argv[1]))
-            failed += run_case(&cases[i], launches);
+        if (argc < 2 || strstr(cases[i].name, argv[1])) {
+            failed += run_case(&cases[i], launches, only > 0 ? only : 0);
+            for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
+                if (cases[i].len[0] < 5000 || windows[w] >= 100) /* long cases take seconds each */
+                    failed += run_case(&cases[i], 2, windows[w]);
+        }
     return failed ? 1 : 0;
 }

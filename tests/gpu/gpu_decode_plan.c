@@ -46,7 +46,7 @@ typedef struct {
 static void plan_make(plan *p, const int (*width)[2], const test_case *c, const int32_t *kv_len)
 {
     memset(p, 0, sizeof *p);
-    kvd_attn_heads heads = {GROUP * N_KV, N_KV, 128, {0}, {0}};
+    kvd_attn_heads heads = {GROUP * N_KV, N_KV, 128, {0}, {0}, 0};
     for (int g = 0; g < N_KV; g++) {
         heads.d_qk[g] = width[g][0];
         heads.d_v[g] = width[g][1];

@@ -5,8 +5,9 @@
  * heads are compressed, the reference pass uses the cache that kvdim-eval scores
  * (methods/cuda/cache.h).
  *
- * Also tests times of phases, contexts that were never computed, and refused plans. On a machine
- * with several GPUs, two and four GPUs are compared with the forward pass on one.
+ * Also tests layers with a sliding window and the pages that they hold, times of phases, contexts
+ * that were never computed, and refused plans. On a machine with several GPUs, two and four GPUs
+ * are compared with the forward pass on one.
  */
 #include <math.h>
 #include <string.h>
@@ -376,9 +377,10 @@ static void test_shapes(const request *r)
  */
 static void test_families(const request *r, const setting *first, const setting *second)
 {
-    static const char *const name[] = {"mistral-full", "llama-biases", "qwen2-gqa", "qwen3-gqa",
-                                       "qwen3-yarn",   "opt-before",   "opt-after", "falcon-mha",
-                                       "falcon-40b",   "falcon-7b"};
+    static const char *const name[] = {
+        "mistral-full",   "llama-biases", "qwen2-gqa",  "qwen3-gqa",  "qwen3-yarn",
+        "opt-before",     "opt-after",    "falcon-mha", "falcon-40b", "falcon-7b",
+        "mistral-window", "qwen2-window", "phi3-window"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         kvd_err err = {""};
         char path[128];
@@ -421,26 +423,137 @@ static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kv
     return status;
 }
 
-static void test_dims(const subject *model, const request *r, size_t n, const setting *const *set)
+static void test_dims_of(const kvd_checkpoint *c, const char *name, const request *r, size_t n,
+                         const setting *const *set)
 {
     static const kvd_dims_method *const method[] = {&kvd_dims_zack, &kvd_dims_balanced};
     for (size_t i = 0; i < 2; i++) {
         kvd_err err = {""};
-        kvd_checkpoint *const c = open_or_end(model->path);
         load l = load_make(c, r, n, 31);
         kvd_dims d = {0};
         kvd_spectrum s = {0};
         const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
         if (make_dims(&d, &s, kvd_checkpoint_config(c), method[i], &err) ||
             expect(&l, c, &plan, &err))
-            report(0, model->name, err.msg);
+            report(0, name, err.msg);
         else
             for (size_t k = 0; set[k]; k++)
-                test(c, model->name, &l, &plan, method[i]->info.name, set[k]);
+                test(c, name, &l, &plan, method[i]->info.name, set[k]);
         kvd_dims_release(&d);
         kvd_spectrum_release(&s);
         load_release(&l);
+    }
+}
+
+static void test_dims(const subject *model, const request *r, size_t n, const setting *const *set)
+{
+    kvd_checkpoint *const c = open_or_end(model->path);
+    test_dims_of(c, model->name, r, n, set);
+    kvd_checkpoint_close(c);
+}
+
+/* ---- layers with a sliding window ---- */
+
+/*
+ * Models whose windows are shorter than the requests: in all layers (Mistral, Phi-3), in the second
+ * of two (Qwen2), and in the first of two with RoPE that differs between them (OLMo 3).
+ */
+static const kvd_shape windowed[] = {
+    {"mistral, window 100", "mistral", "made up",
+     "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
+     "\"sliding_window\":100}"},
+    {"phi3, window 65", "phi3", "made up",
+     "{" SIZES "\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\","
+     "\"original_max_position_embeddings\":1024,\"sliding_window\":65}"},
+    {"qwen2, window 17", "qwen2", "made up",
+     "{" SIZES "\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\","
+     "\"use_sliding_window\":true,\"max_window_layers\":1,\"sliding_window\":17}"},
+    {"olmo3, window 70", "olmo3", "made up",
+     "{" SIZES "\"architectures\":[\"Olmo3ForCausalLM\"],\"model_type\":\"olmo3\","
+     "\"attention_bias\":false,\"sliding_window\":70,"
+     "\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
+     "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
+     "\"original_max_position_embeddings\":256}}"}};
+
+static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
+                                         {129, 3},   {200, 8}, {448, 33}};
+
+/*
+ * Compares the bytes that the cache holds for one request, after each piece of its prompt and after
+ * each step, with a count of its own: whole pages of all tokens or, in layers with a window, of the
+ * tokens that the next query attends to.
+ */
+static void test_held(const kvd_checkpoint *c, const char *name)
+{
+    enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };
+    static const kvd_plan none = {.type = KVD_BF16};
+    const kvd_config *const m = kvd_checkpoint_config(c);
+    const setting set = {"held", 1, PIECE, false, false, false};
+    const kvd_engine_spec spec = spec_of(&set, INPUT + STEPS);
+    const double page = 2.0 * 2 * PAGE * m->n_kv_heads * m->d_head;
+    kvd_err err = {""};
+    kvd_engine *const e = kvd_engine_open_cuda(c, &none, &spec, &err);
+    uint32_t *const id = some_ids(INPUT + STEPS, (size_t)m->vocab_size, 3), token;
+    int status = !e;
+    size_t wrong = 0;
+    double most = 0;
+    for (size_t at = 0, n; !status && at < INPUT + STEPS; at += n) {
+        n = at >= INPUT ? 1 : INPUT - at < PIECE ? INPUT - at : PIECE;
+        const kvd_slice s = {.before = (uint32_t)at, .n = (uint32_t)n, .emits = at + n >= INPUT};
+        const kvd_iteration it = {
+            .n_slices = 1, .n_steps = at >= INPUT, .slice = &s, .n_tokens = n};
+        double want = 0;
+        for (int l = 0; l < m->n_layers; l++) {
+            const size_t end = at + n, window = kvd_config_window(m, l),
+                         first = window && end + 1 > window ? end + 1 - window : 0;
+            want += page * (double)((end + PAGE - 1) / PAGE - first / PAGE);
+        }
+        status = e->step(e, &it, id + at, &token, NULL, &err);
+        const double held = status ? 0 : e->held(e);
+        wrong += fabs(held - want) > 0.5;
+        most = fmax(most, held);
+    }
+    char text[160];
+    (void)snprintf(text, sizeof text, "%s: at most %.0f bytes held, %zu counts are wrong", name,
+                   most, wrong);
+    report(!status && !wrong, "bytes of windows", status ? err.msg : text);
+    if (e)
+        e->free(e);
+    free(id);
+}
+
+static void test_windows(int quick)
+{
+    static const setting *const set[] = {&pieces, &replayed, &many, &many_pieces};
+    static const setting *const some[] = {&pieces, &replayed, NULL};
+    for (size_t i = 0; i < sizeof windowed / sizeof *windowed; i++) {
+        kvd_err err = {""};
+        kvd_gpu_share share;
+        const char *const name = windowed[i].name;
+        kvd_checkpoint *const c = kvd_checkpoint_of_shape(&windowed[i], 5, &err);
+        if (!c) {
+            report(0, name, err.msg);
+            continue;
+        }
+        if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err)) {
+            printf("# %s: %s\n", name, err.msg);
+            kvd_checkpoint_close(c);
+            continue;
+        }
+        load l = load_make(c, beyond_windows, quick ? 2 : 6, 35 + i);
+        if (expect(&l, c, NULL, &err))
+            report(0, name, err.msg);
+        else
+            for (size_t k = 0; k < (quick ? 1 : sizeof set / sizeof *set); k++)
+                test(c, name, &l, NULL, "none", set[k]);
+        load_release(&l);
+        if (!quick && i % 3 == 0)
+            test_dims_of(c, name, beyond_windows, 6, some);
+        if (n_gpus == 1 && !(quick && i))
+            test_held(c, name);
         kvd_checkpoint_close(c);
+        if (quick && i)
+            break;
     }
 }
 
@@ -490,7 +603,6 @@ static void test_refused(void)
     kvd_method m;
     kvd_err err = {""};
     kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
-    kvd_checkpoint *const window = open_or_end("tests/data/families/mistral-window");
     kvd_engine_spec s = spec_of(&set, 100);
     if (kvd_method_parse("scissorhands", &m, &err))
         report(0, "refused", err.msg);
@@ -498,7 +610,6 @@ static void test_refused(void)
     tokens.type = KVD_BF16;
     refused(c, &tokens, &s, "scissorhands");
     refused(c, &wide, &s, "f32");
-    refused(window, &none, &s, "window of 7");
     s.limits.pages = (size_t)1 << 30;
     refused(c, &none, &s, "1073741824 pages");
     s = spec_of(&set, 4096);
@@ -510,7 +621,6 @@ static void test_refused(void)
     s.type = KVD_F32;
     refused(c, &none, &s, "f32");
     kvd_checkpoint_close(c);
-    kvd_checkpoint_close(window);
 }
 
 /*
@@ -627,6 +737,7 @@ static void test_on(const subject *m, int gpus, int quick, const setting *const 
     if (gpus <= 2)
         test_dims(&grouped, short_ones, 6, some);
     test_context(m);
+    test_windows(quick);
     if (quick)
         return;
     test_families(short_ones, &replayed, &pieces);
@@ -685,10 +796,11 @@ static void test_on_four(const setting *const *set)
 }
 
 /*
- * usage: gpu_engine [quick] [one|two|halves|tokens|four]
+ * usage: gpu_engine [quick] [one|windows|two|halves|tokens|four]
  *
  *   quick   a few small cases, for compute-sanitizer
  *   one     cases on one GPU
+ *   windows cases on one GPU with sliding windows
  *   two     cases on two GPUs
  *   halves  cases on two GPUs with enough tokens that sums between GPUs overlap matrix products
  *   tokens  cases on two GPUs that divide prompts by tokens
@@ -710,6 +822,10 @@ int main(int argc, char **argv)
     }
     if (all || strcmp(which, "one") == 0)
         test_on(&small, 1, quick, some, more);
+    if (strcmp(which, "windows") == 0) {
+        test_windows(quick);
+        return failures ? 1 : 0;
+    }
     if (devices < 2 && strcmp(which, "one") != 0)
         printf("skip engine on 2 GPUs: %d device\n", devices);
     if (devices > 1 && (all || strcmp(which, "two") == 0))

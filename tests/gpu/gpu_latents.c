@@ -70,7 +70,7 @@ static size_t page_index(const problem *p, int b, int t, int g, int side, int i)
 
 static void make(problem *p, const latent_case *c)
 {
-    kvd_attn_heads widths = {c->heads, c->kv, c->d, {0}, {0}};
+    kvd_attn_heads widths = {c->heads, c->kv, c->d, {0}, {0}, 0};
     int32_t order[PAGES];
     size_t at = 0, m = 0;
     memset(p, 0, sizeof *p);

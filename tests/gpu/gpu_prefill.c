@@ -2,8 +2,9 @@
  * Tests of the prefill attention kernels kvd_prefill_sm90 and kvd_prefill_mma, compared with a
  * double-precision reference. Covers unequal widths from 16 to 128, bf16 and f16, grouped queries,
  * requests of unequal length, chunks of a prompt that attend to earlier tokens, sharp softmax with
- * outliers, static and dynamic lists of tiles, and tiles of 64, 128 and 192 rows. Memory that must
- * not be read holds NaN; memory that must not be written must stay unchanged.
+ * outliers, sliding windows shorter and longer than the requests, static and dynamic lists of
+ * tiles, and tiles of 64, 128 and 192 rows. Memory that must not be read, such as pages before a
+ * window, holds NaN; memory that must not be written must stay unchanged.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -63,11 +64,23 @@ static uint16_t *poisoned(size_t n)
     return p;
 }
 
-static void run(const kernel *tested, const scenario *c)
+/* Writes NaN to the pages of a request that hold only keys before key `oldest`. */
+static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t *table, int oldest)
+{
+    for (int j = 0; j < oldest / KVD_PAGE_TOKENS; j++)
+        for (size_t i = 0; i < page_elements; i++)
+            pool[(size_t)table[j] * page_elements + i] = POISON;
+}
+
+/* Tests a kernel on one case with a sliding window of `window` tokens, 0 for none. */
+static void run(const kernel *tested, const scenario *c, int window)
 {
     kvd_rng rng;
+    char label[64];
+    (void)snprintf(label, sizeof label, window ? "%s_window_%d" : "%s", c->name, window);
     kvd_rng_seed(&rng, 11, (uint64_t)(c->n_heads + c->tile_rows));
-    kvd_attn_heads heads = {.n_heads = c->n_heads, .n_kv_heads = c->n_kv, .d_head = c->d_head};
+    kvd_attn_heads heads = {
+        .n_heads = c->n_heads, .n_kv_heads = c->n_kv, .d_head = c->d_head, .window = window};
     for (int g = 0; g < c->n_kv; g++) {
         heads.d_qk[g] = c->d_qk ? c->d_qk : 16 * (1 + (g * 3 + 2) % 8);
         heads.d_v[g] = c->d_v ? c->d_v : 16 * (1 + (g * 5 + 4) % 8);
@@ -116,6 +129,9 @@ static void run(const kernel *tested, const scenario *c)
              *o = poisoned(o_elements);
     kvd_pack_kv(&map, &batch, (int)c->dtype, k, v, table, max_pages, pool);
     kvd_pack_q(&map, &batch, (int)c->dtype, q, q16);
+    for (int b = 0; window && b < batch.batch; b++)
+        poison_old_pages(pool, (size_t)map.page_elements, table + b * max_pages,
+                         kv_len[b] - q_len[b] - window + 1);
 
     kvd_prefill_tile *tile = need((size_t)c->n_heads * (n_q / 64 + MAX_BATCH) * sizeof *tile);
     int n_tiles = 0;
@@ -214,11 +230,11 @@ static void run(const kernel *tested, const scenario *c)
         never += busy[i] > 10000000000ULL || (c->listed && i == c->n_ctas - 1 && busy[i]);
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     if (sqrt(error / norm) < limit && off < 1e-4 && !touched && !never) {
-        printf("ok %s_%s\n", tested->name, c->name);
+        printf("ok %s_%s\n", tested->name, label);
     } else {
         printf("not ok %s_%s: error %.2g, limit %.0e, lse off by %.2g, %zu touched, %zu times of "
                "CTAs wrong\n",
-               tested->name, c->name, sqrt(error / norm), limit, off, touched, never);
+               tested->name, label, sqrt(error / norm), limit, off, touched, never);
         failed = 1;
     }
     void *host[] = {order, table, q,   k,    v,    pool,     q16, o,
@@ -286,8 +302,13 @@ int main(int argc, char **argv)
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, {{250, 250}, {70, 300}}},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, {{900, 1111}}},
     };
-    /* usage: gpu_prefill [CASE [KERNEL]]. Both select one test case and one kernel by name. */
+    static const int windows[] = {1, 17, 64, 100, 1000};
+    /*
+     * usage: gpu_prefill [CASE [KERNEL [WINDOW]]]. Selects one test case and one kernel by name,
+     * and the sliding window in tokens.
+     */
     const char *only = argc > 1 ? argv[1] : NULL, *only_kernel = argc > 2 ? argv[2] : NULL;
+    const int only_window = argc > 3 ? atoi(argv[3]) : -1;
     int n_devices = 0, major = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
         for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
@@ -304,8 +325,14 @@ int main(int argc, char **argv)
             continue;
         }
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            if (!only || !strcmp(only, cases[i].name))
-                run(one, &cases[i]);
+            if (!only || !strcmp(only, cases[i].name)) {
+                if (only_window <= 0)
+                    run(one, &cases[i], 0);
+                if (only_window > 0)
+                    run(one, &cases[i], only_window);
+                for (size_t w = 0; !only && w < sizeof windows / sizeof *windows; w++)
+                    run(one, &cases[i], windows[w]);
+            }
         const kvd_prefill_args empty = {0};
         if (only)
             continue;

@@ -298,7 +298,7 @@ int main(int argc, char **argv)
         return 0;
     }
     kvd_attn_heads h = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128},
-                   one_head = {1, 1, 64, {64}, {16}};
+                   one_head = {1, 1, 64, {64}, {16}, 0};
     const int qk[] = {80, 64, 80, 64, 48, 80, 96, 64}, v[] = {48, 64, 64, 48, 32, 80, 64, 48};
     for (int g = 0; g < 8; g++) {
         h.d_qk[g] = qk[g];

@@ -232,6 +232,52 @@ static void refused(const kvd_attn_heads *heads, const kvd_attn_batch *batch, co
     assert_string_equal(err.msg, message);
 }
 
+/*
+ * Attention of a query within a window must equal attention without a window over the keys of the
+ * window alone, and a window of all keys must change nothing.
+ */
+static void test_window(void **state)
+{
+    (void)state;
+    static const int windows[] = {1, 7, 30, 33};
+    const int d_qk[] = {12, 5}, d_v[] = {9, 16};
+    const int32_t q_len[] = {20}, kv_len[] = {33};
+    kvd_err err = {""};
+    attention_case c;
+    case_make(&c, 4, 2, 16, d_qk, d_v, 1, q_len, kv_len, 2, 5);
+    double *const all = case_get(c.plain.o_elements, sizeof *all);
+    assert_int_equal(kvd_attention_ref(&c.heads, &c.batch, c.q, c.k, c.v, all, NULL, &err), 0);
+    for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
+        const int window = windows[w];
+        double *const got = case_get(c.plain.o_elements, sizeof *got);
+        c.heads.window = window;
+        assert_int_equal(kvd_attention_ref(&c.heads, &c.batch, c.q, c.k, c.v, got, NULL, &err), 0);
+        for (int h = 0; h < 4; h++)
+            for (int t = 0; t < 20; t++) {
+                const int g = h / 2, end = 13 + t + 1, seen = end < window ? end : window;
+                const int32_t one = 1, n = seen;
+                const kvd_attn_heads alone = {.n_heads = 1,
+                                              .n_kv_heads = 1,
+                                              .d_head = 16,
+                                              .d_qk = {d_qk[g]},
+                                              .d_v = {d_v[g]}};
+                const kvd_attn_batch last = {1, &one, &n};
+                const size_t from = (size_t)(end - seen), qk = (size_t)d_qk[g], v = (size_t)d_v[g];
+                double want[16];
+                assert_int_equal(
+                    kvd_attention_ref(&alone, &last, c.q + c.plain.q_at[h] + (size_t)t * qk,
+                                      c.k + c.plain.k_at[g] + from * qk,
+                                      c.v + c.plain.v_at[g] + from * v, want, NULL, &err),
+                    0);
+                assert_memory_equal(got + c.plain.o_at[h] + (size_t)t * v, want, v * sizeof *want);
+            }
+        assert_int_equal(!memcmp(got, all, c.plain.o_elements * sizeof *all), window == 33);
+        free(got);
+    }
+    free(all);
+    case_release(&c);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -251,6 +297,9 @@ static void test_refused(void **state)
     refused(&bad, &good, "8 KV heads do not divide 4 query heads");
     bad.n_kv_heads = -1;
     refused(&bad, &good, "-1 KV heads do not divide 4 query heads");
+    bad = fine;
+    bad.window = -1;
+    refused(&bad, &good, "the window is -1, want at least 1, or 0 for none");
     bad = fine;
     bad.d_head = 0;
     refused(&bad, &good, "d_head is 0, want at least 1");
@@ -299,11 +348,11 @@ static void test_row_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pytorch),     cmocka_unit_test(test_row_is_a_row),
-        cmocka_unit_test(test_convex),      cmocka_unit_test(test_equal_scores),
-        cmocka_unit_test(test_chunks),      cmocka_unit_test(test_key_order),
-        cmocka_unit_test(test_nan),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_row_refused),
+        cmocka_unit_test(test_pytorch), cmocka_unit_test(test_row_is_a_row),
+        cmocka_unit_test(test_convex),  cmocka_unit_test(test_equal_scores),
+        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_key_order),
+        cmocka_unit_test(test_nan),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_window),  cmocka_unit_test(test_row_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -361,7 +361,7 @@ static inline const uint16_t *query(const fixture *f, int b, int h, int t, int i
 
 static void make(fixture *f, const test_case *c)
 {
-    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
+    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}, 0};
     *f = (fixture){.c = c, .batch = c->n_len};
     for (int g = 0; g < c->n_kv_heads; g++) {
         heads.d_qk[g] = c->width[g % c->n_width][0];

@@ -166,7 +166,7 @@ typedef struct {
 
 static kvd_attn_map map_of(const test_case *c, const int width[][2])
 {
-    kvd_attn_heads h = {c->n_heads, c->n_kv_heads, 128, {0}, {0}};
+    kvd_attn_heads h = {c->n_heads, c->n_kv_heads, 128, {0}, {0}, 0};
     kvd_attn_map map;
     for (int g = 0; g < c->n_kv_heads; g++) {
         h.d_qk[g] = width[g][0];

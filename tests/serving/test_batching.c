@@ -394,6 +394,58 @@ static void test_preemption(void **state)
     kvd_batcher_free(b);
 }
 
+/*
+ * In layers with a window a request takes at most window_share pages. If too few of them are free,
+ * a request waits or is preempted, although the other layers have pages left.
+ */
+static void test_windows(void **state)
+{
+    (void)state;
+    kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};
+    const kvd_requests r = {.n = 4, .request = q};
+    kvd_batching_limits limits = {
+        .max_batch = 4, .max_tokens = 10000, .pages = 100, .window_pages = 5, .window_share = 3};
+    kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+    /* The first request takes 3 of 5 pages. The second one needs 3, so it waits. */
+    kvd_iteration it = kvd_batcher_next(b);
+    assert_int_equal(it.n_slices, 1);
+    assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
+    /* The second request takes 3 pages. Request 2 needs 3 of the 2 that are left, so it waits. */
+    it = kvd_batcher_next(b);
+    assert_int_equal(it.n_slices, 1);
+    assert_int_equal(it.slice[0].request, 1);
+    it = kvd_batcher_next(b);
+    assert_int_equal(it.n_slices, 1);
+    assert_int_equal(it.slice[0].request, 2);
+    kvd_batcher_free(b);
+
+    limits.admission = KVD_ADMIT_STORED;
+    limits.window_pages = 3;
+    b = kvd_batcher_new(&r, &limits, &err);
+    for (uint32_t i = 2; i < 4; i++)
+        assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
+    size_t n = 0;
+    it = kvd_batcher_next(b);
+    assert_int_equal(it.n_slices, 2);
+    /* Both requests fill their first page with tokens 61 to 64. Then one takes the last page. */
+    for (int i = 0; i < 5; i++)
+        it = kvd_batcher_next(b);
+    assert_int_equal(it.n_slices, 1);
+    const kvd_preempted *const p = kvd_batcher_preempted(b, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(p[0].request, 3);
+    kvd_batcher_free(b);
+
+    limits.window_pages = 2;
+    b = kvd_batcher_new(&r, &limits, &err);
+    assert_int_equal(kvd_batcher_arrive(b, 0, &err), -1);
+    assert_string_equal(err.msg, "request 0: 639 + 1 tokens take 3 pages in layers with a window, "
+                                 "there are 2");
+    kvd_batcher_free(b);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -435,7 +487,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_properties), cmocka_unit_test(test_whole_prompts),
         cmocka_unit_test(test_chunks),     cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_preemption), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_preemption), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

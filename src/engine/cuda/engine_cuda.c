@@ -66,6 +66,12 @@ static size_t entries(const kvd_cuda_engine *e, const kvd_slice *s)
     return m && m->entries ? m->entries(m, s->slot, s->before) : s->before;
 }
 
+/* Returns the first token that a query at `position` attends to in layers with a window. */
+static size_t first_near(const kvd_cuda_engine *e, size_t position)
+{
+    return position + 1 > e->cache.window ? position + 1 - e->cache.window : 0;
+}
+
 static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -73,8 +79,37 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
         if (kvd_pages_hold(&e->pages, s->slot, entries(e, s) + s->n, s->before == 0, err))
             return -1;
         kvd_pages_row(&e->pages, i, s->slot);
+        if (!e->cache.window)
+            continue;
+        if (kvd_pages_hold_from(&e->near, s->slot, first_near(e, s->before),
+                                (size_t)s->before + s->n, s->before == 0, err))
+            return kvd_in(err, "layers with a window");
+        kvd_pages_row(&e->near, i, s->slot);
     }
     return 0;
+}
+
+/* Queues copies of the changed rows of all page tables to the device. */
+static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
+{
+    return kvd_pages_upload(&e->pages, e->w.stream, err) ||
+                   (e->cache.window && kvd_pages_upload(&e->near, e->w.stream, err))
+               ? -1
+               : 0;
+}
+
+/*
+ * Frees the pages whose tokens have all left the sliding window, and sets e->held to the number of
+ * bytes in the remaining pages.
+ */
+static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
+{
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
+    }
+    e->held = (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes +
+              (double)(e->near.n_pages - e->near.n_free) * (double)e->cache.near_page_bytes;
 }
 
 /*
@@ -88,6 +123,8 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
         e->batch.host.step_id[i] = e->batch.host.step_at[i] = 0;
         e->batch.host.slot[i] = (int32_t)e->spec.limits.max_batch;
         kvd_pages_row_idle(&e->pages, i);
+        if (e->cache.window)
+            kvd_pages_row_idle(&e->near, i);
     }
 }
 
@@ -159,8 +196,7 @@ static int run_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
     const size_t rows = filled_up(n);
     e->batch.n_steps = e->batch.n_slices = e->batch.n_tokens = rows;
     fill_up(e, n, rows);
-    if (kvd_pages_upload(&e->pages, e->w.stream, err) ||
-        kvd_step_batch_upload_steps(&e->batch, e->w.stream, err))
+    if (upload_pages(e, err) || kvd_step_batch_upload_steps(&e->batch, e->w.stream, err))
         return -1;
     if (e->spec.graphs)
         return kvd_cuda_steps_replay(e, rows, err);
@@ -172,8 +208,8 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
     kvd_step_batch *const b = &e->batch;
     const cudaStream_t s = e->w.stream;
     kvd_paged_cache_begin(&e->cache);
-    if (kvd_pages_upload(&e->pages, s, err) || kvd_step_batch_upload(b, s, err) ||
-        describe(e, b->n_steps, err) || kvd_clock_start(&e->clock, s, err) ||
+    if (upload_pages(e, err) || kvd_step_batch_upload(b, s, err) || describe(e, b->n_steps, err) ||
+        kvd_clock_start(&e->clock, s, err) ||
         kvd_cuda_check(cudaMemsetAsync(e->w.bad, 0xff, sizeof *e->w.bad, s), what, err) ||
         (b->n_steps && (kvd_paged_cache_plan(&e->cache, b->n_steps, e->works, s, err) ||
                         kvd_clock_end(&e->clock, KVD_PHASE_SCHEDULE, s, err))) ||
@@ -247,11 +283,13 @@ int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gp
     kvd_gpu_method *const m = e->cache.method;
     if (check_finite(e, it, bad, err) || (m && m->ended && m->ended(m, it, err)))
         return -1;
+    if (e->cache.window)
+        leave_window(e, it);
     for (size_t i = 0; i < it->n_slices; i++) {
         if (next && e->emit[i] >= 0)
             next[i] = kvd_largest_index(e->host_key[e->emit[i]]);
         if (it->slice[i].last)
-            kvd_pages_give_back(&e->pages, it->slice[i].slot);
+            kvd_cuda_engine_give_back(e, it->slice[i].slot);
     }
     return 0;
 }
@@ -273,10 +311,26 @@ static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, u
     return 0;
 }
 
+bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e)
+{
+    return e->cache.window || (e->cache.method && e->cache.method->held);
+}
+
+double kvd_cuda_engine_held(const kvd_cuda_engine *e)
+{
+    return e->cache.window ? e->held : e->cache.method->held(e->cache.method);
+}
+
+void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot)
+{
+    kvd_pages_give_back(&e->pages, slot);
+    if (e->cache.window)
+        kvd_pages_give_back(&e->near, slot);
+}
+
 static double held(const kvd_engine *self)
 {
-    const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
-    return m->held(m);
+    return kvd_cuda_engine_held((const kvd_cuda_engine *)(const void *)self);
 }
 
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err)
@@ -289,12 +343,24 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
                           what, err);
 }
 
+/* Returns how many of a sequence's tokens a layer holds, averaged over all layers. */
+static double mean_held(const kvd_paged_cache *c, size_t tokens)
+{
+    size_t held = 0;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        const size_t window = (size_t)c->layer[l].map.window;
+        held += window && window < tokens ? window : tokens;
+    }
+    return (double)held / c->config->n_layers;
+}
+
 static void count(const kvd_engine *self, size_t slot, size_t tokens, double *entries, double *bits)
 {
-    const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
+    const kvd_paged_cache *const c = &((const kvd_cuda_engine *)(const void *)self)->cache;
+    const kvd_gpu_method *const m = c->method;
     *entries = m && m->mean      ? m->mean(m, slot)
                : m && m->entries ? (double)m->entries(m, slot, tokens)
-                                 : (double)tokens;
+                                 : mean_held(c, tokens);
     *bits = m && m->bits ? m->bits(m, slot) : (double)NAN;
 }
 
@@ -302,7 +368,7 @@ static void drop(kvd_engine *self, size_t slot)
 {
     kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
     kvd_gpu_method *const m = e->cache.method;
-    kvd_pages_give_back(&e->pages, slot);
+    kvd_cuda_engine_give_back(e, slot);
     if (m && m->drop)
         m->drop(m, slot);
 }
@@ -396,6 +462,59 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
+ * Returns the number of pages that layers with a window get if the other layers get `pages` pages.
+ * Pages that prompts take while they run are not included. If the caller set the number of pages,
+ * a request that has pages in the other layers has them in layers with a window too. Otherwise
+ * memory is divided as requests of max_len tokens need it.
+ */
+static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
+{
+    const size_t most = e->spec.limits.max_batch * e->near_share;
+    const size_t share = e->spec.limits.pages ? pages
+                                              : (pages * e->near_share + e->pages.max_pages - 1) /
+                                                    e->pages.max_pages;
+    return !e->cache.window ? 0 : share < most ? share : most;
+}
+
+/*
+ * Returns the number of pages of `page` bytes, at most `useful`, that fit into `bytes` bytes
+ * together with the pages of layers with a window, those that prompts take there while they run,
+ * and the idle pages.
+ */
+static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
+{
+    /* `low` pages always fit; `above` pages do not fit, or are more than `useful`. */
+    size_t low = 0, above = useful + 1;
+    while (above - low > 1) {
+        const size_t n = low + (above - low) / 2;
+        const size_t near = near_pages(e, n) + e->near_spare + 1;
+        if ((n + 1) * page + near * e->cache.near_page_bytes <= bytes)
+            low = n;
+        else
+            above = n;
+    }
+    return low;
+}
+
+/*
+ * Sets e->near_share and e->near_spare, which limit the pages of requests in layers with a window.
+ * A window of W tokens is in at most ceil((W - 1) / 64) + 1 pages. n new tokens of a prompt need
+ * ceil(n / 64) more pages until they have been processed.
+ */
+static void share_near(kvd_cuda_engine *e)
+{
+    const size_t window = e->cache.window, slots = e->spec.limits.max_batch,
+                 tokens = e->batch.max_tokens;
+    if (!window)
+        return;
+    e->near.max_pages = e->pages.max_pages;
+    e->near_share = (window - 1 + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + 1;
+    if (e->near_share > e->pages.max_pages)
+        e->near_share = e->pages.max_pages;
+    e->near_spare = tokens / KVD_PAGE_TOKENS + (slots < tokens ? slots : tokens);
+}
+
+/*
  * Sets *pages to the number of cache pages: the number in the spec, or the number that fits into
  * the free memory after a reserve for graphs and libraries.
  */
@@ -408,14 +527,16 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     const kvd_gpu_method *const m = e->cache.method;
     const size_t slots = m ? m->slot_bytes * (e->spec.limits.max_batch + 1) : 0;
     const size_t page = e->cache.page_bytes + (m ? m->page_bytes : 0), asked = e->spec.limits.pages;
-    const size_t most = left > spare + slots ? (left - spare - slots) / page : 0;
     const size_t useful = e->spec.limits.max_batch * e->pages.max_pages;
-    if (most < 2 || asked > most - 1)
-        return kvd_fail(
-            err,
-            "a cache of %zu pages of %zu bytes: the device has %zu of %zu bytes left, %zu pages",
-            asked, page, left, total, most < 2 ? 0 : most - 1);
-    *pages = asked ? asked : most - 1 < useful ? most - 1 : useful;
+    const size_t most = left > spare + slots ? pages_in(e, left - spare - slots, page,
+                                                        asked > useful ? asked : useful)
+                                             : 0;
+    if (most < 1 || asked > most)
+        return kvd_fail(err,
+                        "a cache of %zu pages of %zu bytes: the device has %zu of %zu bytes left, "
+                        "%zu pages",
+                        asked, page + e->cache.near_page_bytes, left, total, most);
+    *pages = asked ? asked : most < useful ? most : useful;
     return 0;
 }
 
@@ -429,8 +550,7 @@ static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
         e->batch.n_steps = e->batch.n_slices = e->batch.n_tokens = n;
         e->batch.host.live[0] = (int32_t)n;
         fill_up(e, 0, n);
-        if (kvd_pages_upload(&e->pages, e->w.stream, err) ||
-            kvd_step_batch_upload_steps(&e->batch, e->w.stream, err) ||
+        if (upload_pages(e, err) || kvd_step_batch_upload_steps(&e->batch, e->w.stream, err) ||
             wait_for(e, kvd_cuda_steps_replay(e, n, err), err))
             return -1;
     }
@@ -450,8 +570,14 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
         kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
         return -1;
     f->pages = e->pages.n_pages;
-    f->bytes_per_token = (double)page / KVD_PAGE_TOKENS;
+    f->window_pages = e->near.n_pages > e->near_spare ? e->near.n_pages - e->near_spare : 0;
+    f->window_share = e->near_share;
+    /* A request of the longest length has near_share pages of the layers with a window. */
+    f->bytes_per_token = ((double)page + (double)e->cache.near_page_bytes * (double)e->near_share /
+                                             (double)e->pages.max_pages) /
+                         KVD_PAGE_TOKENS;
     f->cache_bytes = (double)page * (double)f->pages +
+                     (double)e->cache.near_page_bytes * (double)e->near.n_pages +
                      (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
     f->peak_bytes = e->left_before > left ? (double)(e->left_before - left) : 0;
@@ -530,12 +656,14 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
         kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||
         kvd_clock_init(&e->clock, s->phases, 64 + 28 * (size_t)e->w.config.n_layers, err) ||
-        kvd_paged_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->clock, err) ||
+        kvd_paged_cache_init(&e->cache, &e->w, plan, &e->batch, &e->pages, &e->near, &e->clock,
+                             err) ||
         check_pieces(e, err) ||
         kvd_gpu_fold(&e->w, e->cache.exact_prompts ? NULL : e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err))
         return -1;
     e->pages.max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    share_near(e);
     return count_pages(e, pages, err);
 }
 
@@ -556,11 +684,13 @@ static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err)
 {
-    const size_t slots = e->spec.limits.max_batch;
+    const size_t slots = e->spec.limits.max_batch, near = near_pages(e, pages) + e->near_spare;
     return kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
                    kvd_pages_init(&e->pages, pages, slots, e->batch.max_slices, e->pages.max_pages,
                                   err) ||
-                   kvd_paged_cache_make_pool(&e->cache, pages, slots + 1, e->w.stream, err) ||
+                   (e->cache.window && kvd_pages_init(&e->near, near, slots, e->batch.max_slices,
+                                                      e->near.max_pages, err)) ||
+                   kvd_paged_cache_make_pool(&e->cache, pages, near, slots + 1, e->w.stream, err) ||
                    clear_rows(e, err) || make_graphs(e, err) || describe_engine(e, err)
                ? -1
                : 0;
@@ -577,6 +707,7 @@ void kvd_cuda_engine_free(kvd_cuda_engine *e)
     kvd_paged_cache_release(&e->cache);
     kvd_step_batch_release(&e->batch);
     kvd_pages_release(&e->pages);
+    kvd_pages_release(&e->near);
     kvd_clock_release(&e->clock);
     kvd_device_release(&e->memory);
     (void)cudaFreeHost(e->host_works);
@@ -605,12 +736,11 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,
         kvd_cuda_engine_free(e);
         return NULL;
     }
-    const kvd_gpu_method *const m = e->cache.method;
     e->engine.step = step;
     e->engine.logits = logits;
     e->engine.count = count;
     e->engine.drop = drop;
-    e->engine.held = m && m->held ? held : NULL;
+    e->engine.held = kvd_cuda_engine_counts_held(e) ? held : NULL;
     e->engine.free = free_engine;
     return &e->engine;
 }

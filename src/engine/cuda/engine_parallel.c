@@ -84,7 +84,7 @@ static double held(const kvd_engine *self)
     const parallel *const p = (const parallel *)(const void *)self;
     double bytes = 0;
     for (int g = 0; g < p->n; g++)
-        bytes += p->gpu[g]->cache.method->held(p->gpu[g]->cache.method);
+        bytes += kvd_cuda_engine_held(p->gpu[g]);
     return bytes;
 }
 
@@ -92,7 +92,7 @@ static void drop(kvd_engine *self, size_t slot)
 {
     parallel *const p = (parallel *)(void *)self;
     for (int g = 0; g < p->n; g++)
-        kvd_pages_give_back(&p->gpu[g]->pages, slot);
+        kvd_cuda_engine_give_back(p->gpu[g], slot);
 }
 
 static int ready(void *ctx, int gpu, kvd_err *err)
@@ -178,6 +178,6 @@ kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *pl
         free_parallel(&p->engine);
         return NULL;
     }
-    p->engine.held = p->gpu[0]->cache.method ? held : NULL;
+    p->engine.held = kvd_cuda_engine_counts_held(p->gpu[0]) ? held : NULL;
     return &p->engine;
 }

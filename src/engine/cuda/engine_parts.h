@@ -29,6 +29,14 @@ typedef struct {
     kvd_paged_cache cache;
     kvd_step_batch batch;
     kvd_pages pages;
+    kvd_pages near; /* pages of the layers with a sliding window; empty if the model has none */
+    /*
+     * Largest number of pages of `near` that a request holds between iterations, and number of
+     * further pages that prompts may take while they run.
+     */
+    size_t near_share, near_spare;
+    /* If the model has a window: bytes in the pages of all slots after the latest iteration. */
+    double held;
     kvd_clock clock;
     kvd_device_memory memory;
     /* Residual stream of the tokens whose logits are computed, [max_slices][d_model]. */
@@ -102,6 +110,18 @@ int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                              uint32_t *next, kvd_err *err);
 int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err);
+/*
+ * Returns the number of bytes that the cache held at the end of the latest iteration. May be called
+ * only if kvd_cuda_engine_counts_held returns true.
+ */
+double kvd_cuda_engine_held(const kvd_cuda_engine *e);
+/*
+ * Returns true if the engine counts the bytes that the cache holds, because it may hold less than
+ * all tokens: a method drops some, or the model has a window.
+ */
+bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
+/* Frees the pages that a slot has in all layers. */
+void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
 /*

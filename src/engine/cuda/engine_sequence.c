@@ -228,6 +228,17 @@ static int check_limits(const kvd_batching_limits *l, kvd_err *err)
                      l->max_batch, l->chunk ? ", and not in pieces" : "");
 }
 
+static int check_windows(const kvd_config *c, size_t max_len, kvd_err *err)
+{
+    for (int l = 0; l < c->n_layers; l++)
+        if (kvd_paged_cache_window(c, max_len, l))
+            return kvd_fail(err,
+                            "layer %d has a window of %zu tokens, prompts have up to %zu: the "
+                            "sequence parallel engine knows no window",
+                            l, kvd_paged_cache_window(c, max_len, l), max_len);
+    return 0;
+}
+
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -253,7 +264,8 @@ static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
         kvd_clock_init(&e->clock, e->spec.phases, 64 + 21 * (size_t)e->w.config.n_layers, err))
         return -1;
     r->slice_pages.max_pages = r->own_pages.max_pages = q->max_pages;
-    if (kvd_paged_cache_init(&e->cache, &e->w, q->plan, &e->batch, &r->slice_pages, &e->clock, err))
+    if (kvd_paged_cache_init(&e->cache, &e->w, q->plan, &e->batch, &r->slice_pages, NULL, &e->clock,
+                             err))
         return -1;
     r->hook = (kvd_gpu_attention){.run = run_hook, .wants_raw = e->cache.hook.wants_raw};
     return kvd_gpu_fold(&e->w, q->plan->dims, e->cache.layer, err);
@@ -268,7 +280,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                             err) ||
                    kvd_step_batch_init(&r->batch, 1, q->max_pages * KVD_PAGE_TOKENS, err) ||
                    kvd_paged_cache_init(&r->own, &r->of_share, q->plan, &r->batch, &r->own_pages,
-                                        &e->clock, err)
+                                        NULL, &e->clock, err)
                ? -1
                : 0;
 }
@@ -356,7 +368,8 @@ static int load(kvd_sequence_rank *r, kvd_err *err)
     return kvd_cuda_check(cudaSetDevice(r->slice->device), what, err) ||
                    load_slice(r, tokens, err) || load_share(r, err) || make_tables(r, err) ||
                    make_arrays(r, tokens, err) || kvd_sequence_sets_make(r, err) ||
-                   kvd_paged_cache_make_pool(&r->own, q->max_pages, 1, r->slice->w.stream, err) ||
+                   kvd_paged_cache_make_pool(&r->own, q->max_pages, 0, 1, r->slice->w.stream,
+                                             err) ||
                    describe(r, err)
                ? -1
                : 0;
@@ -394,6 +407,7 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
     kvd_gpu_share share;
     if (kvd_cuda_engine_check_several(q->plan, s, err) || check_sets(q->plan, err) ||
         check_limits(&s->limits, err) || kvd_cuda_engine_check(c, s, err) ||
+        check_windows(c, s->max_len, err) ||
         kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
         kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, s->n_gpus, &share, err))
         return -1;

@@ -255,6 +255,9 @@ int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
 {
     plan x = {.heads = heads, .batch = batch, .q = q, .k = k, .v = v, .out = out};
     int status = -1;
+    if (heads->window)
+        return kvd_fail(err, "the CPU kernels compute no sliding window, the heads have one of %d",
+                        heads->window);
     if (kvd_attn_plain_make(heads, batch, &x.plain, err) || !(x.kernel = kernel_of(isa, err)))
         return -1;
     if (make_plan(&x, err))

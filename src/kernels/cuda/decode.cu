@@ -193,7 +193,10 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
             const char *from = pool + 2 * (size_t)page * (size_t)p.args.map.page_elements;
             if (lane < now)
                 pipe.offset[mine] = (uint32_t)at;
-            const int group = j0 + lane ? 0 : s.skip / 8;
+            /*
+             * Half pages are copied whole, because K and V of masked tokens must be finite numbers.
+             */
+            const int group = j0 + lane ? 0 : s.skip / (8 * GROUPS) * GROUPS;
             copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group,
                        (tokens + 7) / 8 - group, pipe.full + 8 * mine, policy, lane, now);
             if (lane == 0 && n == 0)
@@ -244,12 +247,12 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
 /*
  * Adds the attention to 8 * GROUPS tokens (half a page) to the running softmax state `st` of the
  * warp. Their K is at shared-memory address `k`, their V at `v`. Only the first n_tokens of them
- * count, at least 1.
+ * count, at least 1. If WINDOW is true, the first `older` of them do not count.
  */
-template <typename T, int HALVES>
+template <typename T, int HALVES, bool WINDOW>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, uint32_t v,
-             int d_qk, int d_v, int n_tokens, float scale_log2, int lane)
+             int d_qk, int d_v, int n_tokens, int older, float scale_log2, int lane)
 {
     float s[GROUPS][2 * HALVES];
 #define CALL(n) scores<T, HALVES, GROUPS, n>(s, q, k, lane)
@@ -269,6 +272,14 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
 #pragma unroll
             for (int e = 0; e < 2 * HALVES; e++)
                 if (8 * j + lane % 4 * 2 + e % 2 >= n_tokens)
+                    s[j][e] = -INFINITY;
+    }
+    if (WINDOW && older > 0) {
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2 * HALVES; e++)
+                if (8 * j + lane % 4 * 2 + e % 2 < older)
                     s[j][e] = -INFINITY;
     }
 
@@ -347,7 +358,7 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
     return s;
 }
 
-template <typename T, int HALVES>
+template <typename T, int HALVES, bool WINDOW>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
                                int lane)
 {
@@ -409,12 +420,13 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
             /* The segment's first and last page may have half pages without any of its tokens. */
-            if (tokens > 0 && first >= skip) {
+            if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
                 const uint32_t unit = n % UNITS * (16 * GROUPS);
-                consume_unit<T, HALVES>(st, q, k + unit * (uint32_t)d_qk, v + unit * (uint32_t)d_v,
-                                        d_qk, d_v, tokens, p.scale_log2, lane);
+                consume_unit<T, HALVES, WINDOW>(st, q, k + unit * (uint32_t)d_qk,
+                                                v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
+                                                skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
                 /*
                  * This orders the stores that cleared V before the next copy to this part of the
@@ -528,7 +540,7 @@ static __device__ __forceinline__ void read_parameters(const params &p, uint32_t
     *sum = all;
 }
 
-template <typename T, int HALVES>
+template <typename T, int HALVES, bool WINDOW>
 static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     decode_kernel(const __grid_constant__ params p)
 {
@@ -572,7 +584,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     if (warp == WARPS)
         produce(p, pipe, lane);
     else
-        consume<T, HALVES>(p, pipe, area, warp, lane);
+        consume<T, HALVES, WINDOW>(p, pipe, area, warp, lane);
     if (threadIdx.x == 0)
         stamp(p, AT_END);
     if (p.args.busy) {
@@ -606,12 +618,14 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     if ((args->dtype != KVD_BF16 && args->dtype != KVD_F16) || args->batch < 1 ||
         args->max_pages < 1 || args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len ||
         !args->workspace || map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
-        map->group > KVD_GROUP_MAX || (args->second_len && map->n_kv_heads % 2))
+        map->group > KVD_GROUP_MAX || map->window < 0 ||
+        (args->second_len && (map->n_kv_heads % 2 || map->window)))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
-template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStream_t stream)
+template <typename T, int HALVES, bool WINDOW>
+static cudaError_t launch(params *p, cudaStream_t stream)
 {
     int device, most, major;
     cudaError_t e = cudaGetDevice(&device);
@@ -631,8 +645,8 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
     if (p->ring_bytes < 2 * widest)
         return cudaErrorInvalidConfiguration;
     const int bytes = p->ring_bytes + rest;
-    e = cudaFuncSetAttribute(decode_kernel<T, HALVES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             bytes);
+    e = cudaFuncSetAttribute(decode_kernel<T, HALVES, WINDOW>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
     /* On Hopper the launch overlaps the end of the preceding kernel on the stream. */
@@ -646,7 +660,14 @@ template <typename T, int HALVES> static cudaError_t launch(params *p, cudaStrea
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES>, *p);
+    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES, WINDOW>, *p);
+}
+
+template <typename T> static cudaError_t launch_any(params *p, cudaStream_t stream)
+{
+    if (p->args.map.group > 8)
+        return p->args.map.window ? launch<T, 2, true>(p, stream) : launch<T, 2, false>(p, stream);
+    return p->args.map.window ? launch<T, 1, true>(p, stream) : launch<T, 1, false>(p, stream);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
@@ -663,9 +684,6 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     p.d_v_max = kvd_decode_d_v_max(&args->map);
     /* + 4 puts the columns of O^T that a warp writes at once into different banks. */
     p.o_pitch = p.d_v_max + 4;
-    if (args->map.group > 8)
-        return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 2>(&p, stream)
-                                       : launch<__half, 2>(&p, stream);
-    return args->dtype == KVD_BF16 ? launch<__nv_bfloat16, 1>(&p, stream)
-                                   : launch<__half, 1>(&p, stream);
+    return args->dtype == KVD_BF16 ? launch_any<__nv_bfloat16>(&p, stream)
+                                   : launch_any<__half>(&p, stream);
 }

@@ -59,6 +59,7 @@ typedef struct {
     int32_t batch, n_kv_heads, n_ctas, group;
     /* Number of KV heads whose token count is kv_len; the other KV heads have second_len tokens. */
     int32_t n_first;
+    int32_t window; /* number of newest tokens of a request that are read, 0 for all */
     /* [n_kv_heads + 1] Sum of d_qk + d_v + GROUP_COST over the KV heads before head g. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
@@ -87,9 +88,22 @@ static __device__ int pages_before(const params &p, int b)
     return p.second_len ? pages_of(p.second_len[b]) : 0;
 }
 
+/* Returns the number of tokens of request b that are older than the window. */
+static __device__ int tokens_before(const params &p, int b)
+{
+    return p.window ? max(0, p.kv_len[b] - p.window) : 0;
+}
+
+/*
+ * Returns the number of tokens of an interval (all tokens of a KV head of request b that are read).
+ * With a window, the interval begins with the piece of CUT_TOKENS tokens that has the oldest token
+ * of the window.
+ */
 static __device__ int tokens_of(const params &p, int b, int head)
 {
-    return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS : p.second_len[b];
+    return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS -
+                                  tokens_before(p, b) / CUT_TOKENS * CUT_TOKENS
+                            : p.second_len[b];
 }
 
 static __device__ kvd_decode_segment whole(const params &p, int task)
@@ -97,11 +111,12 @@ static __device__ kvd_decode_segment whole(const params &p, int task)
     kvd_decode_segment s;
     s.request = task / p.n_kv_heads;
     s.head = task % p.n_kv_heads;
-    s.page = s.head < p.n_first ? pages_before(p, s.request) : 0;
-    s.n_tokens = tokens_of(p, s.request, s.head);
+    const int before = tokens_before(p, s.request);
+    s.page = (s.head < p.n_first ? pages_before(p, s.request) : 0) + before / KVD_PAGE_TOKENS;
+    s.skip = before % KVD_PAGE_TOKENS;
+    s.n_tokens = tokens_of(p, s.request, s.head) + s.skip / CUT_TOKENS * CUT_TOKENS;
     s.first_cta = 0;
     s.span = s.live = 1;
-    s.skip = 0;
     return s;
 }
 
@@ -488,12 +503,19 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        const int pieces = pieces_of(p, s.n_tokens);
+        /*
+         * Pieces (CUT_TOKENS tokens, half a page) are counted from the start of the interval, which
+         * begins with the first or the second half of page s.page. Only the first piece has tokens
+         * that are older than the window.
+         */
+        const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
+                  pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;
-        const int page0 = piece0 * CUT_TOKENS / KVD_PAGE_TOKENS;
+        const int page0 = (half + piece0) * CUT_TOKENS / KVD_PAGE_TOKENS;
         s.page += page0;
-        s.skip = piece0 * CUT_TOKENS % KVD_PAGE_TOKENS;
-        s.n_tokens = (piece1 < pieces ? piece1 * CUT_TOKENS : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
+        s.skip = (half + piece0) * CUT_TOKENS % KVD_PAGE_TOKENS + (piece0 ? 0 : older);
+        s.n_tokens =
+            (piece1 < pieces ? (half + piece1) * CUT_TOKENS : s.n_tokens) - page0 * KVD_PAGE_TOKENS;
         if (piece0 > 0 || piece1 < pieces) {
             const int first = first_at(start, n, task, 1) - 1,
                       end = first_at(start, n, task + 1, 0);
@@ -569,6 +591,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     p.n_first = args->second_len ? map->n_kv_heads / 2 : map->n_kv_heads;
     p.n_ctas = args->n_ctas;
     p.group = map->group;
+    p.window = map->window;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
     for (int g = 0; g < map->n_kv_heads; g++)
         p.cost_before[g + 1] = p.cost_before[g] + map->d_qk[g] + map->d_v[g] + per_group;

@@ -24,7 +24,11 @@ typedef struct {
     /* Number of tokens from the start of the first page to the end of the segment. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /* Number of tokens of the first page that precede the segment, a multiple of 32. */
+    /*
+     * Number of tokens of the first page that precede the segment. It is a multiple of 32, unless
+     * the segment begins with the oldest token of a sliding window. The tokens between the last
+     * multiple of 32 and `skip` are then read and masked.
+     */
     int32_t skip;
 } kvd_decode_segment;
 

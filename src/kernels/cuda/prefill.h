@@ -73,6 +73,12 @@ typedef struct {
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /*
+ * Does the work of kvd_prefill_sm90 for layers with a sliding window. kvd_prefill_sm90 calls it
+ * after it has checked the arguments.
+ */
+cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream);
+
+/*
  * Computes prefill attention on sm_80 and later with mma.sync and cp.async. Takes the same
  * arguments as kvd_prefill_sm90.
  */

@@ -100,6 +100,7 @@ struct job {
     int32_t d_qk, d_v, kv_len, n_rows;
     int32_t pos; /* position of row 0 of the tile in its sequence */
     int32_t page_elements, o_pitch, stages, stage_bytes;
+    int32_t window; /* sliding window in tokens; set only if WINDOW is true */
     uint32_t q_smem, kv_smem;
     float scale, scale_log2;
     int32_t live;                  /* 0: the list has no more tiles */
@@ -163,13 +164,16 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
 
 /*
  * Computes attention for rows row0 .. row0 + 64 ROWS16 - 1 of the tile; each warp has 16 ROWS16 of
- * them.
+ * them. If WINDOW is true, skips the blocks of keys that are older than the window of the first
+ * row.
  */
-template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(const job &w, int row0)
+template <bool BF, bool WINDOW, int ROWS16, int D_V>
+__device__ __forceinline__ void pass(const job &w, int row0)
 {
     const int tid = (int)threadIdx.x % WORKER_THREADS;
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
+    const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
     /*
      * The variant for the most registers has none left next to O and S, so it computes rarely used
      * values again at each use.
@@ -190,7 +194,8 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         for (int i = tid; i < pieces; i += WORKER_THREADS)
             copy16(w.q_smem + (uint32_t)(16 * i), i < there ? from + 8 * i : from, i < there);
     }
-    fetch_block(w, tid, __ldg(w.pages), 0, w.kv_smem);
+    fetch_block(w, tid, __ldg(w.pages + first_block), first_block,
+                w.kv_smem + (uint32_t)(w.stages > 1 ? first_block % 2 * w.stage_bytes : 0));
 
     float o[ROWS16][D_V / 8][4], m[ROWS16][2], l[ROWS16][2];
 #pragma unroll
@@ -200,11 +205,15 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
-        m[t][0] = m[t][1] = -INFINITY;
+        /*
+         * m is the maximum that is subtracted from scores. With a window, all keys of a row's first
+         * block may be masked, and m must not be -INFINITY then.
+         */
+        m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
     }
 #pragma unroll 1
-    for (int block = 0; block < n_blocks; block++) {
+    for (int block = first_block; block < n_blocks; block++) {
         const bool more = block + 1 < n_blocks;
         const int next_page = more ? __ldg(w.pages + block + 1) : 0, stages = w.stages;
         copies_done();
@@ -213,7 +222,8 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
             fetch_block(w, tid, next_page, block + 1,
                         w.kv_smem + (uint32_t)((block + 1) % 2 * w.stage_bytes));
         const uint32_t stage = w.kv_smem + (uint32_t)(stages > 1 ? block % 2 * w.stage_bytes : 0);
-        if (warp_row() < n_rows && block * KEYS <= pass_pos() + warp_row() + 16 * ROWS16 - 1) {
+        if (warp_row() < n_rows && block * KEYS <= pass_pos() + warp_row() + 16 * ROWS16 - 1 &&
+            (!WINDOW || block * KEYS + KEYS - 1 > pass_pos() + warp_row() - w.window)) {
             float s[ROWS16][8][4];
 #pragma unroll
             for (int t = 0; t < ROWS16; t++)
@@ -259,6 +269,18 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
 #pragma unroll
                         for (int e = 0; e < 4; e++)
                             if (ahead > 16 * t + e / 2 * 8 - 8 * n - e % 2)
+                                s[t][n][e] = -INFINITY;
+            }
+            if (WINDOW && past + w.window <= 16 * ROWS16 - 1) {
+                /* Masks the keys that are older than the window of the row. */
+                const int behind = past + w.window + thread() % 4 * 2 - thread() % 32 / 4;
+#pragma unroll
+                for (int t = 0; t < ROWS16; t++)
+#pragma unroll
+                    for (int n = 0; n < 8; n++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
             /*
@@ -349,13 +371,13 @@ template <bool BF, int ROWS16, int D_V> __device__ __forceinline__ void pass(con
         }
 }
 
-template <bool BF, int D_V> __device__ __noinline__ void tile_of_width(const job &w)
+template <bool BF, bool WINDOW, int D_V> __device__ __noinline__ void tile_of_width(const job &w)
 {
     int row0 = 0;
     for (; w.n_rows - row0 > 64; row0 += PASS_ROWS)
-        pass<BF, 2, D_V>(w, row0);
+        pass<BF, WINDOW, 2, D_V>(w, row0);
     if (row0 < w.n_rows)
-        pass<BF, 1, D_V>(w, row0);
+        pass<BF, WINDOW, 1, D_V>(w, row0);
 }
 
 /* Takes the next tile of the list. Called by one thread of the worker (4 warps). */
@@ -389,7 +411,7 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
     w.lse = a.lse ? a.lse + (size_t)h * (size_t)a.n_q8 + row : NULL;
 }
 
-template <bool BF>
+template <bool BF, bool WINDOW>
 __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
     prefill_mma(const __grid_constant__ params p)
 {
@@ -406,6 +428,8 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
         w.o_pitch = p.a.map.o_pitch;
         w.stages = p.stages;
         w.stage_bytes = p.stage_bytes;
+        if (WINDOW)
+            w.window = p.a.map.window;
         w.scale = p.a.map.scale;
         w.scale_log2 = p.scale_log2;
         w.begin = w.end = 0;
@@ -427,16 +451,16 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
          */
         switch ((now.d_v + 16) / 32) {
         case 1:
-            tile_of_width<BF, 32>(now);
+            tile_of_width<BF, WINDOW, 32>(now);
             break;
         case 2:
-            tile_of_width<BF, 64>(now);
+            tile_of_width<BF, WINDOW, 64>(now);
             break;
         case 3:
-            tile_of_width<BF, 96>(now);
+            tile_of_width<BF, WINDOW, 96>(now);
             break;
         case 4:
-            tile_of_width<BF, 128>(now);
+            tile_of_width<BF, WINDOW, 128>(now);
             break;
         }
         worker_barrier(thread_now() / WORKER_THREADS); /* all threads have finished with the job */
@@ -459,7 +483,8 @@ bool valid(const kvd_prefill_args *a)
     const kvd_attn_map *m = &a->map;
     if ((a->dtype != KVD_BF16 && a->dtype != KVD_F16) || a->batch < 1 || a->max_pages < 1 ||
         a->n_q8 < 8 || a->n_q8 % 8 || m->n_kv_heads < 1 || m->n_kv_heads > KVD_HEADS_MAX ||
-        m->group < 1 || m->n_heads != m->n_kv_heads * m->group || m->n_heads > KVD_HEADS_MAX)
+        m->group < 1 || m->n_heads != m->n_kv_heads * m->group || m->n_heads > KVD_HEADS_MAX ||
+        m->window < 0)
         return false;
     for (int g = 0; g < m->n_kv_heads; g++)
         if (m->d_qk[g] < KVD_WIDTH_STEP || m->d_qk[g] > KVD_WIDTH_MAX ||
@@ -520,5 +545,10 @@ extern "C" cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_
     params p;
     p.a = *args;
     p.scale_log2 = args->map.scale * 1.44269504f;
-    return launch(&p, args->dtype == KVD_BF16 ? prefill_mma<true> : prefill_mma<false>, stream);
+    if (args->map.window)
+        return launch(&p,
+                      args->dtype == KVD_BF16 ? prefill_mma<true, true> : prefill_mma<false, true>,
+                      stream);
+    return launch(
+        &p, args->dtype == KVD_BF16 ? prefill_mma<true, false> : prefill_mma<false, false>, stream);
 }

@@ -5,7 +5,7 @@
  *
  * A unit is one (request, query head); its index is request * n_heads + head. NONE and OURS cut its
  * rows into tiles of cost.rows rows. The cost of a tile is that of kvd_prefill_cost for the key
- * blocks that its last row attends to.
+ * blocks that its rows attend to: all up to its last row, or those of the window.
  *
  * NONE. Tile i in the order (request, head, row) goes to CTA i mod n_ctas.
  *
@@ -98,6 +98,12 @@ __device__ int widths_of(const plan_args &p, int head)
 __device__ float block_cost(const plan_args &p, int widths)
 {
     return p.cost.per_block + p.cost.per_dim * (float)widths;
+}
+
+/* Returns the position of the oldest key that the first row of a tile attends to. */
+__device__ int oldest_key(const plan_args &p, int position)
+{
+    return p.map.window ? max(0, position - p.map.window + 1) : 0;
 }
 
 /*
@@ -207,13 +213,16 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
     const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
               levels = BUCKETS / sections;
-    const float top =
-        (float)ceil_div(len.longest, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
+    /* With a window, a tile reads at most the keys of the window and those of its own rows. */
+    const int most_keys =
+        p.map.window ? min(len.longest, p.map.window + p.cost.rows + KEYS) : len.longest;
+    const float top = (float)ceil_div(most_keys, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
     const float step = (float)levels / top;
 
     auto place = [&](const kvd_prefill_tile &x, float per_block) {
         const int last_key = len.kv_len[x.request] - len.q_len[x.request] + x.row + x.n_rows;
-        const float cost = (float)ceil_div(last_key, KEYS) * per_block + p.cost.per_tile;
+        const int blocks = ceil_div(last_key, KEYS) - oldest_key(p, last_key - x.n_rows) / KEYS;
+        const float cost = (float)blocks * per_block + p.cost.per_tile;
         int section = 0;
         if (sections > 1) {
             section = x.request * per_request + x.head / p.map.group / section_heads;
@@ -264,8 +273,13 @@ __device__ int papers_rows(const plan_args &p, int head)
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
-    return (float)x.n_rows * (float)(widths_of(p, x.head) + 1) *
-           (before + 0.5f * (float)(x.n_rows + 1));
+    const float width = (float)(widths_of(p, x.head) + 1), rows = (float)x.n_rows;
+    if (p.map.window) {
+        /* The first `rising` rows attend to all keys before them, the others to `window` keys. */
+        const float window = (float)p.map.window, rising = fminf(rows, fmaxf(0.f, window - before));
+        return width * (rising * (before + 0.5f * (rising + 1)) + (rows - rising) * window);
+    }
+    return rows * width * (before + 0.5f * (float)(x.n_rows + 1));
 }
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)

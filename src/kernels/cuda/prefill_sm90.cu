@@ -23,6 +23,11 @@
  * one or two of a warpgroup's rows), and afterwards only if the sum of a thread's exponentials
  * leaves the range that 16-bit P can hold. In that case S, which has been overwritten, is computed
  * again. The common block therefore needs neither maxima nor rescaling.
+ *
+ * With a sliding window, blocks before the window of a tile's first row are not fetched, and each
+ * warpgroup skips those before the window of its own first row. prefill_window_sm90.cu includes
+ * this file with KVD_PREFILL_WINDOW defined, to compile the kernels with a window. They have a file
+ * of their own because make then compiles both at the same time.
  */
 #include "kernels/cuda/prefill.h"
 
@@ -61,7 +66,12 @@ enum {
 struct tile_info {
     int32_t d_qk, d_v; /* d_v is 0 if there are no more tiles */
     int32_t n_blocks;  /* number of key blocks from key 0 to the key of the last row */
-    int32_t position;  /* position of row 0 of the tile in its sequence */
+    /*
+     * With a window: first key block that row 0 attends to, and first key of the page that has the
+     * oldest key that row 0 attends to. Keys before first_key are not read from memory.
+     */
+    int32_t first_block, first_key;
+    int32_t position; /* position of row 0 of the tile in its sequence */
     int32_t n_rows, kv_len8;
     int32_t kv_offset;          /* first element of this KV head in a page */
     const int32_t *pages;       /* page table of the request */
@@ -159,6 +169,9 @@ __device__ void take_tiles(const kvd_prefill_args &a)
         t.position = position;
         t.n_rows = tile.n_rows;
         t.n_blocks = (position + tile.n_rows + n - 1) / n;
+        const int oldest = a.map.window ? max(0, position - a.map.window + 1) : 0;
+        t.first_block = oldest / n;
+        t.first_key = oldest / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
         t.kv_len8 = (kv_len + 7) / 8 * 8;
         t.lse = (long long)tile.head * a.n_q8 + q_row;
         t.pages = a.page_table + (size_t)tile.request * (size_t)a.max_pages;
@@ -202,19 +215,27 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 /*
  * Fetches keys first .. end-1 of one head into a slot of the ring, from K or V, whose elements in a
  * page begin at `offset` and whose rows have d elements. One copy per page: lane i does the i-th,
- * from page number `page` of the pool. n keys fill a block.
+ * from page number `page` of the pool. n keys fill a block, which starts at key `begin`. `begin` is
+ * before `first` if the block starts in a page that is older than the window.
  */
+template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
-                                            int offset, int d, int first, int end, int n, int page,
-                                            int lane)
+                                            int offset, int d, int begin, int first, int end, int n,
+                                            int page, int lane)
 {
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
-    if (end - first < n) {
-        /* After the last key P is 0, so V must be finite there. */
-        uint4 *zero = (uint4 *)(SH.slot[slots.at] + (end - first) * d * 2);
+    if (end - begin < n || (WINDOW && begin < first)) {
+        /* P is 0 for keys that are not fetched, but 0 times NaN is NaN, so V is set to 0 there. */
+        if (WINDOW) {
+            uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1
-        for (int i = lane; i < (n - (end - first)) * d / 8; i += 32)
+            for (int i = lane; i < (first - begin) * d / 8; i += 32)
+                zero[i] = make_uint4(0, 0, 0, 0);
+        }
+        uint4 *zero = (uint4 *)(SH.slot[slots.at] + (end - begin) * d * 2);
+#pragma unroll 1
+        for (int i = lane; i < (n - (end - begin)) * d / 8; i += 32)
             zero[i] = make_uint4(0, 0, 0, 0);
         fence_proxy_async();
         bar_sync(BAR_FETCH, 32);
@@ -225,13 +246,13 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const int from = max(first, (first / KVD_PAGE_TOKENS + lane) * KVD_PAGE_TOKENS);
     const int to = min(end, (from / KVD_PAGE_TOKENS + 1) * KVD_PAGE_TOKENS);
     if (from < to)
-        bulk_copy(kvd_smem(SH.slot[slots.at]) + (uint32_t)((from - first) * d * 2),
+        bulk_copy(kvd_smem(SH.slot[slots.at]) + (uint32_t)((from - begin) * d * 2),
                   (const uint16_t *)a.pool + (long long)page * a.map.page_elements + offset +
                       from % KVD_PAGE_TOKENS * d,
                   (uint32_t)((to - from) * d * 2), full);
 }
 
-__device__ void fetch_kv(const kvd_prefill_args &a, int lane)
+template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0}, slots = {0, 1};
     for (;;) {
@@ -240,20 +261,21 @@ __device__ void fetch_kv(const kvd_prefill_args &a, int lane)
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l holds entry window + l of the page table. */
-        int window = 1 << 30, ids = 0;
-        for (int j = t.n_blocks - 1; j >= 0; j--) {
-            const int first = j * n, end = min(first + n, t.kv_len8),
+        /* Lane l has element held + l of the page table in `ids`. */
+        int held = 1 << 30, ids = 0;
+        for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
+            const int begin = j * n, end = min(begin + n, t.kv_len8),
                       last = (end - 1) / KVD_PAGE_TOKENS;
-            if (first / KVD_PAGE_TOKENS < window) {
-                window = max(0, last - 31);
-                ids = __ldg(t.pages + min(window + lane, last));
+            const int first = WINDOW ? max(begin, t.first_key) : begin;
+            if (first / KVD_PAGE_TOKENS < held) {
+                held = max(0, last - 31);
+                ids = __ldg(t.pages + min(held + lane, last));
             }
-            const int id = __shfl_sync(~0u, ids, (first / KVD_PAGE_TOKENS - window + lane) & 31);
-            fetch_block(a, slots, t.kv_offset, t.d_qk, first, end, n, id, lane);
+            const int id = __shfl_sync(~0u, ids, (first / KVD_PAGE_TOKENS - held + lane) & 31);
+            fetch_block<WINDOW>(a, slots, t.kv_offset, t.d_qk, begin, first, end, n, id, lane);
             step<SLOTS>(slots);
-            fetch_block(a, slots, t.kv_offset + KVD_PAGE_TOKENS * t.d_qk, t.d_v, first, end, n, id,
-                        lane);
+            fetch_block<WINDOW>(a, slots, t.kv_offset + KVD_PAGE_TOKENS * t.d_qk, t.d_v, begin,
+                                first, end, n, id, lane);
             step<SLOTS>(slots);
         }
         tile_done(tiles);
@@ -485,8 +507,25 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
+/*
+ * Takes the turns and releases the ring slots of blocks j .. end + 1, which no row of this
+ * warpgroup attends to. It must wait for each slot, because the parity of the ring would be wrong
+ * otherwise. Sets j to `end`.
+ */
+__device__ __forceinline__ void pass_over(worker &w, int &j, int end)
+{
+    for (; j > end; j--) {
+        wait_slot(w);
+        release_slot(w);
+        wait_slot(w);
+        release_slot(w);
+        turn_begin(w);
+        turn_end(w);
+    }
+}
+
 /* Computes attention for this warpgroup's 64 query rows of the tile. */
-template <bool BF16, int DV>
+template <bool BF16, bool WINDOW, int DV>
 __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
 {
     constexpr int N = block_keys(DV);
@@ -498,20 +537,16 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
-    const int top = active ? min(j, (int)((uint32_t)(position + 63) / N)) : -1;
+    /* Index of the first block that a row of this warpgroup attends to. */
+    const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
+    /* Blocks before this index have keys that are older than the window of some row. */
+    const int too_old =
+        WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
+    const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))
+                    : WINDOW ? uniform(tile_of(w).first_block) - 1
+                             : -1;
 
-    /*
-     * None of these rows attends to the blocks above `top`. Waiting for their slots keeps the
-     * ring's parities in step.
-     */
-    for (; j > top; j--) {
-        wait_slot(w);
-        release_slot(w);
-        wait_slot(w);
-        release_slot(w);
-        turn_begin(w);
-        turn_end(w);
-    }
+    pass_over(w, j, top);
     if (!active) {
         turn_begin(w);
         turn_end(w);
@@ -533,7 +568,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
 
     for (;; j--) {
         /* ---- scores S to softmax weights P ---- */
-        const bool masked = j >= clear;
+        const bool masked = j >= clear || (WINDOW && j < too_old);
         bool exact = masked;
         float sums[2];
         if (!masked) {
@@ -549,7 +584,8 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
                                  thread % 32 / 4 - j * N - (thread & 3) * 2;
 #pragma unroll
                 for (int i = 0; i < N / 2; i++)
-                    if (i / 4 * 8 + i % 2 > seen + i % 4 / 2 * 8)
+                    if (i / 4 * 8 + i % 2 > seen + i % 4 / 2 * 8 ||
+                        (WINDOW && i / 4 * 8 + i % 2 <= seen - a.map.window + i % 4 / 2 * 8))
                         S[i] = -INFINITY;
             }
 #pragma unroll
@@ -577,7 +613,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         for (int i = 0; i < N / 4; i++)
             P[i] = pack2<BF16>(S[2 * i], S[2 * i + 1]);
         release_slot(w);
-        if (j == 0)
+        if (j == bottom)
             break;
 
         /* ---- P V of this block, Q K^T of the next ---- */
@@ -595,10 +631,14 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     turn_begin(w);
     turn<BF16, DV, 0, true>(S, O, P, 0, 0, kvd_smem(SH.slot[slot_at(w)]), w);
     release_slot(w);
+    if (WINDOW) {
+        j--;
+        pass_over(w, j, uniform(tile_of(w).first_block) - 1);
+    }
     store_rows<BF16, DV>(a, w, O, m, l);
 }
 
-template <bool BF16>
+template <bool BF16, bool WINDOW>
 __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kvd_prefill_args a)
 {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4,
@@ -638,7 +678,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
         else if (warp % 4 == 1)
             fetch_q(a, lane);
         else if (warp % 4 == 2)
-            fetch_kv(a, lane);
+            fetch_kv<WINDOW>(a, lane);
     } else {
         registers_up<REGISTERS>();
         worker w = {(uint32_t)group << 9};
@@ -651,28 +691,28 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
                 break;
             switch (d_v) {
             case 16:
-                compute<BF16, 16>(a, w);
+                compute<BF16, WINDOW, 16>(a, w);
                 break;
             case 32:
-                compute<BF16, 32>(a, w);
+                compute<BF16, WINDOW, 32>(a, w);
                 break;
             case 48:
-                compute<BF16, 48>(a, w);
+                compute<BF16, WINDOW, 48>(a, w);
                 break;
             case 64:
-                compute<BF16, 64>(a, w);
+                compute<BF16, WINDOW, 64>(a, w);
                 break;
             case 80:
-                compute<BF16, 80>(a, w);
+                compute<BF16, WINDOW, 80>(a, w);
                 break;
             case 96:
-                compute<BF16, 96>(a, w);
+                compute<BF16, WINDOW, 96>(a, w);
                 break;
             case 112:
-                compute<BF16, 112>(a, w);
+                compute<BF16, WINDOW, 112>(a, w);
                 break;
             default:
-                compute<BF16, 128>(a, w);
+                compute<BF16, WINDOW, 128>(a, w);
                 break;
             }
             mbar_arrive(kvd_smem(&SH.tile_empty[w.bits >> 5 & 3]));
@@ -686,19 +726,38 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
     }
 }
 
-template <bool BF16> cudaError_t launch(const kvd_prefill_args *args, cudaStream_t stream)
+template <bool BF16, bool WINDOW>
+cudaError_t launch(const kvd_prefill_args *args, cudaStream_t stream)
 {
     const int bytes = (int)sizeof(shared);
-    cudaError_t e =
-        cudaFuncSetAttribute(prefill<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t e = cudaFuncSetAttribute(prefill<BF16, WINDOW>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    prefill<BF16><<<(unsigned)args->work.n_ctas, THREADS, bytes, stream>>>(*args);
+    prefill<BF16, WINDOW><<<(unsigned)args->work.n_ctas, THREADS, bytes, stream>>>(*args);
     return cudaGetLastError();
+}
+
+cudaError_t launch_type(const kvd_prefill_args *args, cudaStream_t stream)
+{
+#ifdef KVD_PREFILL_WINDOW
+    constexpr bool WINDOW = true;
+#else
+    constexpr bool WINDOW = false;
+#endif
+    return args->dtype == KVD_BF16  ? launch<true, WINDOW>(args, stream)
+           : args->dtype == KVD_F16 ? launch<false, WINDOW>(args, stream)
+                                    : cudaErrorInvalidValue;
 }
 
 } // namespace
 
+#ifdef KVD_PREFILL_WINDOW
+cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream)
+{
+    return launch_type(args, stream);
+}
+#else
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream)
 {
     const kvd_prefill_work *w = &args->work;
@@ -711,9 +770,10 @@ cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream)
     if (major != 9)
         return cudaErrorNotSupported;
     if (args->batch < 1 || args->max_pages < 1 || args->n_q8 < 1 || args->map.n_heads < 1 ||
-        args->map.n_heads > KVD_HEADS_MAX || args->map.group < 1 || !args->q_start ||
-        !args->q_len || !args->kv_len || !args->page_table || !args->q || !args->pool || !args->o ||
-        w->n_tiles < 0 || w->n_ctas < 1 || !w->tile || (!w->first && !w->next))
+        args->map.n_heads > KVD_HEADS_MAX || args->map.group < 1 || args->map.window < 0 ||
+        !args->q_start || !args->q_len || !args->kv_len || !args->page_table || !args->q ||
+        !args->pool || !args->o || w->n_tiles < 0 || w->n_ctas < 1 || !w->tile ||
+        (!w->first && !w->next))
         return cudaErrorInvalidValue;
     for (int g = 0; g < args->map.n_kv_heads; g++) {
         const int d_qk = args->map.d_qk[g], d_v = args->map.d_v[g];
@@ -721,9 +781,6 @@ cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream)
             d_v < KVD_WIDTH_STEP || d_v > KVD_WIDTH_MAX || d_v % KVD_WIDTH_STEP)
             return cudaErrorInvalidValue;
     }
-    if (args->dtype == KVD_BF16)
-        return launch<true>(args, stream);
-    if (args->dtype == KVD_F16)
-        return launch<false>(args, stream);
-    return cudaErrorInvalidValue;
+    return args->map.window ? kvd_prefill_window_sm90(args, stream) : launch_type(args, stream);
 }
+#endif

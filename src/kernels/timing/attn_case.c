@@ -26,6 +26,7 @@ static void put_case(kvd_rows *r, const kvd_kernels_row *x)
     kvd_rows_int(r, "n_heads", heads.n_heads);
     kvd_rows_int(r, "n_kv_heads", heads.n_kv_heads);
     kvd_rows_int(r, "d_head", heads.d_head);
+    kvd_rows_int(r, "window", heads.window);
     kvd_rows_text(r, "widths", p->widths);
     kvd_rows_real(r, "case_p", kvd_heads_p(&p->heads));
     kvd_rows_real(r, "p", kvd_heads_p(&heads));

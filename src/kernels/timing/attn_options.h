@@ -80,7 +80,7 @@ typedef struct {
     kvd_attn_size size[KVD_ATTN_SIZES];
     int n_sizes;
     kvd_lengths lengths;
-    size_t n_heads, n_kv_heads, d_head;
+    size_t n_heads, n_kv_heads, d_head, window;
     bool d_head_given;
     kvd_bench_plan plan;
     kvd_check_mode check;

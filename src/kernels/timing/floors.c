@@ -27,9 +27,13 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
     double seen = 0, queries = 0, keys = 0, kv_width = 0, q_width = 0;
     for (int b = 0; b < p->batch; b++) {
         const double q = p->q_len[b], kv = p->kv_len[b];
-        seen += q * (kv - q) + q * (q + 1) / 2;
+        const double window = heads->window ? heads->window : kv;
+        /* The first `rising` queries attend to all earlier keys, the others to `window` keys. */
+        const double before = kv - q, room = larger(window - before, 0),
+                     rising = room < q ? room : q;
+        seen += rising * before + rising * (rising + 1) / 2 + (q - rising) * window;
         queries += q;
-        keys += kv;
+        keys += window + q - 1 < kv ? window + q - 1 : kv;
     }
     for (int g = 0; g < heads->n_kv_heads; g++) {
         kv_width += heads->d_qk[g] + heads->d_v[g];

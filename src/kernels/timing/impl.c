@@ -145,6 +145,7 @@ static const char *engine(const void *self)
 
 const kvd_impl kvd_impl_ref = {.name = "ref",
                                .summary = "the reference: plain C, double",
+                               .windows = true,
                                .phases = PHASES,
                                .dtypes = 1u << KVD_F32,
                                .schedulers = 1u << KVD_BY_ITSELF,
@@ -229,6 +230,8 @@ int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
         return kvd_fail(why, "no %s", kvd_attn_phase_name[p->phase]);
     if (!(impl->dtypes & 1u << p->dtype))
         return kvd_fail(why, "does not take %s", kvd_dtype_name(p->dtype));
+    if (p->heads.window && !impl->windows)
+        return kvd_fail(why, "computes no sliding window");
     return impl->can ? impl->can(p, why) : 0;
 }
 

@@ -88,11 +88,13 @@ double kvd_row_tolerance(kvd_dtype dtype);
  * exponentials that it needs at the dimensions in use, divided by the rates that the same machine
  * reached in the same run.
  * - pairs: number of (query, key) combinations: sum over requests, queries t and query heads of the
- *   number of keys that the query attends to, kv_len - q_len + t + 1.
+ *   number of keys that the query attends to, kv_len - q_len + t + 1, or the window if that is
+ *   smaller.
  * - flop: sum over query heads of 2 (d_qk + d_v) times the pairs of that head, for the two matrix
  *   products under the causal mask. Softmax is not counted.
  * - exps: equal to pairs, one exponential per score.
- * - bytes: Q, K and V read once and O written once, at the size of the element type.
+ * - bytes: Q, K and V read once and O written once, at the size of the element type. K and V of
+ *   tokens before the window of a request's first query are not read.
  */
 
 typedef struct {
@@ -191,6 +193,7 @@ typedef struct {
     /* Supported schedulers, bits 1 << kvd_scheduler; KVD_BY_ITSELF alone if there is no choice. */
     unsigned schedulers;
     kvd_width_use runs;
+    bool windows; /* true if the implementation computes attention within a sliding window */
     /*
      * Functions of KVD_WIDTH_USE_LATENT implementations, NULL for all others. `stored` returns the
      * numbers of dimensions stored per KV head. `answer` returns those of the attention with which

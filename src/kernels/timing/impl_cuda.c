@@ -424,8 +424,9 @@ enum {
 };
 
 #define REST                                                                                       \
-    .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, LAYERS}, .prepare = prepare,        \
-    .launch = launch, .poison = poison, .fetch = fetch, .row = row, .busy = busy, .engine = engine
+    .windows = true, .close = close_cuda, .plan = plan, .plan_layers = {LAYERS, LAYERS},           \
+    .prepare = prepare, .launch = launch, .poison = poison, .fetch = fetch, .row = row,            \
+    .busy = busy, .engine = engine
 
 const kvd_impl kvd_impl_cuda = {.name = "cuda",
                                 .summary = "our kernels: prefill for Hopper, decode",

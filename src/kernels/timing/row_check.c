@@ -137,7 +137,7 @@ static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_
         make(p, KVD_OPERAND_K, b, g, 0, n, d_qk, k);
         make(p, KVD_OPERAND_V, b, g, 0, n, d_v, v);
     }
-    const kvd_attn_heads one = {1, 1, heads->d_head, {d_qk}, {d_v}};
+    const kvd_attn_heads one = {1, 1, heads->d_head, {d_qk}, {d_v}, heads->window};
     for (size_t i = first; !status && i < last; i++) {
         const kvd_checked_row *const r = &c->row[i];
         const int32_t q_len = 1, kv_len = (int32_t)(r->t + before + 1);

@@ -39,8 +39,9 @@ typedef struct {
  * Chooses between kernels and float32 products for each layer, copies its matrices to the device,
  * and adds their memory to *memory. layer [c->n_layers] must be zeroed before. `type` is the data
  * type of the cache. `pass` is the data type of the forward pass, or KVD_F32 to keep all layers off
- * the kernels. If dims is NULL, no head is projected. Fails if the division of heads between GPUs
- * separates heads that share a latent.
+ * the kernels. Layers with a window shorter than max_len are kept off the kernels too; if the
+ * caller's kernels compute windows, max_len is 0. If dims is NULL, no head is projected. Fails if
+ * the division of heads between GPUs separates heads that share a latent.
  */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,

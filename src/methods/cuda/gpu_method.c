@@ -39,6 +39,11 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
         return 0;
     if (plan->levels)
         return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->info.name);
+    if (cache->window)
+        return kvd_fail(err,
+                        "the model has layers with a window of %zu tokens, requests have up to "
+                        "%zu: the CUDA engine's kernels of '%s' know no window",
+                        cache->window, cache->max_len, member);
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(plan);
     if (cache->share->count > 1 &&
         !(kind && (kind->shares_prompts || (kind->by_head && kind->by_head(plan)))))

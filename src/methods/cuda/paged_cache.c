@@ -7,6 +7,7 @@
 #include "kernels/cuda/decode.h"
 #include "methods/cuda/widest.h"
 #include "model/checkpoint/cuda/random.h"
+#include "model/pass/batch.h"
 #include "model/pass/cuda/dense_rows.h"
 
 static const char what[] = "cache";
@@ -15,17 +16,10 @@ enum { CTAS_MAX = 1024 /* most CTAs of a launch */ };
 
 /* ---- checks of supported plans --------------------------------------------------------------- */
 
-static int check_layers(const kvd_paged_cache *c, size_t max_len, kvd_err *err)
+static int check_layers(const kvd_paged_cache *c, kvd_err *err)
 {
     const kvd_config *const m = c->config;
     for (int l = 0; l < m->n_layers; l++) {
-        const size_t window = kvd_config_window(m, l);
-        if (window && window < max_len)
-            return kvd_fail(
-                err,
-                "layer %d has a window of %zu tokens, requests have up to %zu: the CUDA engine's "
-                "kernels know no window",
-                l, window, max_len);
         if (!c->layer[l].kernels || c->layer[l].map.group > KVD_GROUP_MAX)
             return kvd_fail(
                 err,
@@ -33,6 +27,29 @@ static int check_layers(const kvd_paged_cache *c, size_t max_len, kvd_err *err)
                 "multiples of %d up to %d, up to %d to a KV head",
                 m->n_heads, m->d_head, m->n_kv_heads, KVD_HEADS_MAX, KVD_WIDTH_STEP, KVD_WIDTH_MAX,
                 KVD_GROUP_MAX);
+    }
+    return 0;
+}
+
+size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer)
+{
+    const size_t window = kvd_config_window(c, layer);
+    return window < max_len ? window : 0;
+}
+
+/*
+ * Sets the sliding window in the attention arguments of every layer. Fails if two layers have
+ * different windows, because all layers with a window share a page table.
+ */
+static int set_windows(kvd_paged_cache *c, kvd_err *err)
+{
+    for (int l = 0; l < c->config->n_layers; l++) {
+        const size_t window = kvd_paged_cache_window(c->config, c->max_len, l);
+        if (window && c->window && window != c->window)
+            return kvd_fail(err, "layer %d has a window of %zu tokens, layers before it of %zu", l,
+                            window, c->window);
+        c->window = window ? window : c->window;
+        c->layer[l].map.window = (int32_t)window;
     }
     return 0;
 }
@@ -85,7 +102,10 @@ static int number_works(kvd_paged_cache *c, kvd_err *err)
         if (i == c->n_works)
             c->work_map[c->n_works++] = &c->layer[l].map;
         const size_t bytes = (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
-        c->page_bytes = one_layer(c) ? larger(c->page_bytes, bytes) : c->page_bytes + bytes;
+        if (c->layer[l].map.window)
+            c->near_page_bytes += bytes;
+        else
+            c->page_bytes = one_layer(c) ? larger(c->page_bytes, bytes) : c->page_bytes + bytes;
     }
     if (c->whole)
         c->page_bytes += (size_t)c->whole->map.page_elements * sizeof(uint16_t);
@@ -218,7 +238,8 @@ static int applies_rope_itself(const kvd_gpu_worker *w)
 }
 
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
-                         kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err)
+                         kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
+                         kvd_err *err)
 {
     const bool exact = c->exact_prompts && plan->dims && !plan->dims->rebuild;
     *c = (kvd_paged_cache){.attention = c->attention,
@@ -231,6 +252,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                            .sine = w->sine,
                            .batch = batch,
                            .pages = pages,
+                           .near = near,
                            .clock = clock,
                            .max_len = w->max_len,
                            .prepared = -1};
@@ -245,9 +267,9 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
             return -1;
         c->dims = &c->widest;
     }
-    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, w->max_len, c->dims, KVD_BF16,
-                                 c->layer, &c->memory, err) ||
-                   check_layers(c, w->max_len, err) || ask_device(c, err) ||
+    return kvd_cache_layers_make(&w->config, c->share, KVD_BF16, 0, c->dims, KVD_BF16, c->layer,
+                                 &c->memory, err) ||
+                   set_windows(c, err) || check_layers(c, err) || ask_device(c, err) ||
                    kvd_gpu_method_open(plan, c, &c->method, err) || (exact && make_whole(c, err)) ||
                    number_works(c, err) || make_workspaces(c, w->max_len, err) ||
                    make_rows(c, err) || (exact && make_exact(c, err))
@@ -255,13 +277,15 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                : 0;
 }
 
-int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t slots, cudaStream_t stream,
-                              kvd_err *err)
+int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
+                              cudaStream_t stream, kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
     size_t at = 0;
     for (int l = 0; l < c->config->n_layers; l++) {
-        const size_t bytes = (pages + 1) * (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
+        const kvd_attn_map *const map = &c->layer[l].map;
+        const size_t bytes = ((map->window ? near_pages : pages) + 1) * (size_t)map->page_elements *
+                             sizeof(uint16_t);
         c->pool_at[l] = one_layer(c) ? 0 : at;
         at = one_layer(c) ? larger(at, bytes) : at + bytes;
     }
@@ -306,19 +330,27 @@ void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer)
     return (char *)c->pool + c->pool_at[layer];
 }
 
+/* Returns the page table of a layer, of which `map` describes the heads. */
+static const kvd_pages *pages_of(const kvd_paged_cache *c, const kvd_attn_map *map)
+{
+    return map->window ? c->near : c->pages;
+}
+
 /* Returns the arguments of kvd_append that decode steps and prompts have in common. */
 static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const void *x)
 {
     const kvd_cache_layer *const l = &c->layer[layer];
     const int turns = c->hook.wants_raw && c->cosine;
+    const size_t table =
+        kvd_batch_rope_layer(c->config, c->max_len, layer) * ((size_t)c->config->d_head / 2);
     return (kvd_append_args){.dtype = KVD_BF16,
                              .map = l->map,
                              .d_head = c->config->d_head,
                              .max_pages = (int32_t)c->pages->max_pages,
                              .x = x,
                              .v_is_cut = c->hook.wants_raw,
-                             .rope_cos = turns ? c->cosine : NULL,
-                             .rope_sin = turns ? c->sine : NULL,
+                             .rope_cos = turns ? c->cosine + table : NULL,
+                             .rope_sin = turns ? c->sine + table : NULL,
                              .rope_dim = turns ? c->config->d_head : 0,
                              .rope_interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
                              .r_qk = l->a_q,
@@ -385,7 +417,7 @@ static kvd_append_args prompt_args(const kvd_paged_cache *c, int layer, const vo
     a.kv_len = b->device.kv_len + b->n_steps;
     a.q_start = b->device.q_start + b->n_steps;
     a.n_q8 = (int32_t)b->n_q8;
-    a.page_table = c->pages->device + b->n_steps * c->pages->max_pages;
+    a.page_table = pages_of(c, &a.map)->device + b->n_steps * c->pages->max_pages;
     a.q = c->q_prompts;
     return a;
 }
@@ -468,7 +500,7 @@ static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
                              .max_pages = (int32_t)c->pages->max_pages,
                              .kv_len = c->batch->device.kv_len,
                              .live = c->batch->device.live,
-                             .page_table = c->pages->device,
+                             .page_table = pages_of(c, c->work_map[work])->device,
                              .q = c->q_steps,
                              .n_ctas = c->n_sms,
                              .workspace = c->workspace[work]};
@@ -531,19 +563,19 @@ static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaSt
     const kvd_step_batch *const b = c->batch;
     if (c->prepared == work)
         return kvd_cuda_check(cudaMemsetAsync(c->next, 0, sizeof *c->next, stream), what, err);
-    c->prefill =
-        (kvd_prefill_args){.dtype = KVD_BF16,
-                           .map = *map,
-                           .batch = (int32_t)(b->n_slices - b->n_steps),
-                           .max_pages = (int32_t)c->pages->max_pages,
-                           .n_q8 = (int32_t)b->n_q8,
-                           .q_start = b->device.q_start + b->n_steps,
-                           .q_len = b->device.q_len + b->n_steps,
-                           .kv_len = b->device.kv_len + b->n_steps,
-                           .page_table = c->pages->device + b->n_steps * c->pages->max_pages,
-                           .q = c->q_prompts,
-                           .lse = c->method ? c->method->lse : NULL,
-                           .work = {.n_ctas = c->n_sms}};
+    c->prefill = (kvd_prefill_args){.dtype = KVD_BF16,
+                                    .map = *map,
+                                    .batch = (int32_t)(b->n_slices - b->n_steps),
+                                    .max_pages = (int32_t)c->pages->max_pages,
+                                    .n_q8 = (int32_t)b->n_q8,
+                                    .q_start = b->device.q_start + b->n_steps,
+                                    .q_len = b->device.q_len + b->n_steps,
+                                    .kv_len = b->device.kv_len + b->n_steps,
+                                    .page_table =
+                                        pages_of(c, map)->device + b->n_steps * c->pages->max_pages,
+                                    .q = c->q_prompts,
+                                    .lse = c->method ? c->method->lse : NULL,
+                                    .work = {.n_ctas = c->n_sms}};
     const kvd_attn_batch batch = {c->prefill.batch, b->host.q_len + b->n_steps,
                                   b->host.kv_len + b->n_steps};
     const kvd_prefill_cost *const cost = c->hopper ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma;
@@ -581,9 +613,10 @@ static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaS
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_gpu_method *const m = c->method;
-    return (m && m->append ? m->append(m, r, err)
-                           : kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer),
-                                                    c->pages->device, err)) ||
+    return (m && m->append
+                ? m->append(m, r, err)
+                : kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer),
+                                         pages_of(c, &c->layer[r->layer].map)->device, err)) ||
                    (m && m->appended && m->appended(m, r, err))
                ? -1
                : 0;

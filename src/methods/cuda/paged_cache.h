@@ -31,6 +31,8 @@ typedef struct kvd_paged_cache {
     const float *cosine, *sine;
     kvd_step_batch *batch;
     kvd_pages *pages;
+    kvd_pages *near; /* pages of the layers with a sliding window, only for tokens in it */
+    size_t window;   /* window of those layers in tokens; 0 if none is shorter than max_len */
     kvd_clock *clock;
     kvd_attention_choice attention; /* kernels to use; must be set before init */
     /*
@@ -91,27 +93,38 @@ typedef struct kvd_paged_cache {
     void *pool;      /* pages of all layers */
     size_t *pool_at; /* byte offset in the pool of each layer's first page, [n_layers] */
     /*
-     * Bytes of pool memory per page number. The sum over all layers or, if method->one_layer, the
-     * largest layer. Pages for unprojected prompts (whole_pool) are added.
+     * Bytes of pool memory per page number of `pages`. The sum over all layers without a window or,
+     * if method->one_layer, the largest layer. Pages for unprojected prompts (whole_pool) are
+     * added.
      */
     size_t page_bytes;
+    /* Bytes of pool memory per page number of `near`: the sum over all layers with a window. */
+    size_t near_page_bytes;
 } kvd_paged_cache;
 
 /*
- * Initialises everything but the pool of pages. batch, pages and clock may still be empty; the plan
- * must be open. Fails, naming what the kernels do not support: methods, data types, heads or
- * windows. *c must be zeroed before, except for `attention` and `exact_prompts`. The caller
- * releases *c, also after a failure.
+ * Returns the sliding window of a layer in tokens. Returns 0 if it has none, or none shorter than
+ * max_len tokens, the longest request.
+ */
+size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
+/*
+ * Initialises everything but the pool of pages. batch, pages, near and clock may still be empty;
+ * the plan must be open. `near` may be NULL if no layer has a window shorter than the requests.
+ * Fails, naming what the kernels do not support: methods, data types, heads, or a method in a model
+ * with such a window. *c must be zeroed before, except for `attention` and `exact_prompts`. The
+ * caller releases *c, also after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
-                         kvd_step_batch *batch, kvd_pages *pages, kvd_clock *clock, kvd_err *err);
+                         kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
+                         kvd_err *err);
 /*
- * Allocates the pages of the pool, the method's memory for pages and slots, and the idle page. All
- * are filled with random numbers of variance 1. An iteration whose earlier tokens were never
- * computed can therefore be timed, and reads as much as with real tokens.
+ * Allocates the pages of the pool (`pages` in layers without a window, near_pages in the others),
+ * the method's memory for pages and slots, and the idle page. All are filled with random numbers of
+ * variance 1. An iteration whose earlier tokens were never computed can therefore be timed, and
+ * reads as much as with real tokens.
  */
-int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t slots, cudaStream_t stream,
-                              kvd_err *err);
+int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
+                              cudaStream_t stream, kvd_err *err);
 void kvd_paged_cache_release(kvd_paged_cache *c);
 /* Returns the name of the attention kernels, for example "sm_90a kernels". */
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);

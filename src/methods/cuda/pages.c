@@ -62,8 +62,9 @@ void kvd_pages_release(kvd_pages *p)
 void kvd_pages_give_back(kvd_pages *p, size_t slot)
 {
     kvd_page_slot *const s = &p->slot[slot];
-    while (s->held > 0)
+    while (s->held > s->first)
         p->free[p->n_free++] = s->page[--s->held];
+    s->first = s->held = 0;
     s->serial = 0;
 }
 
@@ -86,17 +87,35 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
     s->serial = ++p->serial;
 }
 
+void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from)
+{
+    /* The numbers of freed pages stay in the page table, because no kernel reads them there. */
+    kvd_page_slot *const s = &p->slot[slot];
+    for (; s->first < s->held && s->first < from / KVD_PAGE_TOKENS; s->first++)
+        p->free[p->n_free++] = s->page[s->first];
+}
+
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err)
 {
+    return kvd_pages_hold_from(p, slot, 0, tokens, fresh, err);
+}
+
+int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
+                        kvd_err *err)
+{
     kvd_page_slot *const s = &p->slot[slot];
-    const size_t need = pages_of(tokens);
-    if (fresh || s->serial == 0) {
+    const size_t need = pages_of(tokens), before = from / KVD_PAGE_TOKENS;
+    if (fresh || s->serial == 0 || before < s->first) {
         kvd_pages_give_back(p, slot);
         s->serial = ++p->serial;
     }
     if (need > p->max_pages)
         return kvd_fail(err, "%zu tokens in slot %zu, which has room for %zu", tokens, slot,
                         p->max_pages * KVD_PAGE_TOKENS);
+    kvd_pages_pass(p, slot, from);
+    for (; s->first == s->held && s->first < before; s->first++)
+        s->page[s->held++] =
+            (int32_t)p->n_pages; /* number of the idle page, which no kernel reads here */
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)
             return kvd_fail(err, "the cache has no page left for slot %zu: all %zu are in use",

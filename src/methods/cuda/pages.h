@@ -16,9 +16,12 @@
 #include "common/err.h"
 
 typedef struct {
-    /* Page numbers, [max_pages]; the first `held` belong to this slot. */
+    /*
+     * Page numbers, [max_pages]; first .. held - 1 belong to this slot. The pages before `first`
+     * held tokens that are older than a sliding window, and were freed.
+     */
     int32_t *page;
-    size_t held;
+    size_t first, held;
     /*
      * Number that identifies the slot's request and pages. It increases with every new request and
      * with every kvd_pages_keep.
@@ -64,6 +67,15 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
  * more than max_pages.
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
+/*
+ * Does the same as kvd_pages_hold for a slot whose tokens before token `from` are not read any
+ * more. Pages that hold only such tokens are freed, and none are assigned for them. If the slot
+ * needs pages that it freed before, because `from` is smaller now, it first gives up all its pages.
+ */
+int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
+                        kvd_err *err);
+/* Frees the pages of a slot that hold only tokens before token `from`. */
+void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
 /* Frees the pages of a slot that are not needed for its first `tokens` tokens. */
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);

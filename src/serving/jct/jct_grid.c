@@ -24,7 +24,8 @@ static size_t after(size_t x, size_t most)
 
 static bool fits(const kvd_batching_limits *l, size_t batch, size_t tokens)
 {
-    return batch * ((tokens + PAGE - 1) / PAGE) <= l->pages;
+    const size_t pages = (tokens + PAGE - 1) / PAGE;
+    return batch * pages <= l->pages && batch * smaller(pages, l->window_share) <= l->window_pages;
 }
 
 static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits *l, bool whole,
@@ -60,7 +61,10 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    const size_t whole = l->pages / batch * PAGE;
+    /* Pages of layers with a window limit the requests only if each gets less than a window. */
+    const size_t near = l->window_pages / batch;
+    const size_t whole =
+        (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;
     const size_t last =
         *n && point[*n - 1].batch == batch && !point[*n - 1].piece ? point[*n - 1].tokens : 0;
     if (whole > samples + 2 && whole - samples - 2 > last + last / 4)

@@ -243,6 +243,8 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                              .seed = s->run.seed,
                              .energy = &s->energy};
     c->loop.limits.pages = c->engine->facts.pages;
+    c->loop.limits.window_pages = c->engine->facts.window_pages;
+    c->loop.limits.window_share = c->engine->facts.window_share;
     return 0;
 }
 
@@ -346,13 +348,16 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
                        size_t input, size_t output)
 {
     char why[160];
-    const size_t pages = batch * ((input + output + 63) / 64), room = c->loop.limits.pages;
+    const kvd_batching_limits *const l = &c->loop.limits;
+    const size_t each = (input + output + 63) / 64, pages = batch * each, room = l->pages;
+    const size_t near = batch * (each < l->window_share ? each : l->window_share);
     if (steps_of(s, c, output) == output - 1 ||
-        (batch <= c->loop.limits.max_batch && pages <= room))
+        (batch <= l->max_batch && pages <= room && near <= l->window_pages))
         return true;
     snprintf(why, sizeof why,
-             "--steps: its requests must run at once, in %zu pages; there are %zu, for %zu", pages,
-             room, c->loop.limits.max_batch);
+             "--steps: its requests must run at once, in %zu pages (%zu in layers with a window); "
+             "there are %zu (%zu), for %zu",
+             pages, near, room, l->window_pages, l->max_batch);
     skip(s, what, why, 1);
     return false;
 }

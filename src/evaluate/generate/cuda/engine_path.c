@@ -76,7 +76,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
     for (int l = 0; l < c->n_layers; l++) {
         const size_t window = kvd_config_window(c, l);
         if (window && window < max_len)
-            return kvd_fail(err, "the engine knows no window shorter than the sequences");
+            return kvd_fail(err, "the path does not count a window shorter than the sequences");
     }
     if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE &&
         max_len > (size_t)c->rope_original_positions)

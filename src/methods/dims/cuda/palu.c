@@ -83,7 +83,7 @@ static int resolve(kvd_palu *p, kvd_err *err)
     const int kv = c->share->n_kv_heads, heads = p->dims->heads, d = c->config->d_head;
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_latent_layer *const to = &p->store.layer[l];
-        kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}};
+        kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}, 0};
         bool direct = true;
         for (int g = 0; g < kv / heads; g++) {
             to->rank[KVD_KEYS][g] = padded(kvd_palu_head(p, l, g * heads)->d_qk);

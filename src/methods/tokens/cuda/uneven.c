@@ -594,7 +594,7 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_config *const config = c->config;
-    kvd_attn_heads one = {config->n_heads / config->n_kv_heads, 1, config->d_head, {0}, {0}};
+    kvd_attn_heads one = {config->n_heads / config->n_kv_heads, 1, config->d_head, {0}, {0}, 0};
     one.d_qk[0] = one.d_v[0] = config->d_head;
     if (kvd_attn_map_make(&one, &e->heads.map))
         return kvd_fail(err,

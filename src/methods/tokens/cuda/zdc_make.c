@@ -100,7 +100,7 @@ static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
     const kvd_dims_head *const head = low_heads(z, layer);
     const kvd_attn_map *const high = &c->layer[layer].map;
     kvd_zdc_layer *const to = &z->layer[layer];
-    kvd_attn_heads low = {c->share->n_heads, c->share->n_kv_heads, c->config->d_head, {0}, {0}};
+    kvd_attn_heads low = {c->share->n_heads, c->share->n_kv_heads, c->config->d_head, {0}, {0}, 0};
     int most[2] = {0, 0};
     for (int g = 0; g < low.n_kv_heads; g++) {
         low.d_qk[g] = kvd_pad16(head[g].d_qk, low.d_head);

@@ -46,7 +46,7 @@ static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
            : c->embed_scale > 0                           ? "a scaled embedding"
            : kvd_config_norms_branches(c) && gradients    ? "norms after the branches of a layer"
            : c->qk_norm_whole && gradients                ? "norms over all heads of Q and K"
-           : c->rope_local_theta > 0                      ? "two RoPE bases"
+           : c->rope_local_theta > 0 && gradients         ? "two RoPE bases"
            : lacks_partial_rope(c, use)                   ? "partial RoPE"
            : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
                                                           : NULL;
