@@ -23,8 +23,8 @@
  * is the operand of the second product.
  *
  * A run that ends within a head writes a partial result. A second launch, grid (KV heads, requests,
- * query heads of a group), merges partial results in the order of the warps, so that results depend
- * on lengths only.
+ * query heads of a group), merges partial results in an order that depends on the lengths and the
+ * number of requests only, so that results do too.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -77,7 +77,7 @@ template <int B, int N, bool FINE> struct even_page {
      * and of units (values), that share scales for every group size of this FINE.
      */
     static constexpr int UNITS = N, SHARE = FINE ? 1 : 2;
-    static constexpr bool STRAIGHT = true, BF = false;
+    static constexpr bool STRAIGHT = true, BF = false, RINGS_AHEAD = true;
     /* CODE is the value of a code of 1 as float16; ROWS is the factor of rows 8 .. 15. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
@@ -98,6 +98,10 @@ template <int B, int N, bool FINE> struct even_page {
     }
 
     __device__ even_page(const packed_params &, char *, char *)
+    {
+    }
+
+    static __device__ __forceinline__ void ready(const packed_params &, char *, char *)
     {
     }
 
@@ -204,12 +208,11 @@ template <int B, int N, bool FINE> struct even_page {
 
 /* ---- merging partial results, and planning ---- */
 
-enum { MERGERS = 8 };
-
 /*
- * Merges the partial results of a query head of a request that several warps computed. Each warp of
- * this kernel reads every eighth part.
+ * Merges the partial results of a query head of a request that several warps computed. The kernel
+ * has MERGERS warps per query head; each reads one part of every MERGERS.
  */
+template <int MERGERS>
 __global__ void __launch_bounds__(32 * MERGERS)
     merge_kernel(const __grid_constant__ packed_params p)
 {
@@ -253,6 +256,7 @@ __global__ void __launch_bounds__(32 * MERGERS)
     float most = -INFINITY, all = 0, x = 0;
     for (int w = 0; w < MERGERS; w++)
         most = fmaxf(most, ml[w].x);
+#pragma unroll 8
     for (int w = 0; w < MERGERS; w++) {
         const float f = power_of_two(ml[w].x - most);
         all += ml[w].y * f;
@@ -326,8 +330,8 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
             return NULL;
     if (a->map.group > HEADS)
         return NULL;
-    if (a->form.norms && !a->level)
-        return NULL;
+    if (a->form.norms)
+        return kvd_packed_turned_kernel(a);
     if (a->level)
         return kvd_packed_levels_kernel(a);
     if (a->form.exponent)
@@ -362,7 +366,9 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->k_shift = log2_of(a->form.k_group / 8);
     p->v_shift = log2_of(a->form.v_group / 16);
     p->stage_bytes = max(p->parts.v_list - p->parts.k_side, 16);
-    if (a->level)
+    if (a->form.norms)
+        kvd_packed_turned_lay_out(p);
+    else if (a->level)
         kvd_packed_levels_lay_out(p);
     p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), (int)WARPS);
     return p->warps > 0;
@@ -410,6 +416,10 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
-    merge_kernel<<<grid, 32 * MERGERS, 0, stream>>>(p);
+    /* Few query heads leave multiprocessors idle, and have many partial results each. */
+    if (a->map.n_kv_heads * a->n * a->map.group <= 2 * d->n_ctas)
+        merge_kernel<32><<<grid, 1024, 0, stream>>>(p);
+    else
+        merge_kernel<8><<<grid, 256, 0, stream>>>(p);
     return cudaGetLastError();
 }

@@ -271,8 +271,12 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
     return *reinterpret_cast<const uint32_t *>(&y);
 }
 
+/*
+ * Adds the part of the output that belongs to the uncoded tokens, coded .. left - 1, of the page:
+ * V^T P^T with V from rows of the ring.
+ */
 template <class PAGE>
-__device__ __forceinline__ void ring_values(const uint16_t *ring, int left,
+__device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int left,
                                             const uint32_t (&prob)[8], state<PAGE::UNITS> &st,
                                             int lane)
 {
@@ -280,8 +284,8 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int left,
     const uint16_t *const rows = ring + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        if (16 * k >= left)
-            break;
+        if (16 * k + 16 <= coded || 16 * k >= left)
+            continue;
         /* A group of 8 rows that has no token is undefined. */
         const bool second = 16 * k + 8 < left;
 #pragma unroll
@@ -363,8 +367,10 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  * - words: a unit's words of codes in registers.
  * - factor(r): factor by which rows of register r of the values' codes are too large.
  * - copy: copies the bytes after a page's codes to shared memory (a stage) with cp.async.
- * - PAGE(p, shared, scratch): constructor; `shared` is memory of the CTA, filled by all its
- * threads, and `scratch` of the warp.
+ * - PAGE(p, shared, scratch): constructor; starts loads whose addresses are in `p`. `shared` is
+ * memory of the CTA, `scratch` of the warp.
+ * - ready(p, shared, scratch): fills that memory with the numbers loaded. All threads of the CTA
+ * call it, after one group of cp.async that it need not wait for.
  * - begin: called at the first page of a head.
  * - scores and values: process coded tokens; they use up words and reload them, at the end from
  * `next`.
@@ -373,6 +379,8 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  * - for_rows: divides probabilities by that factor for rows of the ring.
  * - STRAIGHT: if true, fully coded pages have a separate code path, which is worth its length if
  * scores and values are short.
+ * - RINGS_AHEAD: if true, rows of the ring are loaded into L2 early in short runs, which is worth
+ * its time if the ring is long.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
@@ -415,8 +423,8 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     if (coded < left) {
         page.for_rows(s);
         probabilities<true>(s, coded, left, prob, lane);
-        ring_values<PAGE>(in_ring(p.a, at.b, at.page, at.g) + KVD_PAGE_TOKENS * 16 * UNITS, left,
-                          prob, st, lane);
+        ring_values<PAGE>(in_ring(p.a, at.b, at.page, at.g) + KVD_PAGE_TOKENS * 16 * UNITS, coded,
+                          left, prob, st, lane);
     }
 }
 
@@ -432,6 +440,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
     char *const mine = smem + p.shared_bytes + warp * (2 * p.stage_bytes + p.scratch_bytes);
     char *const stages = mine + p.scratch_bytes;
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(stages);
+    PAGE page(p, smem, mine);
     cursor at = {};
     const char *codes = NULL, *next = NULL;
     typename PAGE::words w;
@@ -440,9 +449,11 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
         codes = codes_of(p, at);
         PAGE::copy(p, at, codes, address, lane);
         w.begin(0, codes);
+        if (PAGE::RINGS_AHEAD && to - from <= SHORT)
+            prefetch_rings(p, at, to - from, lane);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
-    PAGE page(p, smem, mine);
+    page.ready(p, smem, mine);
     if (from >= to)
         return;
     state<PAGE::UNITS> st;

@@ -62,7 +62,7 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
 template <class F, int N> struct floats_page {
     /* UNITS_OF is the number of units of 16 dims that share a scale. */
     static constexpr int UNITS = N, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
-    static constexpr bool STRAIGHT = true, BF = F::BLOCK > 0;
+    static constexpr bool STRAIGHT = true, BF = F::BLOCK > 0, RINGS_AHEAD = false;
     /* Factor by which float16 operands are smaller than the numbers that they represent. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
@@ -75,6 +75,10 @@ template <class F, int N> struct floats_page {
     }
 
     __device__ floats_page(const packed_params &, char *, char *)
+    {
+    }
+
+    static __device__ __forceinline__ void ready(const packed_params &, char *, char *)
     {
     }
 

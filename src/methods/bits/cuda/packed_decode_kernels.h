@@ -32,6 +32,9 @@ typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
  */
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
+/* Do the same for codes of rotated vectors, which are indices of quantisation levels too. */
+kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a);
+void kvd_packed_turned_lay_out(kvd_packed_decode_params *p);
 /*
  * Returns the attention kernel for floating-point codes, or NULL if there is none for the heads and
  * codes of *a.

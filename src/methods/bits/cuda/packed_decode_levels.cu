@@ -1,11 +1,10 @@
 /*
- * Attention of decode steps on codes that are indices of quantisation levels (kvquant, turboquant).
- * Computes the same as packed_decode.cu, for
+ * Attention of decode steps on codes that are indices of quantisation levels (kvquant). Computes
+ * the same as packed_decode.cu, for
  *
  * K = R(t) (middle + half width * level[code]) per channel, V = middle + half width * level[code]
  * per token, with outliers and first tokens stored separately. Middle and half width are those of
- * the range of a channel or token. Rotated vectors (turboquant) have a norm per token of K in
- * addition, and neither R nor ranges of channels.
+ * the range of a channel or token.
  *
  * R(t), RoPE of the key's position, is R(first position of the page) R(t % 64). The first factor is
  * applied to the queries, once per page. The second factor is read from a table of 64 positions in
@@ -33,9 +32,10 @@ namespace
 
 /* ---- reading a page ---- */
 
+/* Reader of a page of codes that are indices of quantisation levels. */
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
-    static constexpr bool STRAIGHT = false, BF = false;
+    static constexpr bool STRAIGHT = false, BF = false, RINGS_AHEAD = false;
     typedef words_ahead<B, N, true> words;
     const char *table; /* table of quantisation levels, in shared memory */
     /*
@@ -51,6 +51,7 @@ template <int B, int N> struct levels_page {
      * dims, then their middles.
      */
     uint2 *range;
+    float level;     /* this lane's level (level_of_lane), until the table is filled */
     float lowest[2]; /* level 0 of keys and of values, rounded to float16 */
     uint32_t column; /* offset of the lane's column of keys in the rows of the table */
     /*
@@ -83,22 +84,38 @@ template <int B, int N> struct levels_page {
         query = reinterpret_cast<uint32_t *>(scratch + 2 * TILE);
         range = reinterpret_cast<uint2 *>(scratch + 2 * TILE + 256 * N);
         column = (uint32_t)(B == 2 ? lane % 16 * 8 : lane * 4);
-        fill_table<B>(p.a.level, shared);
-        for (int i = (int)threadIdx.x; i < 128 * N; i += (int)blockDim.x)
-            reinterpret_cast<uint4 *>(shared + table_bytes<B>())[i] =
-                p.a.before_rope ? reinterpret_cast<const uint4 *>(p.a.turn)[i]
-                                : make_uint4(0x3c003c00u, 0, 0x3c003c00u, 0);
-        for (int i = lane; i < TILE / 8; i += 32)
+        level = level_of_lane<B>(p.a.level, lane);
+        if (p.a.before_rope)
+            copy_by_all(shared + table_bytes<B>(), p.a.turn, 2048 * N);
+    }
+
+    __device__ __forceinline__ void ready(const packed_params &p, char *shared, char *scratch)
+    {
+        fill_table<B>(level, shared);
+        lowest[0] = as_half(__shfl_sync(~0u, level, 0));
+        lowest[1] = as_half(__shfl_sync(~0u, level, 16));
+        if (!p.a.before_rope)
+            for (int i = (int)threadIdx.x; i < 128 * N; i += (int)blockDim.x)
+                reinterpret_cast<uint4 *>(shared + table_bytes<B>())[i] =
+                    make_uint4(0x3c003c00u, 0, 0x3c003c00u, 0);
+        for (int i = (int)threadIdx.x % 32; i < TILE / 8; i += 32)
             reinterpret_cast<uint4 *>(scratch)[i] = make_uint4(0, 0, 0, 0);
-        lowest[0] = as_half(p.a.level[1 << B]);
-        lowest[1] = as_half(p.a.level[3 << B]);
+        asm volatile("cp.async.wait_group 1;" ::: "memory"); /* RoPE rotations have arrived */
         __syncthreads();
     }
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
         const uint16_t *const from = query_of(p, at.b, at.g, lane);
+        const float4 *const ranges = reinterpret_cast<const float4 *>(
+            p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width);
         float most = 0;
+        float4 r[N / 4]; /* middles and half widths of two dims each */
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+            r[i] = __ldg(ranges + lane + 32 * i);
+        if (at.page == 0 && p.a.n_sink)
+            prefetch_sinks(p, at, 128 * B * N, D, lane);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 2 * N; i++) {
@@ -110,12 +127,9 @@ template <int B, int N> struct levels_page {
         const float mine = unit_of(most);
         over = 1 / mine; /* exact: a power of two */
         of_columns(mine, unit, lane);
-        const float4 *const ranges = reinterpret_cast<const float4 *>(
-            p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width);
-        for (int i = lane; i < 8 * N; i += 32) {
-            const float4 r = __ldg(ranges + i); /* middle and half width of two dims */
-            range[i] = make_uint2(f16_pair(r.y, r.w), f16_pair(r.x, r.z));
-        }
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+            range[lane + 32 * i] = make_uint2(f16_pair(r[i].y, r[i].w), f16_pair(r[i].x, r[i].z));
         __syncwarp();
     }
 
@@ -185,15 +199,6 @@ template <int B, int N> struct levels_page {
         return places + (entry >> 15 & 2 * (TILE - 1));
     }
 
-    static __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass,
-                                               bool away)
-    {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
-                         entry & (uint32_t)TILE << 16 << pass),
-                     "r"(address), "h"((uint16_t)(away ? 0 : entry))
-                     : "memory");
-    }
-
     /*
      * List entries (outliers) of K or V that a lane keeps in registers. put_all writes those of a
      * pass over the dims to the tile or, with `away`, sets their places back to 0.
@@ -239,12 +244,9 @@ template <int B, int N> struct levels_page {
             const uint32_t one = number(k);
             put(one, address_of(one), pass, away);
         }
-        const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS, first = KVD_PAGE_TOKENS * at.page,
+        const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS,
                   i = side ? 32 * pass + lane : lane / 16 * (D / 2) + 16 * pass + lane % 16;
-        const uint16_t *from =
-            p.a.sink +
-            ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)first) * (size_t)wide +
-            p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS + side * D + i;
+        const uint16_t *from = sink_row(p, at, KVD_PAGE_TOKENS * at.page) + side * D + i;
         __syncwarp(); /* a first token's outliers are in the list too, and are overwritten */
 #pragma unroll 1
         for (int t = 0; t < sinks; t++, from += wide) {
@@ -367,13 +369,6 @@ template <int B, int N> struct levels_page {
 #pragma unroll
         for (int i = 0; i < 16; i++)
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit[i % 2]);
-        if (!p.a.form.norms)
-            return;
-        const uint16_t *const norm =
-            reinterpret_cast<const uint16_t *>(stage + p.parts.k_norm - p.parts.k_side);
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            s[i / 4][i % 4] *= half_of(norm[token_of(i / 4, i % 4, lane)], 0);
     }
 
     /* Multiplies units 2 pass and 2 pass + 1 (16 dims each) of values with the probabilities. */

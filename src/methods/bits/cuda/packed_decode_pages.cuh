@@ -1,7 +1,7 @@
 /*
  * Distribution of pages to warps in attention on codes: the list of the pages of all requests and
- * KV heads, the copies of a page's bytes, and the words that a lane loads ahead. Included by
- * packed_decode*.cu only.
+ * KV heads, loads into L2, the copies of a page's bytes, and the words that a lane loads ahead.
+ * Included by packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
@@ -15,6 +15,7 @@ namespace
 enum {
     WARPS = 8,
     HEADS = 8, /* largest number of query heads of a group */
+    SHORT = 8, /* largest number of pages of a run that loads its ring rows into L2 first */
     /*
      * Log2 of the scale of probabilities. P is 2^TOP at the running maximum, and may exceed this by
      * a factor of 2^LAZY before the sums are rescaled. This is far above the smallest float16, near
@@ -97,6 +98,48 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
+/* ---- loads into L2 ---- */
+
+/* Starts loading `bytes` bytes into L2. `from` and `bytes` must be multiples of 16. */
+__device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int lane)
+{
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0 && bytes > 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#else
+    for (int i = 128 * lane; i < bytes; i += 4096)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char *>(from) + i));
+#endif
+}
+
+/*
+ * Starts loading into L2 the ring rows of the page's uncoded tokens. The products load them a few
+ * at a time, and would wait for memory each time.
+ */
+__device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
+{
+    const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
+    if (min(at.keys, at.values) >= first + left)
+        return;
+    /* Bytes of a group of 8 rows, the first group with uncoded rows, and the end of the groups. */
+    const int bytes = 16 * p.a.map.d_qk[0], keys = max(at.keys - first, 0) / 8,
+              values = max(at.values - first, 0) / 8, end = (left + 7) / 8;
+    const char *const from = reinterpret_cast<const char *>(in_ring(p.a, at.b, at.page, at.g));
+    prefetch_bytes(from + keys * bytes, (end - keys) * bytes, lane);
+    prefetch_bytes(from + (8 + values) * bytes, (end - values) * bytes, lane);
+}
+
+/* Calls prefetch_ring for the n pages that start at *at. */
+__device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int n, int lane)
+{
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        prefetch_ring(p, at, lane);
+        if (i + 1 < n)
+            advance(p, at, lane);
+    }
+}
+
 /* ---- copies of a page's bytes ---- */
 
 /*
@@ -117,6 +160,20 @@ __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int by
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i),
                      "l"(from + i)
                      : "memory");
+}
+
+/*
+ * Starts the copy of `bytes` bytes to shared memory at `to`, 16 bytes per thread at a time, and
+ * commits it as a group of cp.async. All threads of the CTA must call it.
+ */
+__device__ __forceinline__ void copy_by_all(const char *to, const uint32_t *from, int bytes)
+{
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    for (int i = 16 * (int)threadIdx.x; i < bytes; i += 16 * (int)blockDim.x)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address + (uint32_t)i),
+                     "l"(from + i / 4)
+                     : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 __device__ __forceinline__ const char *codes_of(const packed_params &p, const cursor &at)

@@ -1,12 +1,12 @@
 /*
  * Tables in shared memory for codes that are indices of quantisation levels: the table in which two
  * codes at a time are looked up, and the places in a tile of outliers and first tokens. Included by
- * packed_decode_levels.cu only.
+ * packed_decode_levels.cu and packed_decode_turned.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 
-#include "methods/bits/cuda/packed_words.cuh"
+#include "methods/bits/cuda/packed_decode_pages.cuh"
 
 namespace
 {
@@ -19,19 +19,31 @@ template <int B> __device__ __host__ constexpr int table_bytes()
 }
 
 /*
+ * Loads quantisation levels, one per lane: level i of keys in lane i, and of values in lane 16 + i.
+ * `level` is kvd_packed_args.level.
+ */
+template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
+{
+    return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];
+}
+
+/*
  * Fills the table of quantisation levels in shared memory. An entry has the levels of two adjacent
  * codes of 3 or 4 bits, or of four codes of 2 bits: for K, then for V. They are repeated, so that
- * each lane reads its own copy (with 2 bits, each lane of half a warp).
+ * each lane reads its own copy (with 2 bits, each lane of half a warp). `level` is the result of
+ * level_of_lane.
  */
-template <int B> __device__ void fill_table(const float *level, char *table)
+template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
+    constexpr int mask = (1 << B) - 1;
+#pragma unroll 4
     for (int i = (int)threadIdx.x; i < table_bytes<B>() / 16; i += (int)blockDim.x) {
-        const int entry = i / 16, mask = (1 << B) - 1;
-        const float *const read = level + ((i % 16 < 8 ? 1 : 3) << B);
-        const uint32_t low = f16_pair(read[entry & mask], read[entry >> B & mask]),
-                       high = B == 2 ? f16_pair(read[entry >> 2 * B & mask],
-                                                read[entry >> 3 * B & mask])
-                                     : low;
+        const int entry = i / 16, side = i % 16 / 8 * 16;
+        const auto pair = [&](int codes) {
+            return f16_pair(__shfl_sync(~0u, level, side + (codes & mask)),
+                            __shfl_sync(~0u, level, side + (codes >> B & mask)));
+        };
+        const uint32_t low = pair(entry), high = B == 2 ? pair(entry >> 2 * B) : low;
         reinterpret_cast<uint4 *>(table)[i] = make_uint4(low, high, low, high);
     }
 }
@@ -106,6 +118,40 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float midd
                                              float lowest)
 {
     return half_bits(x - fmaf(width, lowest, middle)) | place << 16;
+}
+
+/*
+ * Writes the number of a list entry to `address` in the tile or, with `away`, sets it to 0, if the
+ * entry is used in round `pass` over the dims.
+ */
+__device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
+                     entry & (uint32_t)TILE << 16 << pass),
+                 "r"(address), "h"((uint16_t)(away ? 0 : entry))
+                 : "memory");
+}
+
+/* Returns the address of the row of a request's first token t in a KV head: K, then V. */
+__device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
+{
+    const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
+    return p.a.sink + ((size_t)p.a.slot[at.b] * (size_t)p.a.n_sink + (size_t)t) * (size_t)wide +
+           p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS;
+}
+
+/*
+ * Starts loading into L2 what rolled loops read of a page with first tokens: the rows of the first
+ * tokens, of d dims of K and of V, and `bytes` bytes of codes of values.
+ */
+__device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int bytes,
+                                               int d, int lane)
+{
+    prefetch_bytes(codes_of(p, at) + p.parts.v, bytes, lane);
+    if (lane < p.a.n_sink)
+#pragma unroll
+        for (int i = 0; i < 2 * d; i += 64)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(sink_row(p, at, lane) + i));
 }
 
 } // namespace
