@@ -24,7 +24,7 @@
  *
  * A run that ends within a head writes a partial result. A second launch, grid (KV heads, requests,
  * query heads of a group), merges partial results in an order that depends on the lengths and the
- * number of requests only, so that results do too.
+ * number of requests only, so that the same batch gives the same results.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
@@ -209,8 +209,8 @@ template <int B, int N, bool FINE> struct even_page {
 /* ---- merging partial results, and planning ---- */
 
 /*
- * Merges the partial results of a query head of a request that several warps computed. The kernel
- * has MERGERS warps per query head; each reads one part of every MERGERS.
+ * Merges the partial results of a query head of a request that several warps computed. Warp i of
+ * the query head's CTA reads the partial results i, i + MERGERS, i + 2 MERGERS and so on.
  */
 template <int MERGERS>
 __global__ void __launch_bounds__(32 * MERGERS)

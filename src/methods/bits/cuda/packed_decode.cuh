@@ -369,8 +369,8 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  * - copy: copies the bytes after a page's codes to shared memory (a stage) with cp.async.
  * - PAGE(p, shared, scratch): constructor; starts loads whose addresses are in `p`. `shared` is
  * memory of the CTA, `scratch` of the warp.
- * - ready(p, shared, scratch): fills that memory with the numbers loaded. All threads of the CTA
- * call it, after one group of cp.async that it need not wait for.
+ * - ready(p, shared, scratch): waits for the constructor's loads and fills that memory. All threads
+ * of the CTA call it. The newest group of cp.async may still be under way.
  * - begin: called at the first page of a head.
  * - scores and values: process coded tokens; they use up words and reload them, at the end from
  * `next`.

@@ -32,7 +32,11 @@ typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
  */
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
-/* Do the same for codes of rotated vectors, which are indices of quantisation levels too. */
+/*
+ * kvd_packed_turned_kernel returns the attention kernel for codes of rotated vectors (turboquant),
+ * or NULL if there is none for this layout. kvd_packed_turned_lay_out sets the size of that
+ * kernel's shared memory.
+ */
 kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a);
 void kvd_packed_turned_lay_out(kvd_packed_decode_params *p);
 /*
