@@ -189,7 +189,8 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
         goto done;
     memcpy(A, M, d * d * sizeof *A);
     /*
-     * dgesdd decomposes M^T = V S U^T: its left vectors are V, and column-major U^T is row-major U.
+     * dgesdd is column-major, so it reads the row-major M as M^T and decomposes M^T = V S U^T. Its
+     * left singular vectors are V. It writes U^T column by column, which is U row by row.
      */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
@@ -218,8 +219,12 @@ enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
-    double *r;     /* triangular factor of all reduced rows, [d][d], column-major */
-    double *block; /* rows not yet reduced, [d][TSQR_ROWS], column-major */
+    /*
+     * Triangular factor R of the QR decomposition of all rows reduced so far: [d][d], column-major.
+     */
+    double *r;
+    /* Rows that are not yet part of the triangular factor: [d][TSQR_ROWS], column-major. */
+    double *block;
     double *t, *work;
 };
 

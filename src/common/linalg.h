@@ -67,9 +67,10 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
 /*
- * Adds X^T X to G [d][d], for float32 rows X with leading dimension ld. Sums are in float64 (dsyrk
- * on blocks); both triangles are kept equal. `scratch` holds kvd_gram_scratch(d) doubles. A value
- * that is not finite is an error that names row and column; G is undefined then.
+ * kvd_gram_add adds X^T X to G [d][d], for float32 rows X with leading dimension ld. Sums are in
+ * float64 (dsyrk on blocks); both triangles are kept equal. A value that is not finite is an error
+ * that names row and column; G is undefined then. `scratch` holds as many doubles as
+ * kvd_gram_scratch(d) returns.
  */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
@@ -99,7 +100,8 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
 
 /*
  * Flip the signs of columns of R [d][d] so that the entry of largest magnitude in each column is
- * positive. kvd_fix_signs_two also flips the columns of S with the same numbers.
+ * positive. For every column of R that it flips, kvd_fix_signs_two also flips the column of S
+ * [d][d] with the same index.
  */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);

@@ -84,7 +84,10 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        n = 1; /* a word of the option's name matches: --rate for --request-rate */
+        /*
+         * The text is a part of the option's name (--rate for --request-rate): count as one edit.
+         */
+        n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
         *distance = n;

@@ -1,6 +1,6 @@
 /*
- * Uniform quantisation of one group of numbers to codes of b bits. Used by methods of the bits axis
- * and for quantised weights.
+ * Uniform quantisation of one group of numbers to codes of b bits. Used for K and V by compression
+ * methods that store fewer bits per number, and for quantised weights.
  */
 #ifndef KVD_COMMON_QUANTISE_H
 #define KVD_COMMON_QUANTISE_H

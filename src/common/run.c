@@ -329,8 +329,8 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
         goto done;
     }
     /*
-     * A folder is not hashed, because that may take hours: the reader of the file refuses it with
-     * its own message.
+     * Do not hash a folder where a file is expected, because that may take hours. The code that
+     * later opens the path fails with a message of its own.
      */
     if (S_ISDIR(st.st_mode) && !folders) {
         input_release(&in);

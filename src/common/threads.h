@@ -25,10 +25,12 @@ size_t kvd_thread_index(void);
 void kvd_threads_limit(int n);
 
 /*
- * Makes OpenBLAS run every call on the calling thread, and returns the value that kvd_blas_restore
- * needs to undo it. Code that calls BLAS from several threads of its own needs this. Call it
- * outside parallel regions; inside a region both functions do nothing. They are defined in
- * common/blas.c, so that a library with threads but without BLAS can be linked.
+ * Makes OpenBLAS run every call on the calling thread. Returns the value that kvd_blas_restore
+ * needs to undo this. Code that calls BLAS from several threads of its own needs it. Call both
+ * functions outside parallel regions; inside a region they do nothing.
+ *
+ * The functions are defined in common/blas.c and not in common/threads.c. A program that uses
+ * threads but not BLAS can then be linked without BLAS.
  */
 int kvd_blas_serial(void);
 void kvd_blas_restore(int saved);

@@ -9,8 +9,9 @@ unsigned kvd_utf8_width(char lead)
 }
 
 /*
- * Returns the number of bytes of the well-formed UTF-8 character at s, or 0 if it is malformed.
- * *prefix receives the length of its longest part that could begin a character, at least 1.
+ * Returns the number of bytes of the well-formed UTF-8 character at s, or 0 if the bytes at s are
+ * malformed. *prefix receives the number of leading bytes, at least 1, that could be the beginning
+ * of a well-formed character.
  */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {

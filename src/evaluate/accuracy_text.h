@@ -13,8 +13,9 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Heading of the printed table, aligned with its lines. "B/token" counts the bytes per token of a
- * 16-bit cache; "stored" counts the bytes that the run held.
+ * Heading of the printed table, aligned with its lines. Column "B/token" has the bytes per token
+ * that the cache of this setting takes if every number has 16 bits. Column "stored" has the bytes
+ * per token that the run really stored, in its own number type.
  */
 extern const char kvd_accuracy_heading[];
 /* Writes results line i into line [KVD_ACCURACY_LINE] and returns `line`. */

@@ -72,8 +72,8 @@ typedef struct {
      */
     size_t together;
     /*
-     * Projections to each of the n numbers of kept dimensions, for each of the parts (K or V of one
-     * head) that are evaluated at once: [together][n].
+     * Projections that cut one part (K or V of one head): [together][n]. For each of the `together`
+     * parts, one projection to each of the n numbers of kept dimensions.
      */
     kvd_dims *dims;
     kvd_choice *choice;

@@ -81,10 +81,11 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 
 /*
  * Fills *mean, which must be zeroed, with the means over n evaluations of one setting that differ
- * in their seeds. Sums of every sequence are averaged, so intervals describe the method's average
- * over seeds. Counts, seconds and errors of attention outputs are added. The spread over seeds is
- * the standard deviation of the means over sequences. *mean borrows the cache plan of the first
- * evaluation. The caller releases *mean with kvd_choice_release.
+ * in their seeds. The quality sums of each sequence are averaged over the seeds, so the confidence
+ * intervals describe the method's average over seeds. Counts, seconds and errors of attention
+ * outputs are added up. The spread over seeds is the standard deviation, over seeds, of the mean
+ * over sequences. *mean borrows the cache plan of the first evaluation. The caller releases *mean
+ * with kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -139,8 +140,8 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
 }
 
 /*
- * Opens the cache plan of setting *p under its k-th seed, ready to be evaluated. *c must not be
- * moved in memory afterwards.
+ * Prepares the evaluation *c of setting *p with its k-th random seed: opens c->plan, the
+ * compression that the cache will apply. *c must not be moved in memory afterwards.
  */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {

@@ -44,12 +44,15 @@ int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *lab
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/* Bytes per cached number that the columns of nominal and padded bytes assume: a 16-bit cache. */
+/*
+ * Bytes per cached number that two columns of the results table assume, those of the bytes per
+ * token before and after padding to multiples of 16 dimensions. 2 means a 16-bit cache.
+ */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
 /*
- * Adds a results line for one evaluated setting. full_rank_error is the error of projections that
- * keep all dimensions; NaN if it was not measured.
+ * Adds a results line for one evaluated setting. full_rank_error is the error of the logits that
+ * the method's projections cause if they keep all dimensions; NaN if it was not measured.
  */
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *point,
                      const kvd_choice *choice, const kvd_quality_summary *summary,
@@ -62,14 +65,21 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *poin
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
-/* Writes the results lines and the values per head and per sequence. */
+/*
+ * Writes the results table to file f, with the attention errors per head and the quality sums per
+ * sequence.
+ */
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
 /*
- * Reads results lines with values per head and per sequence into *a, which must be initialised and
- * empty. Fails if the shapes differ from those of *a.
+ * Reads a results table, with the attention errors per head and the quality sums per sequence, into
+ * *a, which must be initialised and empty. Fails if the numbers of layers, heads or sequences
+ * differ from those of *a.
  */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
-/* Appends a copy of a results line of another table of the same shapes to *a. */
+/*
+ * Appends a copy of line `row` of the results table *from to *a. Both tables must have the same
+ * numbers of layers, heads and sequences.
+ */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
 /*
@@ -80,14 +90,15 @@ int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versu
                                   const kvd_target_difference_result *d, kvd_err *err);
 
 /*
- * Writes the answers of a search for a target accuracy for each text alone, as datasets [text] in
- * /target/<name>. Only a search for the removed fraction p has such answers.
+ * Writes the results of a search for a target accuracy on each text alone, as datasets of n_texts
+ * values in the group /target/<name>. Only a search for the removed fraction p is also done on each
+ * text.
  */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
 /*
- * Writes the answer of a search for a target accuracy as attributes of /target/<name>. `key` is the
+ * Writes the result of a search for a target accuracy as attributes of /target/<name>. `key` is the
  * parameter of the method that was searched.
  */
 int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
@@ -108,7 +119,7 @@ typedef struct {
     double target;
     /* Parameter of the method to search; NULL means the usual one of each method. */
     const char *target_key;
-    /* Values of the parameter to try per method with --sweep; 0 without --sweep. */
+    /* Number of values of the parameter to try per method (--sweep); 0 without --sweep. */
     size_t sweep;
     /* The search for --target only uses settings that the user asked for. */
     bool points_only;
@@ -129,22 +140,25 @@ void kvd_eval_options_release(kvd_eval_options *cfg);
 /*
  * Finished results lines of an unfinished kvdim-eval run, in the file OUT.h5.rows next to OUT.h5.
  * The file is replaced as a whole after every line, so a run that is killed loses only the line in
- * progress. A resumed run takes the lines in the order in which it would compute them.
+ * progress. A resumed run copies the lines in the order in which it would compute them.
  */
 
 typedef struct {
     char *path; /* path of the file OUT.h5.rows; NULL if lines are not saved */
     kvd_run_key key;
-    /* Results lines that an earlier run saved. */
+    /* Table of the results lines that an earlier run saved. */
     kvd_accuracy from;
-    /* Index in `from` of the next saved line to copy into this run's table. */
+    /*
+     * Index, in the table of saved results lines, of the next line to copy into this run's table.
+     */
     size_t next;
 } kvd_saved_rows;
 
 /*
- * Reads the file of saved results lines, OUT.h5.rows, if it exists. Fails if the file is damaged or
- * was made with other inputs or options than s->key lists ("was X, is now Y"). `like` is an
- * initialised, empty table of this run. The caller must set s->key before.
+ * Reads the file of saved results lines, OUT.h5.rows, if it exists. Fails if the file is damaged.
+ * Fails too if the file was made with inputs or options that differ from those in s->key, which the
+ * caller must set before; the message shows the first difference. `like` is an initialised, empty
+ * table of this run.
  */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
@@ -153,15 +167,15 @@ size_t kvd_saved_rows_count(const kvd_saved_rows *s);
 void kvd_saved_rows_release(kvd_saved_rows *s);
 
 /*
- * If a saved results line is left, appends it to *to and sets *taken to true. Fails if the saved
- * line belongs to another setting than `point`.
+ * If a saved results line is left, appends it to the table *to and sets *taken to true. Fails if
+ * the saved line belongs to another setting than `point`.
  */
 int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                         kvd_accuracy *to, bool *taken, kvd_err *err);
 
 /*
- * Writes all results lines so far to OUT.h5.rows. Does nothing while lines of an earlier run are
- * still being taken.
+ * Writes all results lines of this run to the file OUT.h5.rows. Does nothing while the run still
+ * copies lines that an earlier run saved there, because the file has more lines then.
  */
 int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                         kvd_err *err);
@@ -219,9 +233,10 @@ int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
  */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates one setting, or takes its results line from those saved by an earlier run.
- * point->method may be a copy of a listed method with other values. Writes the index of the line in
- * v->accuracy to *row; full_rank_error is stored in the line.
+ * Evaluates one setting, or copies its results line from those saved by an earlier run. The
+ * setting's method, point->method, may be a copy of a method of the command line with other values.
+ * Writes the index of the results line to *row. full_rank_error (error of the logits if the
+ * method's projections keep all dimensions; NaN if unknown) is stored in the line.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
@@ -240,7 +255,7 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
 /*
  * Searches the strongest compression that keeps the accuracy --target, for every method that has a
- * parameter to search. Writes the answers to the groups /target/<name>.
+ * parameter to search. Writes the result of each search to a group /target/<name>.
  */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
@@ -248,13 +263,15 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
                            const kvd_method_tradeoff *rate);
 /*
- * Implements --points-only: sets t->found to the answer of a search that only uses results lines of
- * methods which differ in the searched parameter alone.
+ * Implements --points-only: finds the strongest compression that keeps the target accuracy without
+ * new evaluations, and stores it in t->found. Uses the results lines of all methods that differ
+ * from the method of *t in nothing but the searched parameter.
  */
 int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err);
 /*
- * Compares how large a fraction p of dimensions two methods can remove at the target accuracy;
- * prints and writes the difference. Both methods must only remove dimensions (t->whole).
+ * Compares how large a fraction p of dimensions two methods can remove at the target accuracy.
+ * Prints the difference and writes it to the result file. Both searches must be of methods that
+ * only remove dimensions (first->whole and t->whole are true).
  */
 int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_eval_target *first,
                              const kvd_eval_target *t, kvd_err *err);
@@ -270,14 +287,15 @@ int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd
  */
 
 /*
- * Measures the loss of cutting each head alone: mean KL divergence (nats per predicted token) from
- * the uncompressed model, for every layer, KV head and side (Q and K, or V). Numbers of kept
- * dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d, at which the loss is 0 by definition.
+ * Measures the loss if one head alone keeps fewer dimensions: mean KL divergence (nats per
+ * predicted token) from the uncompressed model. Measured for every layer and KV head, for Q and K
+ * and for V separately. Numbers of kept dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d, at
+ * which the loss is 0 by definition.
  *
- * Layers below the cut layer are those of the uncompressed model, so each run starts at its layer.
- * Runs of one layer share the residual stream that enters it and the uncompressed logits, as far as
- * memory allows. `type`: number type of the projected K and V. The evaluator must keep the
- * uncompressed hidden states (keep_reference). On success the caller releases *t with
+ * Layers below that of the head are those of the uncompressed model, so each run starts at its
+ * layer. Runs of one layer share the residual stream that enters it and the uncompressed logits, as
+ * far as memory allows. `type` is the number type of the projected K and V. The evaluator must keep
+ * the uncompressed hidden states (keep_reference). On success the caller releases *t with
  * kvd_error_table_release.
  */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,

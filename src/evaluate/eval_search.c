@@ -44,8 +44,8 @@ static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
     }
     kvd_method_tradeoff_set(a->base, a->rate, wanted, &s->method);
     /*
-     * If p is the only changed value, results lines have p in a column of its own and not in the
-     * settings text.
+     * If the method's specification has no second parameter that changes with p, restore its p and
+     * r. Results lines then have p in a column of its own and not in the settings text.
      */
     if (!*a->rate->with) {
         s->method.p = a->base->p;
@@ -97,9 +97,9 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
 }
 
 /*
- * Writes to *p the largest removed fraction p that the search may try. If a second parameter of the
- * method changes together with p (rate->with names it), the limit is at most rate->least, the p at
- * which the method's sweep ends.
+ * Writes to *p the largest removed fraction p that the search may try. Some methods have a second
+ * parameter that changes together with p. For them the limit is at most the p at which a sweep of
+ * the method would end.
  */
 static int largest_p(const axis *a, double *p, kvd_err *err)
 {
@@ -147,7 +147,8 @@ static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, 
     for (size_t i = 0; i < v->n_targets; i++)
         if (!strcmp(v->target[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            i = (size_t)-1; /* compare with all searches again */
+            /* The name has changed: start again at the first search (i++ makes 0). */
+            i = (size_t)-1;
         }
 }
 
@@ -250,17 +251,22 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 }
 
 /*
- * Curves of accuracy over the searched parameter, from finished results lines. They give the
- * answers of --points-only and the difference between the targets of two methods.
+ * Accuracy as a function of the searched parameter, from finished results lines. With --points-only
+ * it gives the strongest compression that keeps the target accuracy. It also gives the difference
+ * between two methods in the p that they can remove at that accuracy.
  */
 
 /*
- * Curve of one method: its results lines in order of decreasing bytes, from the search and from
- * other settings on the command line.
+ * Accuracy of one method over the searched parameter: indices of the method's n results lines, in
+ * order of decreasing stored bytes. They come from the search and from settings on the command
+ * line.
  */
 typedef struct {
     size_t n, *row;
-    /* Removed fraction p, or position 0 to 1 between the ends of the parameter's range. */
+    /*
+     * Position of each results line on the search axis, [n]. It is the removed fraction p if the
+     * search varies p, else the position between the ends of the parameter's range (0 to 1).
+     */
     double *x;
     const double **top1;
 } curve;
@@ -289,8 +295,8 @@ bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) &&
            /*
-            * The fractions that are removed from Q and K alone, or from V alone, need no comparison
-            * of their own, because the texts `settings` include them.
+            * The fractions that the methods remove from Q and K alone, or from V alone, are part of
+            * the strings x.settings and y.settings and need no comparison of their own.
             */
            equal(x.p_low, y.p_low);
 }
@@ -301,8 +307,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
 }
 
 /*
- * Returns the method of the command line that made a results line, if it differs from the searched
- * method only in the value of the searched parameter. Returns NULL if there is none.
+ * Returns the command-line method that made results line `row`, if it is the searched method or
+ * differs from it in nothing but the value of the searched parameter. Returns NULL otherwise.
  */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *t, size_t row)
 {

@@ -324,8 +324,8 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
     /*
-     * Projected K and V are stored as float32 whatever the run uses, because the check excludes the
-     * rounding of a 16-bit cache.
+     * Projected K and V are stored as float32 in every run: the check measures the error of the
+     * projections, to which a 16-bit cache would add its rounding.
      */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};

@@ -5,13 +5,15 @@
  * cache. A kvd_model_runner does the passes, on the CPU or on a GPU.
  *
  * For each batch, the evaluator runs the uncompressed model once and every setting once. It then
- * computes logits, a number of token positions at a time and the uncompressed logits once for all
- * settings. Only scored positions have logits: those after the prompt that predict a token of the
- * text. With keep_reference the final hidden states of the uncompressed model stay in memory, and
- * later calls run only the settings; if they do not fit, the uncompressed model runs again. It also
- * runs again for attention errors, unless kvd_evaluator_keep_attention found room for the attention
- * outputs of all tokens. If the runner supports it and memory allows, settings begin after the
- * prompts, which the uncompressed run has computed.
+ * computes logits for a limited number of token positions at a time. At each of them, the
+ * uncompressed logits are computed once and compared with those of all settings. Only scored
+ * positions have logits: those after the prompt that predict a token of the text.
+ *
+ * With keep_reference the final hidden states of the uncompressed model stay in memory, and later
+ * calls run only the settings. If these states do not fit, the uncompressed model runs again in
+ * every call. It also runs again for attention errors, unless kvd_evaluator_keep_attention found
+ * room for the attention outputs of all tokens. If the runner supports it and memory allows,
+ * settings begin after the prompts, which the uncompressed run has computed.
  */
 #ifndef KVD_EVALUATE_EVALUATE_H
 #define KVD_EVALUATE_EVALUATE_H
@@ -68,7 +70,10 @@ typedef struct {
     size_t *scored_at;
     uint32_t *id; /* token ids of one batch */
     size_t *offset;
-    /* Next token at each scored position of a batch, and in `sequence` its sequence. */
+    /*
+     * For each scored position of a batch: the next token of the text, and the index of the
+     * sequence.
+     */
     uint32_t *target;
     int *sequence;
     float *batch_hidden; /* final hidden states of all tokens of a batch */
@@ -117,8 +122,8 @@ typedef struct {
     /* Results of the evaluation follow. */
     kvd_quality *per_sequence; /* prediction quality of each sequence: [n_sequences] */
     /*
-     * Change of each scored prediction, in the order of the sequences: [n_each]. NULL in means over
-     * seeds.
+     * Change by compression of each scored prediction, relative to the uncompressed model:
+     * [n_each], in the order of the sequences. NULL if the results are means over seeds.
      */
     kvd_prediction_change *each;
     size_t n_each;
@@ -153,10 +158,10 @@ typedef struct {
  * that layer, from the residual stream of the uncompressed model. If `attention_errors`, also
  * compares attention outputs.
  *
- * Fails, naming method, p and sequence, on non-finite numbers, if a cache did not store every
- * sequence and layer with the numbers of kept dimensions, or if a setting that removes dimensions
- * leaves every prediction exactly as it was. The caller releases each result with
- * kvd_choice_release.
+ * Fails, naming method, p and sequence, in three cases: a number is not finite; a cache missed a
+ * layer or sequence, or stored another number of dimensions than the setting keeps; a setting that
+ * removes dimensions leaves every prediction exactly as it was. The caller releases each result
+ * with kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
@@ -169,8 +174,8 @@ void kvd_choice_release(kvd_choice *c);
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
 /*
- * Compares the prediction quality of a setting with that of the uncompressed model. Texts are
- * weighted as e->n_texts says.
+ * Compares the prediction quality of a setting with that of the uncompressed model. If e->n_texts
+ * is above 0, every text has equal weight. If it is 0, sequences are weighted by their tokens.
  */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
@@ -185,12 +190,12 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
  *
  * float32, rotations: 1e-3. A rotation adds a relative rounding error of about sqrt(d_head) 2^-24,
  * or 1e-6, to each product of a head. If attention scores have the size s, the error of a
- * probability is about s times as large. The errors of the layers add up. The tolerance is 1000
- * times the error of one product, to allow for s and for the layers. A real fault, such as a wrong
- * sign, transpose or head, gives an error of order 1.
+ * probability is about s times as large. The errors of the layers add up. The factor of 1000
+ * between 1e-6 and the tolerance allows for s and for the number of layers. A real fault, such as a
+ * wrong sign, transpose or head, gives an error of order 1.
  *
- * float32, left and right matrices instead of a rotation: 1e-2. They multiply rounding errors by
- * the condition number of the second moments from which they were computed.
+ * float32, left and right matrices instead of a rotation: 1e-2. Such matrices are computed from X^T
+ * X of the Q, K or V of a head. They multiply rounding errors by the condition number of X^T X.
  *
  * bf16: 0.25. Every product is rounded to 2^-9. The error is 0.03 in a model of 6 layers and grows
  * as the square root of the number of layers, so it is about 0.11 at 80 layers.

@@ -33,7 +33,10 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* Adds the value of an option --field. An empty name means that the text has no fields. */
+/*
+ * Appends the value of an option --field: the name of the JSON field or CSV column that holds the
+ * text. An empty name (stored as NULL) means a file of plain text.
+ */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;

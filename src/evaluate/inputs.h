@@ -36,13 +36,16 @@ typedef struct {
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
-    /* Texts have equal weight, and `tokens` is the number of tokens of each text. */
+    /*
+     * True if all texts have equal weight in the results; `tokens` is then the number of tokens of
+     * each text.
+     */
     bool by_text;
     /* Values of --tokens, --seq-len and --batch; 0 if not given. */
     size_t tokens, seq_len, batch;
     /* Tokens of a sequence before the first decode step. */
     size_t prompt;
-    /* Every sequence has a prompt of its own, also if `prompt` is not given. */
+    /* True if every sequence has a prompt of its own, also if `prompt` is not given. */
     bool generates;
     /* Number of random seeds, for methods that draw random numbers. */
     size_t seeds;
@@ -115,9 +118,10 @@ int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
  */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
- * Prints warnings on stderr about uses that are allowed but often a mistake: calibration on the
- * evaluated text (in->same_text), numbers of kept dimensions chosen for other rotations, files and
- * options that no method uses. The caller must call kvd_inputs_find_files before.
+ * Prints warnings on stderr about three uses that are allowed but often a mistake. The calibration
+ * text is also the evaluated text (in->same_text). Numbers of kept dimensions were chosen for other
+ * rotations than those in use. A file or option is given that no method uses. The caller must call
+ * kvd_inputs_find_files before.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /* Checks before a long run that every setting can run. On failure names the method that cannot. */

@@ -1,9 +1,10 @@
 /*
  * kvdim-eval: measures the loss of prediction quality through compression of the KV cache.
  *
- * Reads a checkpoint, texts and files of kvdim/spectrum, kvdim/rates, kvdim/error-table,
- * kvdim/activations and kvdim/fisher. Writes kvdim/accuracy; with --scan-errors kvdim/error-table
- * instead.
+ * Reads a checkpoint, texts and files of these schemas: kvdim/spectrum (singular values and
+ * rotations), kvdim/rates (kept dimensions of every head), kvdim/error-table (loss if one head is
+ * cut), kvdim/activations (recorded Q, K and V) and kvdim/fisher (second moments of gradients).
+ * Writes kvdim/accuracy (results); with --scan-errors kvdim/error-table instead.
  */
 #include <math.h>
 #include <stdio.h>

@@ -27,7 +27,10 @@ typedef struct {
     kvd_inputs in;
     kvd_task_run tasks;
     kvd_task_table *table;
-    /* Used instead of `tasks` and `table` with --benchmark or --ruler. */
+    /*
+     * With --benchmark or --ruler: items, their runs and their results table, in place of the
+     * fields `tasks` and `table` above.
+     */
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;

@@ -21,26 +21,34 @@
 
 /*
  * Q, K and V of the prompts in all layers, recorded from the uncompressed model. Prompt tokens
- * attend to each other uncompressed in every setting, so a compressed run needs only these tensors
- * of its prompts. It continues after the prompts, and its attention callback sees whole sequences.
+ * attend to each other uncompressed in every setting, so their Q, K and V are the same in a
+ * compressed run. A compressed run therefore computes only the tokens after the prompts. The
+ * recorded tensors are put in front of theirs, so that the attention callback of the run sees whole
+ * sequences.
  */
 
 typedef struct {
     /* Index of the first recorded prompt token of the current batch; set by the caller. */
     size_t first;
     /* Private fields follow. */
-    /* Attention callback of the run. It completes the sequences and calls `inner`. */
+    /*
+     * Attention callback of a run that begins after the prompts. It puts the recorded Q, K and V of
+     * the prompts in front of those of the run, and calls `inner`.
+     */
     kvd_attention hook;
     const kvd_config *config;
     size_t prompt, rows, max_tokens;
     /* Recorded Q, K, V and K before RoPE: [n_layers][rows][values per token]. */
     float *kept[4];
     kvd_attention *inner;
-    /* Offsets of the current batch's sequences, prompts included. */
+    /* Index of the first token of each sequence within the current batch, prompts included. */
     const size_t *offset;
     /* Attention-sink logits, [n_layers][n_heads]; NULL if the model has none. */
     float *sinks;
-    /* Q, K and V of the whole sequences in one layer, and their attention output. */
+    /*
+     * Q, K, V and K before RoPE of one layer, and its attention output, for the sequences of a
+     * batch with their prompts.
+     */
     float *whole[4], *out;
 } kvd_kept_prompts;
 
@@ -74,9 +82,10 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
                           kvd_err *err);
 
 /*
- * Runs a batch of whole sequences whose prompts were recorded, up to the final norm, as
- * kvd_forward_run does. Rows of hidden [n_tokens][d_model] that belong to prompts are not set.
- * `inner` is the attention callback; it is called with whole sequences.
+ * Runs a batch through the layers and the final norm, as kvd_forward_run does, but computes only
+ * the tokens after the prompts, which must have been recorded. *b describes the whole sequences.
+ * The attention callback `inner` is called with whole sequences. Only the rows of hidden
+ * [n_tokens][d_model] after the prompts are set.
  */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
@@ -84,8 +93,9 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
 #define KVD_NOT_KEPT SIZE_MAX
 
 /*
- * Next tokens to be predicted from n final hidden states: row i predicts target[i] and counts for
- * sequence[i] of the batch, or for no sequence if that is -1.
+ * Predictions of the next token from n final hidden states. For the hidden state at index i,
+ * target[i] is the right next token, and sequence[i] is the sequence of the batch that the
+ * prediction counts for; -1 means none.
  */
 typedef struct {
     size_t n;
@@ -108,13 +118,14 @@ struct kvd_model_runner {
     /* Number type in which the forward pass computes. */
     kvd_dtype compute;
     /*
-     * Index, in the outputs kept by keep_attention, of the first token of the current batch; set by
-     * the caller.
+     * Index of the current batch's first token in the buffer of attention outputs that
+     * keep_attention has allocated for several batches. Set by the caller.
      */
     size_t kept_row;
     /*
-     * Index, in the prompts kept by keep_prompts, of the first prompt token of the current batch.
-     * KVD_NOT_KEPT means that no prompt of this batch is kept. Set by the caller.
+     * Index of the current batch's first prompt token in the buffer that the function keep_prompts
+     * (below) has allocated for the Q, K and V of several batches' prompts. KVD_NOT_KEPT means that
+     * no prompt of this batch is kept. Set by the caller.
      */
     size_t kept_prompt;
 
@@ -128,21 +139,25 @@ struct kvd_model_runner {
     size_t (*spare)(const kvd_model_runner *r);
 
     /*
-     * After this call the attention outputs of every `reference` run (uncompressed model) are kept,
-     * so that compressed runs of the same batch can be compared with them. There is memory for
-     * n_tokens tokens; a batch begins at token kept_row. May be called once. attention_bytes
-     * returns the bytes per token.
+     * keep_attention allocates a buffer for the attention outputs of n_tokens tokens. From then on
+     * every run of the uncompressed model (`reference`) writes its attention outputs there, from
+     * token number kept_row of the buffer on. Compressed runs of the same batch are compared with
+     * them. May be called once. attention_bytes returns the size of the buffer per token;
+     * drop_attention frees it.
      */
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
     /*
-     * After this call every `reference` run (uncompressed model) keeps K and V of its prompts: the
-     * first `prompt` tokens of every sequence, or all tokens but the last of a shorter one; n_rows
-     * tokens in all. Compressed runs of the same batch then begin after the prompts and leave the
-     * prompts' rows of `hidden` unset. May be called once. NULL if the runner always runs whole
-     * sequences. prompt_bytes returns the bytes per token.
+     * keep_prompts allocates a buffer for the Q, K and V of n_rows prompt tokens. From then on
+     * every run of the uncompressed model (`reference`) stores those of its prompts there. A prompt
+     * is the first `prompt` tokens of a sequence; all but the last token if the sequence is
+     * shorter. Compressed runs of the same batch then begin after the prompts, and do not set the
+     * elements of `hidden` that belong to prompts. May be called once. NULL if the runner always
+     * runs whole sequences.
+     *
+     * prompt_bytes returns the size of the buffer per token.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
@@ -178,9 +193,10 @@ struct kvd_model_runner {
 
     /*
      * Returns true if the cache plan (compression setting) compresses nothing, so that its run
-     * would equal that of `reference` to the last bit. Nothing is run then; *account and *error
-     * receive what plan_run would have added. If `error` is not NULL, the attention outputs of the
-     * uncompressed model must be kept. A NULL pointer means that this is never the case.
+     * would equal that of `reference` to the last bit. The caller then need not run it: cache sizes
+     * are added to *account and attention errors to *error, as plan_run would. If `error` is not
+     * NULL, the attention outputs of the uncompressed model must be kept. A runner that never gives
+     * such a guarantee has a NULL pointer here.
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
@@ -192,12 +208,18 @@ struct kvd_model_runner {
                   kvd_err *err);
 
     /*
-     * reference_logits computes the logits of n <= piece hidden states of the uncompressed model
-     * and keeps them until the next call. `score` adds prediction quality to
-     * per_sequence[sequence[i]], as kvd_quality_add does: that of the kept logits if `rows` is
-     * NULL, else that of the compressed model's hidden states against them. logit_change sets
-     * *largest to max |u' - u| between compressed logits u' and uncompressed logits u (infinite if
-     * one is NaN), and adds sum u^2 to *sum2.
+     * Functions on n <= piece final hidden states. The caller calls reference_logits first, then
+     * the others any number of times.
+     *
+     * reference_logits computes the logits of the uncompressed model and keeps them until its next
+     * call.
+     *
+     * `score` adds prediction quality to per_sequence[sequence[i]], as kvd_quality_add does. If
+     * `rows` is NULL, it scores the kept logits. Otherwise `rows` are hidden states of a compressed
+     * run: `score` computes their logits and compares them with the kept ones.
+     *
+     * logit_change also compares logits u' of a compressed run with the kept logits u. It sets
+     * *largest to max |u' - u| (infinite if one is NaN), and adds the sum of u^2 to *sum2.
      */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,

@@ -40,8 +40,8 @@ void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_poin
     put_rate(r, point);
     kvd_cache_count_bytes(config, point->dims.head ? &point->dims : NULL, 1, &b);
     /*
-     * Methods that remove tokens or bits have no removed fraction of dimensions; the column is then
-     * NaN.
+     * A method that removes tokens or bits removes no fraction p of the dimensions: the columns
+     * overall_p and overall_p16 are then NaN.
      */
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(plan);
     kvd_rows_real(r, "overall_p", widths ? b.overall_p : (double)NAN);

@@ -267,8 +267,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
             goto done;
         /*
          * The bootstrap failed because a resample had no correct prediction of the uncompressed
-         * model, so the ratio has no interval. Only the value that the failed call left in *to is
-         * valid.
+         * model. The estimate itself is valid, but it has no confidence interval.
          */
         want[i].to->lo = want[i].to->hi = NAN;
     }

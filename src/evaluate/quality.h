@@ -43,8 +43,9 @@ typedef struct {
 } kvd_prediction_change;
 
 /*
- * Adds n predictions to *q as kvd_quality_add does, and also stores the change of each prediction
- * in each [n], which requires `reference`. `each` may be NULL.
+ * Adds n predictions to *q as kvd_quality_add does. Also writes the change of prediction i from
+ * that of the uncompressed model to each[i], for which `reference` must not be NULL. The array is
+ * not written if the pointer `each` is NULL.
  */
 int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *reference,
                          const uint32_t *target, size_t n, size_t vocab,
@@ -67,11 +68,14 @@ int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_
                         kvd_err *err);
 
 /*
- * Means over sequences with 95 % intervals by bootstrap over sequences (2000 resamples, the same
- * for all fields). perplexity is exp(mean nll). top1_share is top-1 accuracy / that of the
- * uncompressed model, paired by sequence; only the compare functions set it. Values that do not
- * exist are NaN: the interval of a single sequence, and top1_share if the uncompressed model has no
- * correct prediction. The interval of top1_share is NaN too if a resample has none.
+ * Means over sequences with 95 % confidence intervals. The intervals come from a bootstrap over
+ * sequences with 2000 resamples, the same for all fields. perplexity is exp(mean nll). top1_share
+ * is top-1 accuracy / that of the uncompressed model, paired by sequence; only the compare
+ * functions set it.
+ *
+ * Values that do not exist are NaN. A single sequence has no intervals. top1_share does not exist
+ * if the uncompressed model has no correct prediction, and has no interval if a bootstrap resample
+ * has no correct prediction of that model.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -83,10 +87,11 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Compares a compressed run with the uncompressed model as kvd_quality_compare does, but with equal
- * weight for every text. Every field is the mean over texts of the text's value, perplexity is exp
- * of the mean nll, and resamples draw within texts (kvd_bootstrap_strata). Sequences first[i] ..
- * first[i + 1] - 1 are text i; no text is empty.
+ * Compares a compressed run with the uncompressed model as kvd_quality_compare does, but gives
+ * every text the same weight: each field is computed for every text alone, and its mean over texts
+ * is stored. Perplexity is exp of that mean of nll. Bootstrap resamples draw the sequences of each
+ * text separately (kvd_bootstrap_strata). Sequences first[i] .. first[i + 1] - 1 are text i; no
+ * text is empty.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
@@ -94,9 +99,10 @@ int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality
 
 /*
  * Distance of the attention outputs of a compressed run from those of the uncompressed run, per
- * layer and query head, before the output projection (ZDC 4.2). The paper's output is read as that
- * of one head, not as that after W_O, which mixes heads (D-25 in docs/readings.md). All layers are
- * compressed, so outputs of an upper layer also contain the errors of lower layers.
+ * layer and query head (paper ZDC, section 4.2). An attention output here is that of one head,
+ * before the output projection W_O mixes heads: kvdim reads the paper so (D-25 in
+ * docs/readings.md). All layers are compressed, so outputs of an upper layer also contain the
+ * errors of lower layers.
  */
 
 /*
@@ -142,7 +148,8 @@ typedef struct {
      */
     double *n;
     /*
-     * Number of elements that are 0 in the uncompressed model and therefore have no relative error.
+     * Number of elements of each head's attention output that are 0 in the uncompressed model and
+     * therefore have no relative error.
      */
     double *n_zero;
 } kvd_attention_error;
@@ -159,15 +166,16 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * Return the error of one head's attention outputs v against u: ||v - u|| / ||u||, or ZDC's measure
- * D, the mean of |v - u| / |u| over elements. NaN if u is all zero.
+ * Return the error of one head's attention outputs v against uncompressed outputs u.
+ * kvd_attention_error_norm is ||v - u|| / ||u||. kvd_attention_error_zdc is the measure D of the
+ * paper ZDC: the mean of |v - u| / |u| over elements. NaN if u is all zero.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
 /*
- * Sets *norm and *zdc to the means of the two error measures over layers and heads. Sets *n_zero to
- * the number of elements that ZDC's measure leaves out, because the uncompressed attention output
- * is 0 there.
+ * Writes the means over layers and heads of kvd_attention_error_norm to *norm and of
+ * kvd_attention_error_zdc to *zdc. *n_zero receives the number of elements that *zdc leaves out,
+ * because the uncompressed attention output is 0 there.
  */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);

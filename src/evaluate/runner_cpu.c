@@ -17,7 +17,10 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* Logits [piece][vocab] of the uncompressed model, and of the compressed setting. */
+    /*
+     * Logits of the uncompressed model and of the compressed setting, for at most hook.piece token
+     * positions at a time: [hook.piece][vocab].
+     */
     float *logits[2];
 } runner;
 
@@ -203,9 +206,9 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 
 /*
  * Returns true if the cache plan (compression setting) compresses nothing. Then fills *account
- * (cache sizes) and *error (attention errors) without a run. Dense attention and the cache in
- * blocks add the same numbers in the same order, so their outputs are equal to the last bit
- * (tests/evaluate/test_evaluate.c).
+ * (cache sizes) and *error (attention errors) without a run. Attention over an uncompressed cache
+ * adds the same numbers in the same order as dense attention, so their outputs are equal to the
+ * last bit (tests/evaluate/test_evaluate.c).
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
@@ -244,9 +247,10 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
 }
 
 /*
- * Adds prediction quality to the sums per sequence: that of the compressed model's hidden `rows`
- * or, if `rows` is NULL, that of the uncompressed model. Rows of one sequence are contiguous, and
- * are added in one call.
+ * Adds the quality of predictions to the sums per sequence. `rows` are final hidden states of the
+ * compressed model, whose logits are computed here. If `rows` is NULL, the logits of the
+ * uncompressed model are scored, which reference_logits has computed. Predictions of one sequence
+ * are contiguous, and are added in one call.
  */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)

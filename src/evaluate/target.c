@@ -106,8 +106,8 @@ static kvd_interval *texts_at(search *s, size_t at)
 }
 
 /*
- * Inserts an evaluated setting at index `at`. Its ratios of single texts were written to index s->n
- * and move to `at` too.
+ * Inserts an evaluated setting at index `at` of the sorted array s->sample. Its accuracy ratios on
+ * single texts are at the end of their array (index s->n), and are moved to index `at` too.
  */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
@@ -152,11 +152,13 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Narrows down, by bisection of the search axis, where the accuracy ratio (or end `b` of its
- * confidence interval) falls below the target. The result is two neighbouring settings, the last
- * that meets the target and the first that misses it. Settings contain whole numbers, so the
- * setting nearest to the middle of the interval may be one of its ends. It is then not evaluated,
- * and only the interval of positions shrinks.
+ * Narrows down, by bisection of the search axis, where the accuracy ratio falls below the target.
+ * `b` selects the ratio itself or an end of its confidence interval. The result is two neighbouring
+ * settings: the last that meets the target and the first that misses it.
+ *
+ * Parameters of settings are whole numbers, so the setting nearest to the middle between these two
+ * may be one of the two. Then nothing is evaluated, and bisection continues in the half that can
+ * hold another setting.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -186,8 +188,9 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Evaluates one more setting on each side of those between which the accuracy ratio falls below the
- * target, so that a dip or a peak close to them is found.
+ * After bisection, evaluates two more settings: one before the last setting that keeps the target,
+ * and one after the first setting that misses it. They show a dip or a peak of the accuracy close
+ * by.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -327,8 +330,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xd[k] = xb[k] - xa[k];
     }
     /*
-     * A resample of a text without any correct prediction has no accuracy ratio; its quantiles are
-     * NaN.
+     * If a resample of a text has no correct prediction of the uncompressed model, its accuracy
+     * ratio and the position computed from it are NaN. The interval ends are then NaN too.
      */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);

@@ -2,10 +2,10 @@
  * Searches the strongest compression at which a method keeps a given fraction of the uncompressed
  * model's top-1 accuracy. Bisects the parameter of the method that trades bytes for quality.
  *
- * Accuracy on a finite text is noisy and need not fall steadily (Z-18 in docs/readings.md). The
- * result therefore has three settings from the same evaluations. At them the estimate, the lower
- * end and the upper end of the 95 % interval of the accuracy ratio fall below the target. The
- * result also says if the accuracies fall monotonically.
+ * Accuracy on a finite text is noisy and need not fall steadily with compression (Z-18 in
+ * docs/readings.md). The result therefore names three settings. The accuracy ratio falls below the
+ * target at the first, the lower end of its 95 % confidence interval at the second, and the upper
+ * end at the third. The result also says if the accuracies fall monotonically.
  */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
@@ -17,8 +17,9 @@
 #include "common/stats.h"
 
 /*
- * Resolution of the search: bisection ends when neighbouring settings differ by this fraction of
- * removed dimensions p or of saved bytes. Settings at twice this distance are evaluated too.
+ * Resolution of the search: bisection ends when neighbouring settings differ by at most this, in
+ * the fraction of removed dimensions p or of saved bytes. To see if accuracy falls steadily, the
+ * search also evaluates settings twice this far before and after the setting it found.
  */
 #define KVD_TARGET_STEP 0.005
 
@@ -54,10 +55,18 @@ typedef struct {
     kvd_target_end surely_kept;
     /* First setting whose confidence interval has its upper end below the target. */
     kvd_target_end surely_lost;
-    /* Last setting that keeps the target; it may come after `misses`. */
+    /*
+     * Last of all evaluated settings that keeps the target. If accuracy does not fall steadily, it
+     * compresses more than the setting `misses`.
+     */
     kvd_target_end last_kept;
-    int monotone;    /* 1 if no setting after `misses` keeps the target, else 0 */
-    size_t n_points; /* number of evaluated settings */
+    /*
+     * 1 if no evaluated setting that compresses more than `misses` keeps the target accuracy; else
+     * 0.
+     */
+    int monotone;
+    /* Number of evaluated settings. */
+    size_t n_points;
 } kvd_target;
 
 /*
@@ -75,8 +84,8 @@ typedef struct {
      */
     double step;
     /*
-     * True if position 0 of the axis is the uncompressed model, whose accuracy ratio is 1 and need
-     * not be measured.
+     * True if position x = 0 of this search axis is the uncompressed model. Its accuracy ratio is 1
+     * without an evaluation.
      */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
@@ -86,19 +95,19 @@ typedef struct {
      */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
-    /* Number of texts for which the target is also searched alone; 0 for none. */
+    /* Number of texts for which a search on that text alone is done too; 0 for none. */
     size_t n_texts;
     const char *method; /* name of the method, for messages */
 } kvd_target_axis;
 
 /*
  * Searches the settings at which the accuracy ratio falls below `target`, and fills *out. The
- * search is done for the ratio itself and for both ends of its 95 % interval. For a single
- * sequence, which has no interval, surely_kept and surely_lost are NaN.
+ * search is done for the ratio itself and for both ends of its 95 % interval. A single sequence has
+ * no interval: the fields surely_kept and surely_lost of *out are then NaN.
  *
- * If of_text [n_texts] is not NULL, it receives a result for each text alone. For a single text,
- * the search is done for the ratio only. Its surely_kept and surely_lost are read from the settings
- * that were evaluated for other reasons.
+ * If of_text [n_texts] is not NULL, it receives a result for each text alone. For these results
+ * only the ratio is searched. Their fields surely_kept and surely_lost come from the settings that
+ * happen to be evaluated.
  */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
@@ -137,16 +146,22 @@ typedef struct {
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* Removed fractions p at the target for both methods; `difference` is b - a. */
+    /*
+     * Removed fractions p of methods a and b at which their accuracy falls to the target fraction
+     * of the uncompressed model's; `difference` is that of b minus that of a.
+     */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
 /*
- * Fills *out with the removed fractions p at which two methods reach the target, their difference,
- * and 95 % intervals from 2000 resamples. reference [n_sequences] has the correct predictions of
- * the uncompressed model. Sequences first[i] .. first[i + 1] - 1 are text i; the accuracy ratio is
- * the mean of the texts' ratios. Fails if a curve is empty, or if the uncompressed model has no
- * correct prediction in a text.
+ * Fills *out with the removed fractions p at which the accuracy of two methods falls to the
+ * `target` fraction of the uncompressed model's, and with their difference. Confidence intervals
+ * (95 %) come from 2000 resamples. *a and *b are the accuracies of the two methods over p.
+ * reference [n_sequences] has the numbers of correct predictions of the uncompressed model.
+ *
+ * Sequences first[i] .. first[i + 1] - 1 are text i; the accuracy ratio is the mean of the texts'
+ * ratios. Fails if *a or *b has no values, or if the uncompressed model has no correct prediction
+ * in a text.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,

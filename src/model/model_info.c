@@ -22,7 +22,10 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
         start--;
     memset(m, 0, sizeof *m);
     size_t n = end - start;
-    /* The name is cut after a whole character, because result files store it as text. */
+    /*
+     * Result files store the name as UTF-8 text. So a name that is too long is cut between two
+     * characters, never inside one.
+     */
     if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(path + start, sizeof m->name - 1);
     memcpy(m->name, path + start, n);

@@ -1,5 +1,6 @@
 /*
- * Describes the model that a program runs: its entry in result files, its tokenizer and its texts.
+ * The model that a program runs: its description for the group /model of result files, its
+ * tokenizer, and the corpus of texts on which the program runs it.
  */
 #ifndef KVD_MODEL_MODEL_INFO_H
 #define KVD_MODEL_MODEL_INFO_H

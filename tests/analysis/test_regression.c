@@ -29,8 +29,10 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
 }
 
 /*
- * The Oracle is the set of best settings in hindsight. It must consist of the settings that no
- * other dominates in both loss and size; of equal settings it must have one.
+ * The Oracle is the set of the best parameter settings of a method, chosen after all were measured.
+ * It must have every setting to which no other setting is superior. (A superior setting has a loss
+ * and a cache size that are at most as large, and one of them is smaller.) Of several equal
+ * settings it must have one.
  */
 static void test_oracle(void **state)
 {
@@ -75,8 +77,8 @@ static void make(kvd_tried *t, double loss)
 static const size_t one_model[64];
 
 /*
- * If a parameter of the settings is linear in log(loss), the fit must be that line. With noise, it
- * must equal the least-squares line computed in double.
+ * If each parameter of a method is linear in log(loss), the regression must find that line. With
+ * noise, it must equal the least-squares line computed in double precision.
  */
 static void test_lines(void **state)
 {
@@ -117,9 +119,11 @@ static void test_lines(void **state)
 }
 
 /*
- * The regression predicts each number of `set` by a straight line over the logarithm of the loss.
- * All models share one slope, fitted to the deviations from each model's means. Each model has its
- * own constant; a model without measurements gets the mean constant.
+ * Tests the regression that predicts a method's parameters (`set`: its removal rates and token
+ * fractions) from an accepted loss. Each parameter is a straight line over the logarithm of the
+ * loss. All models share the slope of that line. It is fitted after the means of each model's own
+ * measurements are subtracted. Each model has its own constant; a model without measurements gets
+ * the mean constant.
  */
 static void test_models(void **state)
 {
@@ -198,8 +202,9 @@ static void test_refuses(void **state)
 }
 
 /*
- * A setting that is proposed within the measured range must be on the fitted line. A loss outside
- * the measured losses must be reported as extrapolated.
+ * kvd_regression_propose returns the parameters of a method for an accepted loss. For a loss within
+ * the measured range, each parameter must be on its regression line over the logarithm of the loss.
+ * A loss outside the measured range must be reported as extrapolated.
  */
 static void test_proposals(void **state)
 {

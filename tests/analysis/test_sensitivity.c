@@ -1,7 +1,9 @@
 /*
- * Tests of bases weighted by gradients (analysis/sensitivity) and of these gradients: identities
- * between the gradients of queries and keys, and of values and outputs; gradients with mean 0 for
- * drawn tokens; sums that do not depend on batches; and bases compared with plain double precision.
+ * Tests of projections that are weighted by gradients of the loss (analysis/sensitivity), and of
+ * these gradients. The gradients of queries and keys, and those of values and outputs, must satisfy
+ * identities. If the next tokens are drawn from the model's own predictions, the gradients must
+ * have mean 0. Sums of gradients must not depend on the division into batches. The projections are
+ * compared with plain double precision.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,8 +32,9 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * sum [N]: for each token, the gradient of component 3 of head 0's output in layer 0, summed
-     * over all runs. square: sum of the squares of these gradients over tokens and runs.
+     * Gradients of the loss by component 3 of the first query head's attention output in layer 0.
+     * `sum` [N] has for each token the sum of its gradients over all runs. `square` is the sum of
+     * the squared gradients over all tokens and runs.
      */
     double sum[N], square;
     kvd_sensitivity *s;
@@ -176,9 +179,11 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
 }
 
 /*
- * Tests the decomposition of summed gradients. It must not depend on how the text is divided into
- * batches. It must depend on the seed, with which tokens are drawn. The projections `left` and
- * `right` must satisfy left right^T = I. The singular values must fall.
+ * Tests the projections and singular values that kvd_sensitivity_bases computes from summed
+ * gradients. They must not depend on how the text is divided into batches. They must change with
+ * the seed, because the seed decides which next tokens are drawn from the model's predictions. The
+ * matrices `left` and `right`, which project queries and keys of a head, must satisfy left right^T
+ * = I. The singular values must fall.
  */
 static void test_bases(void **state)
 {
@@ -216,8 +221,9 @@ static void test_bases(void **state)
 }
 
 /*
- * Rows and gradients have a single direction. Cutting this direction loses (1/2) mean q^2 mean g^2;
- * cutting any other loses nothing.
+ * The gradients g of the loss by queries q have only one component that is not 0. In the other
+ * components, the queries are nearly 0. Removing this dimension loses (1/2) mean q^2 mean g^2;
+ * removing any other loses nothing.
  */
 static void test_unit_of_sigma(void **state)
 {
@@ -257,8 +263,11 @@ static void test_unit_of_sigma(void **state)
 }
 
 /*
- * Rate-distortion theory with four directions, of which two have losses 4 and 1. If theta is below
- * both, each gets log2(loss / theta) / 2 bits, and the total loss is 2 theta.
+ * Rate-distortion theory tells how many bits a head's directions need so that the total loss has a
+ * given value. Here two of four directions have the losses 4 and 1 if they are removed, and the
+ * others have none. Every coded direction keeps the same loss theta. If theta is below 1, both
+ * directions are coded: a direction with loss x gets log2(x / theta) / 2 bits, and the total loss
+ * is 2 theta.
  */
 static void test_rate_distortion(void **state)
 {

@@ -72,7 +72,7 @@ static void test_mean_abs_by_hand(void **state)
     kvd_err err;
     assert_int_equal(kvd_overlap(I, swap, 2, overlap, &err), 0);
     assert_true(fabs(overlap[0]) < 1e-15 && fabs(overlap[1] - 1) < 1e-15);
-    /* The data has its largest direction along axis 1, but the basis has axis 0 first. */
+    /* The data varies most along axis 1, but the first column of the rotation `swap` is axis 0. */
     assert_int_equal(kvd_energy_kept(I, swap, sigma, 2, energy, &err), 0);
     assert_true(fabs(energy[0] - 0.2) < 1e-15 && fabs(energy[1] - 1) < 1e-15);
     const double none[2] = {0, 0};
@@ -81,9 +81,10 @@ static void test_mean_abs_by_hand(void **state)
 }
 
 /*
- * If two bases differ only by the signs of columns, delta / epsilon is near 1; for unrelated bases
- * it is near sqrt(2). delta is the mean absolute difference, epsilon the mean absolute entry
- * (docs/readings.md, Z-7).
+ * Compares orthogonal matrices, whose columns are the basis vectors of a head's rotation. `delta`
+ * is the mean absolute difference of the elements of two matrices, `epsilon` the mean absolute
+ * element of one. If two matrices differ only by the signs of columns, delta / epsilon is near 1.
+ * For unrelated matrices it is near sqrt(2).
  */
 static void test_signs_and_unrelated(void **state)
 {
@@ -168,7 +169,8 @@ static void test_compare(void **state)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    for (int h = 0; h < 3; h++) { /* file 1 has the bases of file 0 with other signs */
+    /* The rotations of file 1 are those of file 0 with random signs of their columns. */
+    for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {
             memcpy(A, kvd_spectrum_R(&s[0], KVD_PAIR_K, l, h), sizeof A);

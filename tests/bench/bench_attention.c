@@ -199,8 +199,9 @@ static double gemm(bench *b)
 }
 
 /*
- * Returns the seconds for reading READ_MB of the pool, other numbers in each round: eight additions
- * per line of 64 bytes, with a prefetch 4096 bytes ahead.
+ * Returns the time in seconds of reading READ_MB megabytes of `pool`, an array of random numbers
+ * that is larger than the CPU caches. Each round reads the next part of the pool. Every line of 64
+ * bytes takes eight additions, with a prefetch 4096 bytes ahead.
  */
 static double read_memory(bench *b, int round)
 {

@@ -30,7 +30,11 @@ typedef struct {
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    char *piece;  /* PIECE bytes that are not zero */
+    /*
+     * Buffer of 1 MiB (PIECE bytes) without zeros, which is written repeatedly to make a plain file
+     * for comparison.
+     */
+    char *piece;
     float *rows;
     void *scratch;
 } bench;

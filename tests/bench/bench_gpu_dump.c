@@ -28,7 +28,8 @@ typedef struct {
     size_t n_tokens, bytes;
     void *qkv;
     char *piece;
-    double written_s; /* time that the writing threads took together, in seconds */
+    /* Seconds spent writing, summed over the writer threads. */
+    double written_s;
 } bench;
 
 static int write_dump(bench *b, double *seconds, kvd_err *err)

@@ -119,7 +119,8 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
     free(got);
 }
 
-static kvd_leankv_steps shared; /* kernel arguments that all cases have in common */
+/* Kernel arguments that all measurements share. */
+static kvd_leankv_steps shared;
 
 static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
 {
@@ -252,7 +253,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes the cache entries that a decode step added, so that the step can be timed again. */
+/* Removes the cached tokens that a decode step added, so that the step can be timed again. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;
@@ -277,8 +278,11 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
         make_case(&x[n++], &cases[i], batch, &rng);
     const int cached = n;
     /*
-     * Times the update of precision levels for the paper's K8V4 K4V2, and one launch that updates
-     * the page tables of all layers when no head needs a page.
+     * Adds two measurements of updates to the list x of measurements, which has only attention so
+     * far. The first is the update of the tokens' precision levels. It uses the copy of a cache
+     * whose important tokens have 8-bit keys and 4-bit values, and the others 4-bit keys and 2-bit
+     * values (K8V4 K4V2, as in the paper). The second is one launch that updates the page tables of
+     * all layers when no head needs a page.
      */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {

@@ -1,11 +1,15 @@
 /*
  * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
  *
- * Times the CUDA engine with compression methods on a published shape with random weights: decode
- * steps of 1 and of BATCH requests after CONTEXT tokens that were never computed, and a prompt of
- * CONTEXT tokens. ours, papers and stock select the attention kernels. Prints the mean milliseconds
- * of each phase of steps and prompts. kvdim-jct measures whole jobs, whose prompts would take
- * minutes at these lengths.
+ * Times the CUDA engine with compression methods on a published model shape with random weights:
+ * decode steps of 1 and of BATCH requests after CONTEXT tokens that were never computed, and a
+ * prompt of CONTEXT tokens. Prints the mean milliseconds of each phase of steps and prompts.
+ * kvdim-jct measures whole jobs, whose prompts would take minutes at these lengths.
+ *
+ * The fourth argument selects the attention kernels. ours: each head has its own number of kept
+ * dimensions, and work is divided by cost. papers: the same kernels with the division of work that
+ * the methods' papers describe. stock: ordinary kernels, which pad every head to the widest of its
+ * layer.
  */
 #include <string.h>
 

@@ -18,7 +18,10 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    /* This GPU has part `index` of `count` of the heads. */
+    /*
+     * This GPU has the part number `index` of the attention heads, which are divided into `count`
+     * parts.
+     */
     int n_heads, n_kv_heads, d, index, count;
     bool pre;
     size_t batch[4]; /* tokens of each batch; 0 ends the list */
@@ -178,8 +181,9 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
 }
 
 /*
- * Returns the largest difference between the Gram matrices a and b. The difference of entry (i, j)
- * is divided by the square root of the product of diagonal entries i and j.
+ * Returns the largest relative difference between the Gram matrices a and b. The difference of
+ * element (i, j) is divided by the square root of the product of the diagonal elements i and j of
+ * b.
  */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
@@ -192,7 +196,10 @@ static double distance(const kvd_moments *a, const kvd_moments *b)
                 for (size_t j = 0; j < d; j++) {
                     const double scale = sqrt(y[i * d + i]) * sqrt(y[j * d + j]);
                     const double off = fabs(x[i * d + j] - y[i * d + j]);
-                    /* Gram matrices of heads that this GPU does not have must stay zero. */
+                    /*
+                     * Gram matrices of heads that this GPU does not have are 0 in both results.
+                     * Without a difference the relative error is 0, so that 0 / 0 is avoided.
+                     */
                     const double relative = off == 0 ? 0 : off / scale;
                     worst = isfinite(relative) ? fmax(worst, relative) : INFINITY;
                 }
@@ -210,8 +217,9 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
 }
 
 /*
- * Makes weights on the device, W_O [d_model][heads * d] and stacked W_Q, W_K and W_V [..][d_model].
- * Adds their Gram matrices on the device and to `want`.
+ * Makes random weights on the device: W_O [d_model][heads * d], and W_Q, W_K and W_V stacked as
+ * [rows][d_model]. Computes the Gram matrices of the heads of W_O and W_V on the device, and adds
+ * the expected ones to `want`.
  */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
@@ -224,7 +232,7 @@ static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments 
         at[l] = (kvd_gpu_layer){.qkv = qkv.device, .o = o.device};
         const kvd_gpu_weights w = {.type = c->type, .share = *s, .layer = at};
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
-        /* The new Gram matrices replace those that the object had. */
+        /* A second call must replace the Gram matrices that `m` already has, not add to them. */
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
         check(cudaDeviceSynchronize(), c->name);
         for (int g = KVD_G_W_O; g <= KVD_G_W_V; g++)

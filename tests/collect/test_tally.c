@@ -99,10 +99,11 @@ static void test_window(void **state)
 }
 
 /*
- * Tests the half of the tokens with the lowest mean scores and the half with the highest. Tokens
- * can be ranked by their scores as queries: both layers have tokens 1 and 2 lowest (ties by
- * position) and 0 and 3 highest. They can be ranked by their scores as keys: layer 0 has 1 and 3
- * lowest, layer 1 has 1 and 2; the other two are highest.
+ * Tests the sets of unimportant tokens (the half with the lowest mean attention scores) and of
+ * important tokens (the other half), in two layers with tokens 0 to 3. If tokens are ranked by
+ * their scores as queries, tokens 1 and 2 are unimportant in both layers. (Equal scores are ordered
+ * by position.) If tokens are ranked by their scores as keys, tokens 1 and 3 are unimportant in
+ * layer 0, and tokens 1 and 2 in layer 1.
  */
 static void test_sets(void **state)
 {
@@ -124,7 +125,8 @@ static void test_sets(void **state)
                            want[i].high, 1e-15);
     }
     /*
-     * Layers with equal sets form one group. Layers whose sets share half of the tokens form two.
+     * Adjacent layers with equal sets of important tokens belong to one group of layers. Layers
+     * whose sets share only half of their tokens belong to two groups.
      */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);

@@ -1,5 +1,5 @@
 /*
- * Tests of CSV files (common/csv): quoting, long and malformed rows. A written file must be read
+ * Tests of CSV files (common/csv): quoting, long and malformed lines. A written file must be read
  * back unchanged.
  */
 #include <setjmp.h>
@@ -17,7 +17,10 @@
 
 static kvd_err err;
 
-/* Text of the rows read: fields joined by '|', rows by ';'. */
+/*
+ * Text that `join` makes of the lines of a parsed CSV file: fields separated by '|', with ';' after
+ * each line.
+ */
 typedef struct {
     char text[4096];
     size_t stop_at;

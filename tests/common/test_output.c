@@ -81,7 +81,10 @@ static void test_release_keeps_or_removes(void **state)
     }
     kvd_output zero = {0};
     kvd_output_release(&zero, false);
-    /* If NAME.partial is missing, the commit must fail and the old file must stay. */
+    /*
+     * If the temporary file (the output's name with ".partial" appended) is missing, the commit
+     * must fail and the old output file must stay.
+     */
     unlink(partial);
     assert_int_equal(kvd_output_begin(&out, path, &err), 0);
     assert_int_equal(kvd_output_commit(&out, &err), -1);
@@ -272,7 +275,10 @@ static void test_outputs_are_distinct(void **state)
     assert_int_equal(kvd_output_distinct(apart, 3, &err), 0);
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
-    /* The two outputs have different names, but their temporary files would have the same name. */
+    /*
+     * A program writes o.h5 (option -o) and o.h5.state (option --x). The temporary files of -o end
+     * in .state.new, that of --x ends in .new, so both would be named o.h5.state.new.
+     */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

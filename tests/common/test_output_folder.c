@@ -88,7 +88,10 @@ static void test_replaces(void **state)
     run("[ -e x/old ]");
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ \"$(ls x)\" = a ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
-    /* `replace` allows an earlier folder but does not require one. */
+    /*
+     * The argument true (`replace`) allows that the output folder exists already, but does not
+     * require it.
+     */
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);

@@ -1,8 +1,10 @@
 /*
- * Tests of sets of matrices that share one rotation, such as Q and K (analysis/pairs): the rows
- * that are stacked for such a set, the agreement of stacked rows and of second moments, and the
- * defining properties of balanced projections. tests/oracle/balanced.h has NumPy's results for one
- * balanced projection.
+ * Tests of pairs, which are matrices that share one rotation, such as Q and K of a head
+ * (analysis/pairs). The rows of both matrices are stacked and decomposed. Covers the order of these
+ * rows, the agreement of the stacked rows with second moments, and the defining properties of
+ * balanced projections. (A balanced projection has a left matrix for queries and a right matrix for
+ * keys, which minimise the error of their products.) tests/oracle/balanced.h has NumPy's results
+ * for one balanced projection.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -132,8 +134,9 @@ static void test_stacks_are_in_order(void **state)
 }
 
 /*
- * The order of the stacked rows must not change the singular values, and may change the rotation
- * only by rounding.
+ * The rotation of a head is computed from one matrix that has its queries and its keys as rows.
+ * Another order of these rows must not change the singular values, and may change the rotation only
+ * by rounding.
  */
 static void test_order_of_the_stack_does_not_matter(void **state)
 {
@@ -222,9 +225,10 @@ static void times(const double *A, const double *B, int transposed, double *C)
 }
 
 /*
- * Returns the loss || Cl^{1/2} (I - left_m right_m^T) Cr^{1/2} ||_F^2 of m dimensions, as trace(E^T
- * Cl E Cr) with E = I - left_m right_m^T, without square roots. cl, cr: second moments of queries
- * and keys.
+ * Returns the loss of a balanced projection of queries and keys to m dimensions. `left` multiplies
+ * the queries, `right` the keys; only their first m columns, left_m and right_m, are used. cl and
+ * cr are the second moments of queries and keys. With E = I - left_m right_m^T, the loss is ||
+ * cl^{1/2} E cr^{1/2} ||_F^2. It is computed as trace(E^T cl E cr), which needs no square roots.
  */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)

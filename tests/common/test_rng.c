@@ -12,7 +12,10 @@
 
 #include "common/rng.h"
 
-/* Compares the first six numbers of the authors' demonstration, with seed 42 and stream 54. */
+/*
+ * Compares the first six random numbers with those that the demonstration program of PCG's authors
+ * prints, with seed 42 and stream 54.
+ */
 static void test_published_sequence(void **state)
 {
     (void)state;

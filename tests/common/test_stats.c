@@ -61,12 +61,18 @@ static void test_bootstrap_shape(void **state)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /* If every cluster has the same ratio, the interval must be a point. */
+    /*
+     * If num / den is the same for every cluster (sequence), both ends of the interval must equal
+     * the ratio.
+     */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
     near(v.hi, 0.5);
-    /* With too few clusters, there must be a ratio without an interval. */
+    /*
+     * With fewer than KVD_BOOTSTRAP_CLUSTERS clusters (sequences), the ratio sum(num) / sum(den)
+     * must be returned with the interval NaN.
+     */
     for (size_t n = 1; n < N; n++) {
         assert_int_equal(kvd_bootstrap_ratio(num, den, n, 200, 1, &v, &err), 0);
         near(v.value, 0.5);
@@ -83,8 +89,8 @@ static void test_bootstrap_shape(void **state)
 }
 
 /*
- * Clusters have unequal sizes, and their tokens are correlated. The interval must contain the true
- * value in about 95 of 100 cases.
+ * Tests the bootstrap on clusters (sequences) of unequal sizes, whose tokens are correlated. The
+ * interval must contain the true value in about 95 of 100 cases.
  */
 static void test_bootstrap_coverage(void **state)
 {
@@ -108,8 +114,9 @@ static void test_bootstrap_coverage(void **state)
 }
 
 /*
- * The result must be the mean over strata, whatever their sizes. One stratum must equal the plain
- * bootstrap. Resampling must stay within strata.
+ * Tests the bootstrap over strata (groups of sequences, such as texts). The result must be the mean
+ * over strata, whatever their sizes. With one stratum it must equal the plain bootstrap. Each
+ * resample must draw from every stratum as many sequences as it has.
  */
 static void test_bootstrap_strata(void **state)
 {
@@ -121,8 +128,13 @@ static void test_bootstrap_strata(void **state)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     assert_int_equal(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err), 0);
-    near(v.value, (0.5 + 0.9) / 2); /* not the ratio of all clusters together, 42 / 60 */
-    near(v.lo, v.value); /* all clusters of a stratum have one ratio, so the interval is a point */
+    /*
+     * The mean of the ratios sum(num) / sum(den) of both strata, 0.5 and 0.9. The ratio over all
+     * clusters (sequences) together would be 42 / 60.
+     */
+    near(v.value, (0.5 + 0.9) / 2);
+    /* All clusters of a stratum have the same num / den, so the interval has no width. */
+    near(v.lo, v.value);
     near(v.hi, v.value);
     assert_int_equal(kvd_bootstrap_strata(num, other, one, 1, 300, 7, &v, &err), 0);
     assert_int_equal(kvd_bootstrap_ratio(num, other, N, 300, 7, &w, &err), 0);

@@ -352,15 +352,16 @@ static void test_window_is_what_is_held(void **unused)
 }
 
 /*
- * Compares methods that the engine computes token by token (eviction, quantisation, removed
- * dimensions, and combinations) with the cache of whole sequences with the same prompt.
+ * Compares two computations of the same prompts on the CPU. The engine computes token by token. The
+ * reference computes the cache of a whole sequence in one forward pass. The methods drop tokens,
+ * quantise, remove dimensions, or combine these.
  *
- * Both do the same arithmetic. With float32 products summed in float64 their logits are equal bit
- * for bit. SGEMM may add the products of a row in another order if the batch is smaller, and a
- * number close to a border between two codes may then get the other code. With OpenBLAS's Haswell
- * kernels the distance is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. A wrong method has
- * more than 4e-3: zipcache with blocks of 21 tokens 2.2e-2, with share=0.58 7.5e-3, kivi with
- * residual=48 4.2e-3.
+ * Both computations do the same arithmetic. With float32 products summed in float64 their logits
+ * are equal bit for bit. SGEMM may add the products of a matrix row in another order if the batch
+ * is smaller. A number close to a border between two quantisation codes may then get the other
+ * code. With OpenBLAS's Haswell kernels the distance of the logits is 2.0e-4 for zipcache, 7.1e-5
+ * for gear and 4e-7 for h2o. A wrong method has more than 4e-3: zipcache with blocks of 21 tokens
+ * 2.2e-2, with share=0.58 7.5e-3, kivi with residual=48 4.2e-3.
  */
 static void test_plans_row_by_row(void **unused)
 {

@@ -26,8 +26,9 @@ static void verdict(int good, const char *name, const char *detail)
 }
 
 /*
- * Logits of n tokens, by the compressed and by the uncompressed model (`reference`), with the next
- * token and the sequence of each.
+ * Inputs of the quality measures for n tokens: logits of the compressed model (`logits`) and of the
+ * uncompressed model (`reference`). For each of the n tokens, `target` has the next token of the
+ * text, and `sequence` the number of its sequence.
  */
 typedef struct {
     size_t n, vocab;

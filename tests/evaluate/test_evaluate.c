@@ -366,8 +366,10 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
         /*
-         * In layers that store K and V unchanged, the attention error is rounding alone. It may
-         * differ between the outcomes a and b, which were computed in different ways.
+         * Compares `diff2`, the sum of squared errors of a head's attention outputs, between the
+         * results a and b, which were computed in different ways. In layers that store K and V
+         * unchanged, this error is rounding alone. It may then differ by `rounding`, which is the
+         * squared relative tolerance `off` times `norm2`, the sum of squared attention outputs.
          */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
@@ -484,14 +486,20 @@ static void test_attention_error_by_hand(void **state)
     assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
     assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
     /*
-     * Attention outputs of two tokens. Head 0: expected (3,4), (0,0); actual (3,1), (0,5). Head 1:
-     * expected (0,2), (0,-2); actual (1,2), (0,-3).
+     * Attention outputs of two tokens and two heads of two dimensions. Head 0: expected (3,4) and
+     * (0,0), actual (3,1) and (0,5). Head 1: expected (0,2) and (0,-2), actual (1,2) and (0,-3).
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
-    /* Mean over 2 tokens: (0 + 3/4) / 2. */
+    /*
+     * ZDC's error is the mean of |actual - expected| / |expected| over elements whose expected
+     * value is not 0. Head 0 has two such elements, 3 and 4: (0 + 3/4) / 2.
+     */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /* Mean over 2 tokens: (0 + 1/2) / 2. */
+    /*
+     * Head 1 has two elements whose expected value is not 0: 2 is exact, and -2 became -3, a
+     * relative error of 1/2. The mean is (0 + 1/2) / 2.
+     */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
@@ -526,8 +534,9 @@ static void test_error_scan(void **state)
     }
     assert_true(positive > 60);
     /*
-     * Computes one entry of the error table by a whole evaluation: V of layer 1, KV head 0, cut to
-     * 8 dimensions.
+     * The error table has the KL divergence that results if one side (Q and K, or V) of one KV head
+     * alone is cut. This computes one of its numbers by a complete evaluation of the cut model: V
+     * of layer 1, KV head 0, cut to 8 dimensions.
      */
     kvd_dims d;
     assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
@@ -538,8 +547,8 @@ static void test_error_scan(void **state)
     kvd_choice_release(&c);
     kvd_dims_release(&d);
     /*
-     * If memory is short, the entries of the table are computed one at a time. The table must be
-     * the same.
+     * If memory is short, kvd_error_scan measures the cuts of the KV heads one at a time. The table
+     * of errors must be the same as before.
      */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;

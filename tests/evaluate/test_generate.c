@@ -513,10 +513,11 @@ static void rows_that_do_not_follow(void **state)
 }
 
 /*
- * `ended` callback, called for each emitted token. Counts the tokens of each sequence in
- * seen[sequence]. Ends the answer of sequence 1 at its second token and that of sequence 2 at its
- * first, by returning seen[PROMPTS]: 1 if the answer's last token is fed to the model, 2 if not.
- * Otherwise returns 0.
+ * `ended` callback of kvd_continuations, called after each token that the model emits. Counts the
+ * tokens of each sequence in seen[sequence]. Ends the answer of sequence 1 at its second token, and
+ * that of sequence 2 at its first. The test stores in seen[PROMPTS] the value to return when an
+ * answer ends: 1 if the answer's last token is fed to the model, 2 if it is not. Returns 0 if the
+ * answer goes on.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -528,10 +529,11 @@ static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *toke
 }
 
 /*
- * Tests two questions and answers on one cache: a question of forced tokens, an answer that may end
- * early, a second question, a second answer. A run that is forced along all tokens that were fed
- * must predict the same tokens. `ended` is 1 if the token that ends an answer is fed, 2 if the next
- * forced token replaces it.
+ * Generates two answers on one cache. Each sequence has a question of forced tokens, an answer that
+ * the callback may end early, a second question, and a second answer. `ended` is the value that the
+ * callback returns at the end of an answer. 1: the answer's last token is fed to the model. 2: it
+ * is not fed; the first token of the next question is fed instead. A second run, in which all
+ * tokens that were fed are forced, must predict the same tokens.
  */
 static void check_questions(size_t ended)
 {

@@ -33,7 +33,10 @@ static kvd_checkpoint *open_model(const char *name)
     return c;
 }
 
-/* Parses the method `text` and opens its plan. Returns the status of kvd_plan_open. */
+/*
+ * Parses `text`, the specification of a compression method, into *plan, its settings for one run,
+ * and opens the plan for a model. Returns the status of kvd_plan_open.
+ */
 static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
     kvd_method m;
@@ -51,8 +54,8 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
 }
 
 /*
- * Runs one sequence of LONGEST tokens with the cache of `plan`. Returns its logits, which the
- * caller frees.
+ * Runs one sequence of LONGEST tokens through the model with the cache that `plan` compresses.
+ * Returns the logits, which the caller frees.
  */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
                          kvd_cache_account *account)

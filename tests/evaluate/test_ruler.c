@@ -125,7 +125,11 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Returns text [n] with random words replaced as put_shape does. The caller frees it. */
+/*
+ * Returns a copy of `text` [n] in which put_shape replaces the randomly chosen parts: numbers by 9,
+ * UUIDs by U, words joined by hyphens by K, and names of variables by V and their length. The
+ * caller frees it.
+ */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -145,7 +149,10 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* Distinct lines of one prompt, with random words replaced, sorted by strcmp. */
+/*
+ * Distinct lines of one prompt, sorted by strcmp. Their random numbers and words are replaced by
+ * fixed letters.
+ */
 typedef struct {
     char *line[64];
     size_t n;
@@ -156,7 +163,10 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Adds text [n], with random words replaced, to the list unless the list has it already. */
+/*
+ * Adds text [n] to the list of lines, unless the list has it already. Random numbers and words are
+ * replaced by fixed letters first.
+ */
 static void add_shape(shapes *s, const char *text, size_t n)
 {
     char *const shape = shape_of(text, n);
@@ -170,8 +180,8 @@ static void add_shape(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Adds the needles in a line of the essay, with random words replaced. Needles are the hidden
- * sentences that contain the answer.
+ * Adds the needles in a line of the essay to the list of lines. Random words are replaced by fixed
+ * letters first. Needles are the hidden sentences that contain the answer.
  */
 static void add_needles(shapes *s, const char *text, size_t n)
 {
@@ -184,9 +194,10 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the distinct lines of a prompt, with random words replaced. Of the essay only the
- * needles count, of the word list of task cwe (common words) its beginning, and of task fwe
- * (frequent words) the sentences before the coded text.
+ * Collects the distinct lines of a prompt, with random words replaced by fixed letters. Some lines
+ * count in part only. In the line with the essay, only the needles (sentences to be found) count.
+ * In task cwe (common words), only the beginnings of the word lists count. In task fwe (frequent
+ * words), only the sentences before the coded text count.
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -252,10 +263,11 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Compares the lengths of prompts with those of RULER's scripts. Our longest prompt must have at
- * least 96 % of the tokens of RULER's longest. Our mean may be below RULER's by at most one step of
- * RULER's search: 500 words of the essay, 25 needles, 25 lines of noise, or 1/32 of the coded text.
- * In the essay the longest prompt may be one step shorter.
+ * Compares the lengths of our prompts with those of RULER's scripts, in tokens. RULER lengthens a
+ * prompt in steps until it no longer fits. A step is 500 words (820 tokens) in tasks with an essay.
+ * In other tasks it is 25 needles, 25 lines of noise, or 1/32 of the coded text, at most 15 % of
+ * the length. Our mean may be shorter than RULER's by one step. Our longest prompt may be shorter
+ * than RULER's longest by 4 % of the length, or by one step in tasks with an essay.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -339,8 +351,9 @@ static bool matches(const char *pattern, const char *text)
 }
 
 /*
- * Every value that a question asks for must be in exactly one needle, whose key is in the question.
- * Only niah_multivalue may have other needles with that key.
+ * A needle is a sentence that gives the value of a key. Every value that a question asks for must
+ * be in exactly one needle, whose key is in the question. Only niah_multivalue may have other
+ * needles with that key.
  */
 static void needles_are_unique(void **state)
 {
@@ -447,7 +460,10 @@ static void common_words_are_common(void **state)
         kvd_benchmark b;
         make(&b, &s);
         for (size_t i = 0; i < b.n; i++) {
-            /* The list of the solved example comes first and is skipped. */
+            /*
+             * The prompt has two word lists. The first belongs to an example with its answer and is
+             * skipped; the second is the question's.
+             */
             char *const list = strdup(strstr(strstr(b.item[i].context, "\n1. ") + 1, "\n1. "));
             char *const *const common = b.item[i].turn[0].reference;
             size_t words = 0, seen_common = 0;

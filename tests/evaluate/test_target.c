@@ -1,7 +1,8 @@
 /*
  * Tests of the search for the strongest compression that keeps a given fraction of the accuracy
- * (evaluate/target): the compression at which samples fall below the target, and the search on a
- * known function. test_kvdim_eval.sh runs the search of the program.
+ * (evaluate/target). The first tests give measured settings of a method, and check at which of them
+ * the accuracy falls below the target. The others run the search on a function whose answer is
+ * known. test_kvdim_eval.sh runs the search of the program.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -15,8 +16,10 @@
 #include "evaluate/target.h"
 
 /*
- * Makes a sample at compression x: the fraction of the accuracy that remains, and its interval. The
- * sample saves x / 2 of the bytes.
+ * Makes a measured setting of a method at position x of the search, which is the searched
+ * parameter's value; a larger x compresses more. `share` is the fraction of the uncompressed
+ * accuracy that remains, with the confidence interval lo to hi. The fraction of bytes saved is made
+ * up: x / 2.
  */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
@@ -44,8 +47,8 @@ static void test_monotone(void **state)
 }
 
 /*
- * If accuracy does not fall monotonically, the first sample that misses the target counts. A later
- * sample that keeps it must be reported.
+ * If the accuracy of the measured settings does not fall monotonically, the first setting that
+ * misses the target counts. A later setting that keeps the target must be reported.
  */
 static void test_not_monotone(void **state)
 {
@@ -89,9 +92,12 @@ static void test_never_missed_and_no_interval(void **state)
 /* ---- search on a function with a known answer ---- */
 
 typedef struct {
-    double miss;  /* compression x beyond which less than 0.99 of the accuracy remains */
-    double grain; /* compressions are multiples of this */
-    double dip;   /* compression that misses the target although larger ones keep it; -1: none */
+    /* Value of x, the searched parameter, beyond which less than 0.99 of the accuracy remains. */
+    double miss;
+    /* The method has settings only at multiples of this value of x. */
+    double grain;
+    /* Value of x that misses the target accuracy although larger values keep it; -1: none. */
+    double dip;
     size_t measured;
     double last[128];
 } known;
@@ -111,14 +117,16 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     double x;
     place(ctx, wanted, &x, err);
     for (size_t i = 0; i < k->measured; i++)
-        assert_true(fabs(k->last[i] - x) > 1e-9); /* no compression may be measured twice */
+        /* The search must not measure a setting twice. */
+        assert_true(fabs(k->last[i] - x) > 1e-9);
     k->last[k->measured++] = x;
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
     /*
-     * Accuracies of two texts, which together fall below the target at compression `miss`. Text 1
-     * falls below it at a larger compression, text 0 at a smaller one.
+     * Accuracies of two texts, each 1 or 0.9; the target is 0.99. All texts together miss the
+     * target beyond x = `miss`. Text 0 alone misses it beyond a smaller x (miss - 0.2), text 1
+     * beyond a larger one (miss + 0.2).
      */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
@@ -149,7 +157,7 @@ static void test_search_ends_at_the_crossing(void **state)
 }
 
 /*
- * With only eight possible compressions, the answer must be one of them, and none may be measured
+ * The method has only eight settings. The answer must be one of them, and none may be measured
  * twice.
  */
 static void test_search_on_few_settings(void **state)
@@ -173,8 +181,8 @@ static void test_search_on_few_settings(void **state)
 }
 
 /*
- * The compression at which each single text falls below the target must be found as precisely as
- * that of all texts together.
+ * The search parameter at which each single text falls below the target must be found as precisely
+ * as that of all texts together.
  */
 static void test_search_of_texts(void **state)
 {

@@ -23,12 +23,16 @@ static void test_crossing_by_hand(void **state)
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
     /*
-     * The first p already misses the target accuracy 0.99. The crossing is between it and p = 0,
-     * which has accuracy 1.
+     * p is the fraction of dimensions that is removed. The first measured p, 0.2, already misses
+     * the target accuracy 0.99. The crossing of the target is between it and p = 0, which has
+     * accuracy 1.
      */
     assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) < 1e-15);
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
-    /* The target is kept exactly at p = 0.4 and missed at p = 0.6. */
+    /*
+     * The accuracy equals the target 0.99 at the removed fraction p = 0.4, and is below it at p =
+     * 0.6.
+     */
     assert_true(kvd_target_crossing(p, at, 3, 0.99) == 0.4);
     assert_true(fabs(kvd_target_crossing(p, back, 3, 0.99) - (0.2 + 0.2 * 0.02 / 0.025)) < 1e-15);
     assert_true(kvd_target_crossing(p, falls, 3, 1) == 0.2);
@@ -37,8 +41,9 @@ static void test_crossing_by_hand(void **state)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates the right predictions of each sequence for two methods at each removal rate p. Accuracy
- * falls linearly with p, for b half as fast as for a. Both methods share noise per sequence.
+ * Simulates the numbers of right predictions of each sequence for two methods, at each removed
+ * fraction p of dimensions. The accuracy of both methods falls linearly with p, that of method b
+ * half as fast as that of a. Both methods share noise per sequence.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
@@ -55,8 +60,9 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
 }
 
 /*
- * Methods a and b truly fall below the target 0.98 at p = 0.2 and 0.4. Accuracy is linear in p, so
- * interpolation between the measured p is exact.
+ * p is the fraction of dimensions that is removed. By construction, the accuracy of method a falls
+ * below the target 0.98 at p = 0.2, and that of method b at p = 0.4. Accuracy is linear in p, so
+ * interpolation between the measured values of p is exact.
  */
 static void test_pairing_and_coverage(void **state)
 {

@@ -245,7 +245,11 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        if (!full) /* shows that the comparison above can fail */
+        /*
+         * The cut model's logits must differ from those of the whole model. Otherwise the
+         * comparison of `got` with `want` could not fail.
+         */
+        if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         free(want);
         free(got);
@@ -358,7 +362,8 @@ static void test_names_without_base(void **state)
     const void **const data = calloc(n, sizeof *data);
     size_t *const bytes = calloc(n, sizeof *bytes);
     assert_true(spec && data && bytes);
-    for (size_t i = 0; i < n; i++) { /* names stay sorted without their prefix */
+    /* Removes the prefix "model." from the tensor names, which stay sorted. */
+    for (size_t i = 0; i < n; i++) {
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);
         spec[i].name += BASE;

@@ -501,8 +501,11 @@ static const char *made_long(void)
                                                               rows + first[b] * D, &err),
                                      0);
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w, &err), 0);
-        assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err),
-                         0); /* writes these tokens again, as a resumed run does */
+        /*
+         * Writes the weights W_O and W_V of the layer again with other values of W_V, as a resumed
+         * run may.
+         */
+        assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err), 0);
     }
     assert_int_equal(
         kvd_activations_put_tokens(&a, 0, LONG, token, token + LONG, token + 2 * LONG, &err), 0);

@@ -47,7 +47,10 @@ static void test_break_even(void **unused)
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
-    /* The measurements are out of order, with one of another batch size between them. */
+    /*
+     * The measurements are not in order of prompt length, and one of another batch size is between
+     * them.
+     */
     add(r, "none", 1, 400, 8, 4);
     add(r, "none", 1, 100, 8, 1);
     add(r, "zack", 1, 100, 8, 1.5);
@@ -70,8 +73,9 @@ static void test_break_even(void **unused)
     assert_false(kvd_jct_first_of_lengths(r, 4, false));
     assert_int_equal(kvd_jct_uncompressed(r, 4), 0);
     /*
-     * A method that is faster at the shortest length, and one that is slower again at the longest
-     * length.
+     * Job completion times of h2o at prompt lengths 100, 200 and 400; the uncompressed cache takes
+     * 1, 2 and 4 s. At first h2o is faster at all measured lengths, from 100 on. Then a measurement
+     * at length 400 is added, in which h2o is slower.
      */
     add(r, "h2o", 1, 100, 8, 0.9);
     add(r, "h2o", 1, 200, 8, 1.9);
@@ -102,12 +106,15 @@ static void test_noise(void **unused)
     assert_non_null(r);
     for (int i = 1; i <= 4; i++)
         add_runs(r, "none", 100 * i, i - 0.05, i, i + 0.05);
-    /* The method is clearly slower at one length and clearly faster at the next. */
+    /*
+     * Method zack is clearly slower at prompt length 100 and clearly faster at length 200, so noise
+     * cannot explain the break-even length.
+     */
     add_runs(r, "zack", 100, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /* One of the runs at length 400 was slower than the uncompressed cache. */
+    /* At prompt length 400 one of zack's runs was slower than the uncompressed cache. */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
@@ -122,8 +129,10 @@ static void test_noise(void **unused)
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
     /*
-     * The spread (slowest minus fastest run) must be considered at the longest prompt length at
-     * which the method is slower and at longer prompts, but not at shorter ones.
+     * The function returns true if noise may explain the break-even length. This is so if at some
+     * prompt length the method and the uncompressed cache differ by less than the spread (slowest
+     * minus fastest run). It must check the longest prompt length at which the method is slower,
+     * here 200, and longer prompts. It must ignore shorter prompts, here of length 100.
      */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);

@@ -362,7 +362,11 @@ static void test_state(void **state)
     assert_int_equal(t.n_sequences, 5);
     assert_int_equal(t.n_tokens, 80);
     assert_string_equal(t.run_id, "0123");
-    add(&back, 0, 0, 1, 1); /* sums of weights are not in the state file; they are computed again */
+    /*
+     * The Gram matrices of the weights W_O and W_V are not in the state file, because they are
+     * computed again from the model.
+     */
+    add(&back, 0, 0, 1, 1);
     assert_same_sums(&m, &back);
 
     make_key(&other, "one", 256);

@@ -178,7 +178,10 @@ static void test_refuses(void **state)
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    /* The file also has raw samples, whose rank is higher than that of the columns. */
+    /*
+     * The file also has the dataset of raw samples, which has two axes. The columns of the table
+     * have one axis. Only `a` must be loaded as a column.
+     */
     assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);
@@ -191,7 +194,10 @@ static void test_refuses(void **state)
     kvd_h5_close(&f, false);
 }
 
-/* Copies line 1 of a table that was read into a new table. The copy must equal what was written. */
+/*
+ * Writes a table to a file, reads it, and copies line 1 into a new table. This line must equal the
+ * one that was written.
+ */
 static void test_samples(void **state)
 {
     (void)state;

@@ -160,16 +160,25 @@ static void test_derived(void **state)
                      0);
     assert_int_equal(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err), 0);
     /*
-     * The largest singular values are 4, 8, 8, 12 (scales 1, 2, 2, 3): mean 8, sample deviation
+     * The singular values of the four heads are 4, 3, 2, 1 times 1, 2, 2 and 3. The largest
+     * singular values are therefore 4, 8, 8 and 12, with mean 8 and sample standard deviation
      * sqrt(32 / 3).
      */
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /* Divided by the square root of 25 rows. */
+        /*
+         * The singular values are divided by the square root of the number of decomposed rows,
+         * which is 25.
+         */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
-    double entropy = 0; /* energies are 16, 9, 4 and 1 of 30, at any scale */
+    /*
+     * The squared singular values of each head are 16, 9, 4 and 1, times a factor of the head.
+     * Their sum is 30. The effective rank is exp of the entropy of their fractions, which no factor
+     * changes.
+     */
+    double entropy = 0;
     for (int i = 1; i <= 4; i++)
         entropy -= i * i / 30.0 * log(i * i / 30.0);
     for (size_t i = 0; i < L * H; i++)
@@ -274,7 +283,11 @@ static void test_shape_must_fit_the_model(void **state)
     make(&s, KVD_SHARED);
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
     assert_int_equal(kvd_spectrum_write(&f, &s, &err), 0);
-    s.model.n_kv_heads = 4; /* simulates a /model group of another file */
+    /*
+     * Replaces the HDF5 group /model by one with 4 KV heads, as if it came from another file. The
+     * arrays of singular values still have 2.
+     */
+    s.model.n_kv_heads = 4;
     assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
     assert_int_equal(kvd_model_info_write(&f, &s.model, &err), 0);
     assert_int_equal(kvd_h5_finish(&f, &err), 0);
@@ -285,8 +298,9 @@ static void test_shape_must_fit_the_model(void **state)
 }
 
 /*
- * If there are fewer tokens than dimensions, left right^T is a projection, and the file must be
- * accepted.
+ * `left` and `right` are the projections of queries and keys of a head. Usually left right^T is the
+ * identity. If there are fewer tokens than dimensions, it has a lower rank and is a projection. The
+ * file must be accepted.
  */
 static void test_balanced_bases_of_few_tokens(void **state)
 {

@@ -33,10 +33,12 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int widths;              /* kept dimensions per head; 0: all d_head; 1: mixed over heads */
+    /* Number of kept dimensions per head. 0: all d_head; 1: different numbers per head. */
+    int widths;
     int rope_dim, rope_kind; /* rope_kind: 0 half-split pairs, 1 interleaved pairs, -1 no RoPE */
     int r_qk, r_v;
-    int lengths; /* index of the list of request lengths in make_batch; -1 and -2: random */
+    /* Index of the list of request lengths in make_batch; -1 and -2: random lengths. */
+    int lengths;
 } scenario;
 
 /*
@@ -49,11 +51,19 @@ typedef struct {
     int batch, max_pages, n_pages;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
-    size_t n_q, row; /* number of new tokens; elements of a token's row of Q, K and V in x */
+    /*
+     * n_q: number of new tokens in the batch. row: number of elements of one token's Q, K and V
+     * together, which are one row of the input array x.
+     */
+    size_t n_q, row;
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    int late; /* true: in decode, RoPE positions are LATE more than token indices in the cache */
+    /*
+     * True: in decode, a token's RoPE position is its index in the cache plus LATE (24). False: the
+     * RoPE position equals the index.
+     */
+    int late;
     void *late_cos, *late_sin;
     size_t pool_elements;
     uint16_t *pool; /* host copy of the cache pages that a launch wrote */
@@ -84,7 +94,10 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/* Returns the RoPE table on the device with LATE rows of NaN before it, which must not be read. */
+/*
+ * Copies a RoPE table (x [n], `half` numbers per position) to the device, with LATE more positions
+ * of NaN before it. The kernel must not read these positions.
+ */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);

@@ -27,8 +27,10 @@
  */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
 /*
- * Largest accepted distance if next tokens are drawn. The demo model draws 654 times from 8192
- * tokens; rounding changes one or two of these draws.
+ * Largest accepted relative distance of gradients from the CPU's, if the loss is that of next
+ * tokens drawn from the model's predictions. At 654 positions the demo model draws one of the 8192
+ * tokens of its vocabulary. Rounding changes one or two of these draws, and with them the
+ * gradients.
  */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -51,7 +53,11 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    float *g[N_G]; /* gradients and inputs by kind: [n_layers][n tokens][width of the kind] */
+    /*
+     * g[i]: gradients (dk, dq, ...) or activations (q, o, in) that g_name[i] names, [n_layers][n
+     * tokens][g_width(i)].
+     */
+    float *g[N_G];
 } gradients;
 
 static size_t g_width(const kvd_config *c, int kind)

@@ -1,9 +1,9 @@
 /*
  * Tests of the compressed KV cache on the GPU, compared with kvd_cache on the CPU. Covers both
  * implementations of attention (cuBLAS and attention kernels), storage in f32, f16 and bf16, heads
- * with unequal widths, grouped queries, sliding windows, heads or sides (K or V) that keep all
- * dimensions, latents of one head and of several, prompts, and sequences of 1 to 300 tokens. The
- * counted bytes must be equal, and refused plans give the CPU's message.
+ * with unequal numbers of dimensions, grouped queries, sliding windows, heads of which K or V keeps
+ * all dimensions, latents of one head and of several, prompts, and sequences of 1 to 300 tokens.
+ * The counted bytes must be equal, and refused plans give the CPU's message.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,12 +25,16 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
-    const kvd_dims_method *method; /* NULL: no method that removes dimensions */
-    /* Kept dimensions per head are unequal multiples of this number; 0: all d_head are kept. */
+    /* Method that removes dimensions; NULL: none. */
+    const kvd_dims_method *method;
+    /*
+     * Numbers of kept dimensions per head are unequal multiples of `step`. 0: all heads keep all
+     * d_head dimensions.
+     */
     int step;
     /*
-     * 1 + side (0: Q and K, 1: V): only this side of KV head 0 is cut, its other side keeps all
-     * dimensions. 0: both sides are cut.
+     * 1: only Q and K of KV head 0 lose dimensions. 2: only V of KV head 0 loses dimensions. 0: Q,
+     * K and V of all heads do.
      */
     int only;
     int window;
@@ -38,8 +42,8 @@ typedef struct {
     int prompt;     /* number of tokens in the prompt */
     int latents;    /* number of KV heads that share a latent; 0: no latents */
     /*
-     * Bits per number if the cache holds codes, with which the test computes the outputs token by
-     * token; 0: no codes.
+     * Bits per number of a cache that stores quantised numbers. The attention outputs are then
+     * computed token by token. 0: the cache is not quantised.
      */
     int bits;
     double limit; /* largest accepted relative distance of the outputs */
@@ -157,7 +161,11 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     }
     if (c->latents) {
         latents_make(&b->dims, c);
-        b->plan.maker = &kvd_dims_palu; /* the test needs only the method's requirements */
+        /*
+         * `maker` is a method that computes latents. The cache only reads which inputs it requires,
+         * because the test has made the projections itself.
+         */
+        b->plan.maker = &kvd_dims_palu;
     }
     if (c->method || c->latents)
         b->plan.dims = &b->dims;
@@ -347,9 +355,11 @@ int main(void)
 {
     /*
      * One line per scenario. Columns in order: name; query heads; KV heads; d_head; type of the
-     * activations; type of the cache; method that removes dimensions; `step` and `only` (see
-     * scenario); sliding window; 1 if lengths are not multiples of 8; prompt tokens; KV heads per
-     * latent; bits; largest accepted distance; implementation of attention.
+     * activations; type of the cache; method that removes dimensions; divisor of the numbers of
+     * kept dimensions (`step` of scenario); heads that lose dimensions (0: all, 1: Q and K of KV
+     * head 0, 2: V of KV head 0); sliding window; 1 if sequence lengths are not multiples of 8;
+     * prompt tokens; KV heads per latent; bits per quantised number (0: none); largest accepted
+     * relative distance of the outputs; implementation of attention.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, "cuBLAS"},

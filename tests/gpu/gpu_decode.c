@@ -217,7 +217,10 @@ static int run_case(const test_case *c, int launches, int window)
             "busy");
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
-            /* The bound on the busy time is loose, because a profiling tool may slow the kernel. */
+            /*
+             * Time that each thread block (CTA) worked, in nanoseconds. The limit of 60 s is loose,
+             * because a profiling tool may slow the kernel.
+             */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
         const int ok = err < limit && err_lse < 2e-3 && same && busy_ok;

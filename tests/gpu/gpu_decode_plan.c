@@ -57,7 +57,8 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     }
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
-    p->args.max_pages = 1; /* planning does not read the page table */
+    /* The planner, which divides the work among CTAs, does not read the page table. */
+    p->args.max_pages = 1;
     p->args.n_ctas = c->n_ctas;
     p->args.kv_len = kv_len;
     kvd_decode_work_lay(&p->args.map, c->batch, c->n_ctas, NULL, &p->work);
@@ -77,18 +78,27 @@ static void plan_release(plan *p)
     free(p->host);
 }
 
-/* Returns a message about the first error in a plan, or NULL if the plan is correct. */
+/*
+ * Checks how the planner divided a decode step's attention among CTAs (`p`). Returns a message
+ * about the first error, or NULL if the division is correct.
+ */
 static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedule)
 {
     const int tasks = p->args.batch * N_KV, n_ctas = p->args.n_ctas;
-    /* Last segment of each CTA that was seen so far. */
+    /*
+     * Last segment (range of tokens of one request and KV head) of each thread block that was seen
+     * so far.
+     */
     const kvd_decode_segment *last[1024] = {NULL};
     size_t n_pages = 0;
     int *begin = need((size_t)(tasks + 1) * sizeof *begin);
     for (int t = 0; t < tasks; t++)
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    /* Number of the CTA that has each half page, plus 1; 0: no CTA has it. */
+    /*
+     * For each half page, 1 plus the number of the thread block (CTA) to which it is assigned; 0:
+     * to none.
+     */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
@@ -182,8 +192,8 @@ static int same(const plan *a, const plan *b)
 }
 
 /*
- * Compares the plan of a batch in which only the first requests are active with the plan of these
- * requests alone.
+ * Compares the division of work for a batch in which only the first requests are active with that
+ * for these requests alone.
  */
 static void run_live(const test_case *c, int w)
 {
@@ -224,8 +234,8 @@ static void run_live(const test_case *c, int w)
 }
 
 /*
- * Plans layers with different widths but equal request lengths, in one launch and in one launch per
- * layer. The plans must be equal.
+ * Divides the work of layers with different numbers of kept dimensions but equal request lengths,
+ * in one launch and in one launch per layer. Both must give the same division.
  */
 static void run(const test_case *c, int w)
 {

@@ -4,8 +4,9 @@
  * Tests of batched eigenvalue decompositions of Gram matrices on the GPU (analysis/cuda/eigen.h).
  * Singular values are compared with LAPACK's dsyevd, and eigenvectors are checked for
  * orthogonality, residual, order and signs. "small" runs only small cases, for compute-sanitizer.
- * With a file name, three times are also written to that file: the decomposition on the device, the
- * whole call, and kvd_gram_svd on all CPU threads.
+ * If a file name is given, measured durations are written to that file: of the decomposition on the
+ * device, of the whole call with its copies from and to the host, and of kvd_gram_svd on all CPU
+ * threads.
  */
 #include <float.h>
 #include <lapacke.h>

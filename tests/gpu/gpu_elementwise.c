@@ -73,13 +73,18 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
-    double sharp, softcap; /* softcap: scores are softcap * tanh(score / softcap); 0: none */
+    /*
+     * sharp: standard deviation of the random attention scores. softcap: scores are softcap *
+     * tanh(score / softcap); 0: unchanged.
+     */
+    double sharp, softcap;
     bool sinks;
 } softmax_case;
 
 /*
- * Returns the attention sink of a query head: a learned score without a value, part of its softmax
- * sum. The kernel computes head (i + 1) % heads of the model at index i.
+ * Returns the attention sink of a query head: a learned score without a value that adds to the
+ * softmax sum. The GPU in this test has the model's heads from head 1 on, and head 0 last. Its head
+ * i is therefore head (i + 1) % heads of the model.
  */
 static float sink_of(size_t head)
 {

@@ -1,6 +1,6 @@
 /*
  * Tests of token eviction in the CUDA engine, compared with the CPU engine, which runs the same
- * plans one token at a time: the logits of every emitted token, the number of cache entries, and
+ * plans one token at a time: the logits of every emitted token, the number of cached tokens, and
  * the positions of the kept tokens. The CUDA engine rounds to bf16 and may decide near ties
  * differently. Kept tokens are therefore compared by the overlap of the two sets, and logits by
  * their median distance, relative to the distance without a method. If the cache never exceeds its
@@ -9,7 +9,7 @@
  * Covers requests of unequal length that share the batch and reuse slots, prompts and decode steps
  * in one iteration or apart, budgets at page borders, CUDA graphs, compressed heads, and refused
  * plans. Methods that keep different numbers of tokens per head are compared by these numbers, and
- * every head must have the pages for its own entries.
+ * every head must have the pages for its own tokens.
  */
 #include <math.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129
 
 typedef struct {
     float *logits; /* logits of the emitted tokens, [outputs][vocab] */
-    /* Cache entries per KV head of the request when each token was emitted, [outputs]. */
+    /* Number of cached tokens per KV head of the request when each token was emitted, [outputs]. */
     double *entries;
     /*
      * Positions, from 0, of the tokens in the cache before the last decode step: [requests][KV
@@ -46,9 +46,9 @@ typedef struct {
      */
     uint32_t *position;
     /*
-     * Number of tokens in the cache before the last decode step (entries of `position` that are
-     * used), [requests][KV heads of all layers]. For methods that keep different numbers of tokens
-     * per head: number of entries after the prompt.
+     * Number of tokens in the cache of each KV head before the last decode step, which is also the
+     * number of used elements in its row of `position`: [requests][KV heads of all layers]. For
+     * methods that keep different numbers of tokens per head, the number after the prompt instead.
      */
     size_t *kept;
 } result;
@@ -74,8 +74,9 @@ static void result_release(result *r)
 }
 
 /*
- * Returns true if the kept tokens of request r are compared when `tokens` of its tokens are in the
- * cache: only its last output token is then left to compute.
+ * Returns true if the tokens that the cache of request r keeps are compared now, when `tokens`
+ * tokens of the request have been computed. They are compared once, when only the request's last
+ * output token remains to be computed.
  */
 static int compared(size_t r, size_t tokens)
 {
@@ -104,8 +105,8 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
 }
 
 /*
- * Runs the method's choice in a decode step and records the entries that it keeps. Used as the
- * `step` callback of the plan's method.
+ * Runs the method's choice in a decode step and records the cached tokens that it keeps. Used as
+ * the `step` callback of the plan's method.
  */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
@@ -135,7 +136,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
 }
 
 /*
- * Runs the method's choice after a prompt and records how many entries every KV head keeps. Used as
+ * Runs the method's choice after a prompt and records how many tokens every KV head keeps. Used as
  * the `prompt` callback of the plan's method.
  */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
@@ -157,7 +158,7 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
 }
 
 /*
- * Returns true if the method `t` may keep different numbers of entries in different layers or KV
+ * Returns true if the method `t` may keep different numbers of tokens in different layers or KV
  * heads.
  */
 static bool is_uneven(const kvd_tokens_method *t)
@@ -166,7 +167,7 @@ static bool is_uneven(const kvd_tokens_method *t)
 }
 
 /*
- * Returns true if the engine stores a score and a position with every cache entry of the method
+ * Returns true if the engine stores a score and a position with every cached token for the method
  * `t`.
  */
 static bool notes(const kvd_tokens_method *t)
@@ -223,7 +224,11 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
 typedef struct {
     const char *name;
     size_t max_batch;
-    bool mixed, graphs, phases; /* mixed: prompts and decode steps may share an iteration */
+    /*
+     * mixed: prompts and decode steps may share an iteration. graphs: decode steps run as CUDA
+     * graphs. phases: the time of each phase (QKV product, attention, ...) is measured.
+     */
+    bool mixed, graphs, phases;
 } setting;
 
 static const setting apart = {"apart, graphs", 3, false, true, true},
@@ -246,8 +251,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Reads the number of cache entries of every KV head of slot `slot` after its prompt. Returns the
- * number of heads that have too few pages for these entries, or more pages than one further entry
+ * Reads the number of cached tokens of every KV head of slot `slot` after its prompt. Returns the
+ * number of heads that have too few pages for these tokens, or more pages than one more token
  * needs.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
@@ -267,11 +272,16 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    const double *want; /* expected cache entries at every output token; NULL: not checked */
-    double entry;       /* bytes of one cache entry of all heads */
-    double here[MOST];  /* cache entries of each running request */
-    bool steps;         /* true: scores and positions of entries are stored */
-    bool uneven;        /* true: KV heads may hold different numbers of entries */
+    /* Expected number of cached tokens per KV head at every output token; NULL: not checked. */
+    const double *want;
+    /* Bytes of one cached token's keys and values in all heads. */
+    double entry;
+    /* Number of cached tokens per KV head of each running request. */
+    double here[MOST];
+    /* True: the engine stores an importance score and a position with every cached token. */
+    bool steps;
+    /* True: KV heads may hold different numbers of tokens. */
+    bool uneven;
     result *to;
     size_t wrong;
 } counted;
@@ -302,9 +312,9 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
 }
 
 /*
- * Serves the requests of `l` on the CUDA engine. `want` has the expected number of cache entries at
- * every output token, which the bytes that the engine reports must match. NULL: bytes are not
- * checked. `*wrong` receives the number of failed checks.
+ * Serves the requests of `l` on the CUDA engine. `want` has the expected number of cached tokens
+ * per KV head at every output token, which the bytes that the engine reports must match. NULL:
+ * bytes are not checked. `*wrong` receives the number of failed checks.
  */
 static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
@@ -353,9 +363,9 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Compares the kept positions of two results. Returns the smallest overlap over all KV heads, as a
- * fraction of the larger set; `*mean` receives the mean overlap. If `numbers` is true, only the
- * numbers of kept positions are compared.
+ * Compares which token positions two results keep in the cache. Returns the smallest overlap of the
+ * two sets over all KV heads, as a fraction of the larger set; `*mean` receives the mean overlap.
+ * If `numbers` is true, only how many positions each head keeps is compared.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -364,7 +374,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
         /*
-         * A request with one output token ends with its prompt. The GPU's entries are then freed
+         * A request with one output token ends with its prompt. Its cache on the GPU is then freed
          * and cannot be compared.
          */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
@@ -469,7 +479,7 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
 }
 
 /*
- * Combines eviction with compressed heads. The CUDA engine must hold as many cache entries as the
+ * Combines eviction with compressed heads. The CUDA engine must hold as many cached tokens as the
  * CPU engine, and its logits must be the same bits with and without CUDA graphs.
  */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,

@@ -350,8 +350,9 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
 /* ---- kinds of attention kernels ---- */
 
 /*
- * Tests heads of unequal widths, some not multiples of 16, with every kind of attention kernel.
- * Stock kernels pad all heads to the widest, which determines the bytes of the cache.
+ * Tests heads with unequal numbers of kept dimensions, some not multiples of 16, with every kind of
+ * attention kernel. Ordinary ("stock") kernels pad all heads of a layer to the widest, which
+ * determines the bytes of the cache.
  */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {

@@ -4,11 +4,12 @@
  * method in src/methods, computed token by token on the CPU; the bytes held are compared with a
  * count.
  *
- * In the engine, the tokens of a prompt attend to each other at high widths. The reference
- * therefore gets queries, keys and values that were cut to these widths and projected back. The
- * engine rounds to bf16 and may decide near ties of importance differently. Logits are therefore
- * compared by their median distance, relative to that of a cache with high widths only. If all
- * tokens are important, the result must equal this cache.
+ * In the engine, the tokens of a prompt attend to each other with the dimensions of important
+ * tokens. The reference therefore gets queries, keys and values that were projected to these
+ * dimensions and back. The engine rounds to bf16 and may decide near ties of importance
+ * differently. Logits are therefore compared by their median distance, relative to that of a cache
+ * in which all tokens keep the dimensions of important ones. If all tokens are important, the
+ * result must equal this cache.
  *
  * Covers requests of unequal length that share the batch and reuse slots, prompts and decode steps
  * in one iteration or apart, CUDA graphs, grouped queries, biases, norms of Q and K, no RoPE, heads
@@ -42,12 +43,16 @@ enum {
     SHORT = sizeof short_ones / sizeof *short_ones
 };
 
-/* ---- runs of the engine, with counts of bytes and low-width tokens ---- */
+/* ---- runs of the engine, with counts of bytes and unimportant tokens ---- */
 
 typedef struct {
     const char *name;
     size_t max_batch;
-    bool mixed, graphs, phases; /* mixed: prompts and decode steps may share an iteration */
+    /*
+     * mixed: prompts and decode steps may share an iteration. graphs: decode steps run as CUDA
+     * graphs. phases: the time of each phase (QKV product, attention, ...) is measured.
+     */
+    bool mixed, graphs, phases;
     kvd_attention_choice attention;
 } setting;
 
@@ -61,7 +66,8 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
 
 /*
  * Returns the bytes of one token of the cache in a layer. Kept dimensions are padded to multiples
- * of 16. With a stock attention kernel, all heads are padded to the widest head of the layer.
+ * of 16. With a stock (ordinary) attention kernel, all heads are padded to the widest head of the
+ * layer.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
@@ -77,8 +83,9 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 }
 
 /*
- * Returns the bytes that a request of `tokens` tokens must hold if low[layer] of them have low
- * widths in each layer. Each layer also holds a 4-byte count of its low-width tokens.
+ * Returns the bytes that a request of `tokens` tokens must hold if low[layer] of them are
+ * unimportant and keep fewer dimensions ("low widths") in each layer. Each layer also holds a
+ * 4-byte count of its unimportant tokens.
  */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
@@ -93,8 +100,9 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns how many tokens of a prompt have low widths in a layer. The fraction of important tokens
- * changes linearly over the layers. If `lent` is true, all layers use the first layer's choice.
+ * Returns how many tokens of a prompt are unimportant in a layer, so that they keep fewer
+ * dimensions. The fraction of important tokens changes linearly over the layers. If `lent` is true,
+ * all layers use the tokens that the first layer chose.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -105,25 +113,32 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 
 typedef struct {
     /*
-     * Number of iterations with wrong bytes, and of prompts with wrong numbers of low-width tokens.
+     * bytes: number of iterations after which the engine reported wrong bytes of its cache. counts:
+     * how often a layer had a wrong number of unimportant tokens after a prompt.
      */
     size_t bytes, counts;
 } wrongs;
 
-/* Expected bytes and low-width tokens, against which every iteration of the engine is checked. */
+/*
+ * Expected bytes of the cache, and expected numbers of unimportant tokens (which keep fewer
+ * dimensions). Every iteration of the engine is checked against them.
+ */
 typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
     /*
      * 0: every layer chooses its own important tokens. 1: all layers use the choice of the first
-     * layer. -1: a layer may use the choice of an earlier one, so the numbers that the engine
-     * reports are used.
+     * layer. -1: a layer may use the choice of an earlier one. The number of important tokens is
+     * then unknown, so the engine's own number is taken as correct.
      */
     int lent;
-    float *logits;         /* logits of emitted tokens, [outputs][vocab] */
-    double held[MOST];     /* expected bytes held by each running request */
-    size_t low[MOST][256]; /* number of low-width tokens of each request and layer */
+    /* Logits of emitted tokens, [outputs][vocab]. */
+    float *logits;
+    /* Expected bytes held by each running request. */
+    double held[MOST];
+    /* Number of unimportant tokens of each request and layer. */
+    size_t low[MOST][256];
     wrongs *wrong;
 } watched;
 
@@ -223,8 +238,9 @@ typedef struct {
 } variant;
 
 /*
- * Compares the engine with the reference for one specification of zdc. `whole` has the reference
- * logits if all tokens have high widths, and `bar` is the engine's median distance from them.
+ * Compares the logits of the engine with those of the reference for one set of parameters of the
+ * method zdc. `whole` has the reference logits if all tokens keep the dimensions of important ones.
+ * `bar` is the engine's median distance from `whole` if it keeps these dimensions, too.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -265,8 +281,9 @@ static void test_variant(const model *m, const char *name, const variant *v,
 }
 
 /*
- * If all tokens are important, the logits must equal those of a cache with high widths only. They
- * may differ by rounding if the kernel divides its work differently.
+ * Tests zdc if all tokens are important. The logits must equal those of a cache in which all tokens
+ * keep the dimensions of important ones ("high widths"). They may differ by rounding if the kernel
+ * divides its work differently.
  */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
@@ -342,7 +359,7 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
 
 /*
  * Runs a decode step after steps that were skipped, so that their tokens were never computed. The
- * low-width tokens of the prompt must stay unchanged.
+ * unimportant tokens of the prompt, which keep fewer dimensions, must stay unchanged.
  */
 static void test_left_out(kvd_engine *e)
 {

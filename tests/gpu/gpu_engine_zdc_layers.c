@@ -42,7 +42,10 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* True: in prompts, all layers attend to all tokens at high width, as src/methods does. */
+    /*
+     * True: in prompts, all layers attend to all tokens with the dimensions that important tokens
+     * keep ("high width"), as the method in src/methods does.
+     */
     bool whole_prompts;
     uint8_t *level;    /* [prompt] tells which tokens are important and keep more dimensions */
     float *x[4], *out; /* q, k, v and work memory; out: [tokens][n_heads * d_head] */
@@ -222,7 +225,8 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
 
 /*
  * Counts the bytes that the GPUs send each other for a prompt of n tokens if all heads of a layer
- * have equal widths: Q, K, V, the attention outputs P V', and the importance of tokens.
+ * have equal numbers of kept dimensions. bytes[0]: Q, K, V and the importance of tokens. bytes[1]:
+ * the attention outputs.
  */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
@@ -356,7 +360,7 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
     free(got);
 }
 
-/* Makes projections in which all heads of a layer have equal widths. */
+/* Makes projections in which all heads of a layer keep equal numbers of dimensions. */
 static int equal_dims(const kvd_spectrum *s, const kvd_config *c, int kept, kvd_dims *d,
                       kvd_err *err)
 {

@@ -54,7 +54,10 @@ static double row_of(const fixture *f, int b, int h, int t, const double *keys, 
     return high + log(fmax(plain, 1)); /* at least 1, because the sum contains exp(0) */
 }
 
-/* Returns true if the rule stores an importance score and a position with every cache entry. */
+/*
+ * Returns true if the eviction rule stores an importance score and a position with every cached
+ * token.
+ */
 static int notes(const fixture *f)
 {
     return f->c->steps && f->c->rule.ranking == KVD_EVICT_ATTENTION;
@@ -69,7 +72,9 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Computes into want [n] the importance scores that some rules derive from the keys [n][d] alone.
+ * Computes into want [n] the importance scores of tokens for the eviction rules that read only the
+ * keys [n][d]: the shortest keys, or the keys whose directions differ most from the mean direction,
+ * are the most important.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -535,8 +540,8 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
 /* ---- eviction in decode steps ---- */
 
 /*
- * Computes the importance scores of one KV head's n entries after a decode step, in double
- * precision, from the state before the step.
+ * Computes the importance scores of the n cached tokens of one KV head after a decode step, in
+ * double precision, from the state before the step.
  */
 static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                         double *want)
@@ -601,9 +606,9 @@ static float *step_denominators(const fixture *f, const uint16_t *q, const int32
 }
 
 /*
- * Returns the number of wrong elements in the K and V rows of a KV head that keeps m of n entries
- * after a step. The newest entry must be at index `victim`, in place of the evicted one. -1: no
- * entry was evicted.
+ * Returns the number of wrong elements in the K and V rows of a KV head that keeps m of n cached
+ * tokens after a step. The newest token must be at index `victim`, in place of the evicted one. -1:
+ * no token was evicted.
  */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
@@ -619,7 +624,7 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
 
 /*
  * Checks the K and V rows of one KV head after a step of a rule that evicts by position.
- * f->position holds the expected positions of the entries.
+ * f->position holds the expected positions of the cached tokens.
  */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
@@ -664,7 +669,7 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
             (least < 0 || want[i] < want[least]))
             least = i;
     const int evicts = n > budget->limit && least >= 0;
-    /* The newest entry must be at the index of the evicted one. */
+    /* The newest token must be at the index of the evicted one. */
     if (evicts) {
         for (int i = 0; i < n - 1; i++)
             victim = position[at + (size_t)i] == now ? i : victim;
@@ -688,8 +693,8 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
 }
 
 /*
- * Writes a new row of K and V after the entries of every head. If its index is a multiple of 8, the
- * next 7 rows become zero, as kernels require.
+ * Writes a new row of K and V after the cached tokens of every head. If its index is a multiple of
+ * 8, the next 7 rows become zero, as kernels require.
  */
 static void append(fixture *f)
 {
@@ -801,8 +806,9 @@ static void test_noise(void)
 }
 
 /*
- * Returns true for the cases of the quick run: few tokens and decode steps, but every rule, both
- * kernels for prompts, and the decode kernel in clusters of 1 to 8 thread blocks.
+ * Returns true for the cases of the quick run. They have few tokens and decode steps, but every
+ * rule by which tokens are evicted, both kernels for prompts, and the decode kernel in clusters of
+ * 1 to 8 thread blocks.
  */
 static int is_quick(const char *name)
 {

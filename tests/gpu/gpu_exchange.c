@@ -1,13 +1,14 @@
 /*
  * Tests of data exchange between GPUs, bit for bit, on 2 GPUs and on all GPUs of the machine.
  * First, blocks of any size at any address (model/pass/cuda/sum.h), including blocks that a GPU
- * sends to itself. Then the exchange of the engine in which each GPU computes a slice of the
- * prompt's tokens but attention for its own heads (engine/cuda/sequence.h): Q, K and V go from
- * slices to heads, and attention outputs P V' return.
+ * sends to itself. Then the two exchanges of the sequence parallel engine (engine/cuda/sequence.h).
+ * In it, each GPU computes a slice of the prompt's tokens, but attention for its own heads. Before
+ * attention, each GPU sends Q, K and V of its tokens to the GPUs that have the heads. After
+ * attention, the attention outputs are sent back to the GPUs that have the tokens.
  *
- * Covers prompts of any length, empty slices, heads of unequal widths, and odd numbers of heads per
- * GPU. The value of each number encodes its index, so misplaced numbers are found. Memory that
- * receives nothing must stay unchanged.
+ * Covers prompts of any length, empty slices, heads with unequal numbers of dimensions, and odd
+ * numbers of heads per GPU. The value of each number encodes its index, so misplaced numbers are
+ * found. Memory that receives nothing must stay unchanged.
  */
 #include <string.h>
 
@@ -88,8 +89,8 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
 }
 
 /*
- * Returns a host copy of the send buffer of GPU a, or of the receive buffer as expected if
- * `receives` is true, in the layout of lay_out. Gaps are 0xff.
+ * Returns the expected contents of a buffer of GPU a: of its receive buffer if `receives` is true,
+ * else of its send buffer. Between the blocks of data are gaps, which have the value 0xff.
  */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
@@ -175,7 +176,11 @@ static void test_pieces(int gpus)
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/* Returns a 16-bit value derived from an element's index: element b of head, page or token a. */
+/*
+ * Returns a 16-bit value that encodes where a number belongs. `kind` tells what the number is:
+ * QUERIES, PAGES (K and V) or OUTPUT (attention outputs). `a` is the index of its query head, page
+ * or token, respectively; `b` is its index in that head, page or token.
+ */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;
@@ -223,8 +228,8 @@ static void poison(void *to, size_t n)
 }
 
 /*
- * Prepares the memory of a GPU for an exchange with the other GPUs. Fills the values that it sends:
- * Q, K and V pages, and the attention outputs P V'. Fills the memory that the exchange must
+ * Prepares the memory of a GPU for an exchange with the other GPUs. Writes the numbers that it
+ * sends: queries, pages of K and V, and attention outputs. Fills the memory that the exchange must
  * overwrite with 0xff.
  */
 static void fill(turn *t, int gpu)
@@ -261,8 +266,8 @@ static uint16_t *fetched(const void *from, size_t n)
 }
 
 /*
- * Counts the wrong elements on a GPU after the exchanges: of Q, K and V that arrived from other
- * GPUs, and of the attention outputs P V' that returned.
+ * Counts the wrong elements on a GPU after both exchanges. Checked are Q, K and V that other GPUs
+ * sent before attention, and the attention outputs that they sent back afterwards.
  */
 static size_t wrong_of(const turn *t, int gpu)
 {
@@ -306,7 +311,10 @@ static int both_exchanges(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Runs both exchanges of one layer for a prompt of `len` tokens, and counts the wrong elements. */
+/*
+ * Runs the exchange of Q, K and V and the exchange of attention outputs in one layer, for a prompt
+ * of `len` tokens. Adds the number of wrong elements to *wrong.
+ */
 static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_err *err)
 {
     turn t = {.q = q, .layer = layer};

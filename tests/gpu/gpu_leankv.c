@@ -53,8 +53,9 @@ static void check_masses(fixture *f)
 
 typedef struct {
     /*
-     * Number of wrong codes, of wrong precision levels that rounding does not explain, and of wrong
-     * token counts.
+     * codes: number of tokens with wrong quantised keys or values. levels: number of tokens at a
+     * wrong precision level that rounding does not explain. counts: number of wrong thresholds
+     * between precision levels, and of heads with a wrong number of tokens.
      */
     int codes, levels, counts;
     double score;
@@ -140,7 +141,10 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score; /* largest errors of outputs, log-sum-exp and importance scores */
-    /* Number of entries at a wrong precision level, of wrong codes, and of wrong counts. */
+    /*
+     * wrong: number of tokens at a wrong precision level. codes: number of tokens with wrong
+     * quantised keys or values. lost: number of heads that record a wrong number of tokens.
+     */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
@@ -183,7 +187,7 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 
 /*
  * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the precision level
- * KVD_LEVEL_* of each entry, the new token last. 0 means that the entry's score is near a
+ * KVD_LEVEL_* of each cached token, the new token last. 0 means that the token's score is near a
  * threshold, so that any level is accepted.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)

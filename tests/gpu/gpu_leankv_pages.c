@@ -1,9 +1,12 @@
 /*
  * Tests of the page allocator for LeanKV's cache, compared with a model on the host. Random
- * requests arrive, grow and end. A prefix sum over the heads' demands must determine which head
- * gets which page. No page may have two owners or be lost, the free list wraps around, and a
- * shortage is reported once and assigns nothing. Also tests the layout of pages: every code has its
- * own bits, and the page tables have room for the overflow described in docs/readings.md L-14.
+ * requests arrive, grow and end. A prefix sum over the numbers of pages that the heads need must
+ * determine which head gets which page. No page may have two owners or be lost, the free list wraps
+ * around, and a shortage is reported once and assigns nothing.
+ *
+ * Also tests the layout of pages: every code has its own bits. The page table of a head must have
+ * room for one partly filled page of each precision, which the paper's tables lack
+ * (docs/readings.md L-14).
  */
 #include <string.h>
 
@@ -205,7 +208,7 @@ static int same(const kvd_leankv_pool *p, const model *m)
 }
 
 /*
- * Sets the number of cache entries of every head on the device and in the host model, as a prompt
+ * Sets the number of cached tokens of every head on the device and in the host model, as a prompt
  * or a decode step would.
  */
 static void set_entries(kvd_leankv_pool *p, model *m, const kvd_leankv_head *head)
@@ -253,7 +256,10 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /* Prompts of one layer, in slots that have no pages of this layer yet. */
+            /*
+             * Operation 1: the prompts in the chosen slots are stored in one layer. Each KV head
+             * that has no pages of this layer gets random numbers of tokens.
+             */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -267,8 +273,8 @@ static void test_random(void)
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
             /*
-             * Otherwise a decode step: heads get a few more entries within their pages, then a page
-             * if they are full. One row of the batch is idle.
+             * Operation 2, a decode step: heads get a few more tokens within their pages, then a
+             * page if they are full. One line of the batch has no request.
              */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
@@ -303,8 +309,8 @@ static void test_random(void)
 }
 
 /*
- * If the heads demand more pages than are free, the device must report the first such demand and
- * assign no page.
+ * If the heads need more pages than are free, the device must record how many pages were needed
+ * when this first happened, and assign no page.
  */
 static void test_short(void)
 {
@@ -329,8 +335,8 @@ static void test_short(void)
         (unsigned long long)s.left, (long long)s.entries[0], (unsigned long long)0,
         (unsigned long long)s.start);
     /*
-     * The first demand fits: 45 heads of 3 pages take 135 of 149. The second, two more pages per
-     * head, does not.
+     * The first call of kvd_leankv_grow finds enough free pages: 45 heads take 3 pages each, 135 of
+     * 149. The second call asks for two more pages per head, 90 in all, and fails.
      */
     report(s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
                s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&

@@ -139,9 +139,10 @@ static int static_lists_whole(const layer *l, const lists *r)
 }
 
 /*
- * Returns true if the tiles of each head of a request are in order of falling cost, except for
- * rounding. The scheduler sorts by rounded costs, so a tile may follow one that attends to fewer
- * keys. The accepted difference is 1/30 of the longest request and 256 keys.
+ * Returns true if the tiles (blocks of queries) of each head of a request are in order of falling
+ * numbers of keys, and with them of cost, except for rounding. The scheduler sorts by rounded
+ * costs. A tile may therefore attend to more keys than the preceding one, by at most 256 keys plus
+ * 1/30 of the longest request.
  */
 static int ours_falls(const layer *l, const lists *r)
 {
@@ -191,8 +192,9 @@ static int by_place(const void *a, const void *b)
 }
 
 /*
- * Plans layers of different widths in one launch and in one launch per layer, and compares the
- * plans. With the schedule `ours`, tiles whose rounded costs are equal may be in any order.
+ * Divides the work of layers with different numbers of kept dimensions into tiles, in one launch
+ * and in one launch per layer, and compares the results. With the schedule `ours`, tiles whose
+ * rounded costs are equal may be in any order.
  */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)

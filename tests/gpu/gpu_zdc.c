@@ -42,8 +42,9 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
 }
 
 /*
- * Returns true if the number of high-width tokens is right and no low-width token is more important
- * than a high-width one. Among equally important tokens, the earlier ones must have the high width.
+ * Returns true if the number of important tokens (which keep more dimensions) is right and no
+ * unimportant token is more important than one of them. Among equally important tokens, the earlier
+ * ones must be chosen.
  */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
@@ -135,7 +136,7 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* ---- stores of high-width and low-width tokens ---- */
+/* ---- pages of important tokens and of other tokens ---- */
 
 /*
  * Returns the index, in the memory of all pages, of element i of a K or V row of request b.
@@ -168,7 +169,10 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/* Returns the number of pages for n_low low-width tokens, at least one. */
+/*
+ * Returns the number of pages that n_low unimportant tokens take, at least one. Unimportant tokens
+ * keep fewer dimensions and have pages of their own.
+ */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -237,9 +241,9 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* ---- prompt tokens cut to low widths ---- */
+/* ---- prompt tokens cut to the dimensions of unimportant tokens ---- */
 
-/* Cuts the rows of low-width tokens in place: the columns that they do not keep must become 0. */
+/* Cuts the rows of unimportant tokens in place: the columns that they do not keep must become 0. */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -479,7 +483,7 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
 
 /*
  * Returns the largest distance of a head's attention output from the reference, relative to the
- * head's largest number. Requests without a high-width token are skipped.
+ * head's largest number. Requests without an important token are skipped.
  */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {

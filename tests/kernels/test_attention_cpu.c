@@ -153,8 +153,9 @@ static void test_sharp(void **state)
     against_reference(&c, 1e-4, "sharp");
 
     /*
-     * Scores fall: the first key has the largest, and the weights of the others take all exponents
-     * down to 0.
+     * Attention scores fall from key to key. Key 0 has the largest score and the softmax weight 1.
+     * The weights of the later keys are exp(-0.25 t): they fall through all exponents of float32 to
+     * 0.
      */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);

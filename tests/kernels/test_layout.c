@@ -115,7 +115,11 @@ static void test_refused(void **state)
         refused(all[i]);
 }
 
-/* Offsets must not overflow int32 for the largest shape that is allowed. */
+/*
+ * The layout of a cache page has the offset of each head's keys and values. These offsets must not
+ * overflow int32 for the largest allowed number of heads, each with the largest allowed number of
+ * dimensions.
+ */
 static void test_largest(void **state)
 {
     (void)state;

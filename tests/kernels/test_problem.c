@@ -224,7 +224,10 @@ static void test_width_files(void **state)
     close(fd);
     unlink(path);
 
-    /* One list of a file of several. */
+    /*
+     * A CSV file may have several lists of numbers of dimensions per head; the first column is the
+     * list's name. FILE:NAME selects the list NAME, here "b".
+     */
     kvd_width_list w;
     kvd_err err;
     char *text = NULL;

@@ -49,8 +49,10 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes n pairs of matrices left = U diag(s) and right = U diag(1/s) with U orthogonal, so that
- * left right^T = I.
+ * Makes n biorthogonal matrices `left` and `right`, which satisfy left right^T = I, as balanced
+ * projections of queries and keys do. On entry each matrix in `left` [n][d][d] is an orthogonal
+ * matrix U. On return left = U diag(s) and right = U diag(1/s), with random numbers s between 0.5
+ * and 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
@@ -65,8 +67,9 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
 }
 
 /*
- * Fills the singular values and rotations of all sets of matrices (Q and K, V and W_O, ...) that
- * methods read. The singular values fall and are made up, the rotations are random.
+ * Fills the singular values and rotations of all pairs of matrices that share a rotation (Q and K,
+ * V and W_O, ...) and that methods read. The singular values fall and are made up, the rotations
+ * are random.
  */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed,
                                    kvd_err *err)

@@ -71,13 +71,20 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
 }
 
 /*
- * How requests are served. They enter in order as slots become free. If `chunk` is 0, prompts run
- * whole; decode steps wait until no prompt is left, unless the flag after `chunk` lets them share
- * iterations with prompts. If `chunk` is above 0, an iteration has at most that many tokens, decode
- * steps first, and prompts run in pieces.
+ * How requests are served. They enter in order as slots become free. An iteration of the engine has
+ * prompts, decode steps, or both.
  */
 typedef struct {
+    /*
+     * slots: largest number of requests served at once. chunk: largest number of tokens of an
+     * iteration, with decode steps first and prompts divided into pieces. If chunk is 0, prompts
+     * run whole.
+     */
     size_t slots, chunk;
+    /*
+     * True: decode steps share iterations with prompts. False: they wait until no prompt is left,
+     * if chunk is 0.
+     */
     bool beside;
     bool singly; /* true: at most one whole prompt per iteration */
 } serving_order;

@@ -323,14 +323,15 @@ typedef struct {
     int batch, max_pages, n_q8, room;
     /*
      * Per request: len: tokens of the prompt; start: its first row in Q; slot: its slot in the
-     * batch; n: cache entries kept.
+     * batch; n: number of tokens kept in the cache.
      */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
     uint16_t *pool; /* host copy of all cache pages */
     uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
-    float *score;   /* importance scores of entries, by which they are evicted */
+    /* Importance scores of the cached tokens; the tokens with the lowest scores are evicted. */
+    float *score;
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
@@ -339,8 +340,8 @@ typedef struct {
 } fixture;
 
 /*
- * Returns the address of element i of the K (side 0) or V (side 1) row of cache entry `place` of KV
- * head g of request b.
+ * Returns the address of element i of the K (side 0) or V (side 1) row that is at index `place` in
+ * the cache of KV head g of request b.
  */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)

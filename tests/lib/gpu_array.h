@@ -124,8 +124,10 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Collects results and prints one line for all cases of a kernel. `name` is "KERNEL, the case";
- * another kernel, or an empty name, prints the line of the previous one.
+ * Records the result of one test case of a kernel, and prints failures. `name` is the name of the
+ * kernel, a comma, and the name of the case. Prints one summary line for all cases of a kernel.
+ * This line is printed by the first call with another kernel's name, or by a call with an empty
+ * name.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

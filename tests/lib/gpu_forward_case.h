@@ -33,8 +33,8 @@ static inline kvd_checkpoint *family_or_end(const char *name)
 }
 
 /*
- * Activations of n tokens of a batch: [n_layers][n][width] for each kind (Q, K, ...), and logits
- * [n][vocab]. Layers that did not run are 0.
+ * Activations of n tokens of a batch. x[kind] has one kind of activation (Q, K, ...) of all layers,
+ * [n_layers][n][width_of(kind)]; x[LOGITS] has logits [n][vocab]. Layers that did not run are 0.
  */
 typedef struct {
     kvd_config c;
@@ -242,8 +242,9 @@ static inline double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Returns the largest distance, over kinds and layers, between the tokens of x from token `first`
- * on and all tokens of y. *kind receives the kind at which it occurs.
+ * Compares two recordings of activations: x from its token `first` on with all tokens of y. Returns
+ * the largest relative distance over layers and kinds of activations (Q, K, V, logits, ...). *kind
+ * receives the name of the kind with the largest distance.
  */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)

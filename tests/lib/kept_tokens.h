@@ -19,10 +19,11 @@
 enum { KEPT_HEADS = 8 };
 
 /*
- * Runs the method `text` on one sequence of n tokens, `prompt` of which are the prompt. Sets kept
- * [n_kv_heads][1 + n - prompt][n] to 1 for each token that is stored after the prompt and after
- * each step; if the method selects tokens to read, for each token that the step read. Writes the
- * attention outputs to `out`, shaped like in->q. Returns the stored bytes of all heads.
+ * Runs the method `text` on one sequence of n tokens, the first `prompt` of which are the prompt.
+ * `kept` [n_kv_heads][1 + n - prompt][n] tells for each KV head which tokens are stored after the
+ * prompt (index 0) and after each step: 1 if stored, else 0. If the method selects the tokens that
+ * a step reads, it tells for each step which tokens were read instead. Writes the attention outputs
+ * to `out`, shaped like in->q. Returns the stored bytes of all heads.
  */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)

@@ -1,7 +1,8 @@
 /*
- * Made-up tensor scales for fp8 and nvfp4, which otherwise come from a calibration. A plan with the
- * parameter scale=1 (one scale per layer) or scale=2 (one per head) is opened as scale=0 and then
- * gets these scales.
+ * Made-up tensor scales for fp8 and nvfp4, by which numbers are divided before they are coded.
+ * Normally, opening a plan with scale=1 (one scale per layer) or scale=2 (one per head) computes
+ * the scales from calibration data. To do without these data, the plan is opened with scale=0 (no
+ * tensor scales). It then gets the made-up scales.
  */
 #ifndef TENSOR_SCALES_H
 #define TENSOR_SCALES_H
@@ -14,8 +15,8 @@
 #include "methods/plan.h"
 
 /*
- * Opens the plan and sets the scales of floating-point codes. K and V, and layers, get different
- * scales; with scale=2 heads do, too.
+ * Opens the plan and sets made-up scales of its floating-point codes. The scales differ between K
+ * and V and between layers; with scale=2 also between heads.
  */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {

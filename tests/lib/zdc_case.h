@@ -30,8 +30,8 @@ typedef struct {
     int high[KV_MOST][2], low[KV_MOST][2];
     int kept[KV_MOST][2];
     /*
-     * share: fraction of tokens that are important. overlap: a layer takes over the choice of an
-     * earlier layer if their sets overlap by at least this.
+     * share: fraction of tokens that are important. overlap: a layer takes over the important
+     * tokens of an earlier layer if both choices overlap by at least this fraction.
      */
     double share, overlap;
     /*
@@ -144,15 +144,19 @@ static uint16_t some(double scale)
 typedef struct {
     const test_case *c;
     /*
-     * Layout of heads with high widths, with low widths, and of both in one list, as attention
-     * reads them.
+     * Layouts of the heads in the cache: with the dimensions that important tokens keep (`high`)
+     * and with the fewer dimensions that other tokens keep (`low`). `both` lists the heads of
+     * `high`, then those of `low`, because attention reads both kinds of tokens.
      */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /* Host copies of the device's pages: as the prompt wrote them, and divided into stores. */
+    /*
+     * Host copies of the device's pages: as the prompt wrote them (`scratch`), and with important
+     * and other tokens in separate pages (`store`).
+     */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -180,8 +184,8 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
 }
 
 /*
- * Returns the layout of `high` followed by that of `low`, with twice as many heads. The second half
- * reads the leading columns of the first half's queries.
+ * Returns one layout with the heads of `high` followed by those of `low`. Head h of `low` reads the
+ * leading columns of the same query as head h of `high`.
  */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {

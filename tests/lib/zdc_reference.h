@@ -17,8 +17,8 @@
 #include "methods/method.h"
 
 /*
- * Attention hook that cuts Q, K and V to the high widths, projects them back, and then calls the
- * hook `inner`.
+ * Attention hook that projects Q, K and V to the dimensions that important tokens keep, and back.
+ * It then calls the hook `inner`.
  */
 typedef struct {
     kvd_attention hook;
@@ -104,7 +104,7 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
 
 /*
  * Computes the logits of the tokens of request r that are emitted. If the plan only removes
- * dimensions, attention is dense on the cut rows.
+ * dimensions, attention is dense on the keys and values with the remaining dimensions.
  */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
@@ -159,8 +159,9 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
 }
 
 /*
- * A model with random rotations and two sets of kept dimensions: high widths, some of them not
- * multiples of 16, and low widths.
+ * A model with random rotations and two sets of projections. `high` has the dimensions that
+ * important tokens keep, in some heads not a multiple of 16; `low` has the fewer dimensions that
+ * other tokens keep.
  */
 typedef struct {
     kvd_checkpoint *c;

@@ -39,11 +39,15 @@ typedef struct {
     kvd_packed_args a;
     kvd_turboquant_tables tables;
     int most, max_pages, heads;
-    float *x[2];        /* keys and values, bf16 numbers: [N requests][most tokens][N_KV][d] */
-    uint16_t *q;        /* queries: [N requests][heads][d] */
-    double *y[2];       /* keys and values decoded from the device's codes: [N][most][N_KV][d] */
-    size_t n_pages;     /* pages of the cache on the device */
-    size_t rows, other; /* number of vectors compared; number whose codes differ */
+    float *x[2];    /* keys and values, bf16 numbers: [N requests][most tokens][N_KV][d] */
+    uint16_t *q;    /* queries: [N requests][heads][d] */
+    double *y[2];   /* keys and values decoded from the device's codes: [N][most][N_KV][d] */
+    size_t n_pages; /* pages of the cache on the device */
+    /*
+     * Number of key and value vectors that were compared, and number of those whose quantised
+     * numbers differ from the CPU's.
+     */
+    size_t rows, other;
     double worst, attention;
     void *device[16];
     int n_device;

@@ -136,9 +136,11 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Compares the tokens that the device and the CPU code keep in a layer for prompt b. `old` is the
- * number of tokens before the window. The tokens that only one of them keeps are paired by falling
- * score; the scores of each pair must be near ties. Returns the number of errors.
+ * Compares the prompt tokens that the device and the CPU code keep in a layer for prompt b. Every
+ * head keeps the newest tokens (the method's window); `old` is the number of tokens before them.
+ * Some of these tokens may be kept by the device only, others by the CPU only. Both sets must have
+ * equally many tokens; sorted by score, the tokens of one set must have nearly the scores of the
+ * other. Returns the number of errors.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -175,7 +177,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
 }
 
 /*
- * Returns the address of element i of the K (side 0) or V (side 1) row of cache entry `place`, in
+ * Returns the address of element i of the K (side 0) or V (side 1) row that is at index `place` in
  * the pages of KV head g of request b.
  */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
@@ -190,7 +192,7 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 }
 
 /*
- * Returns the number of wrong elements among the cache entries of KV head g. Expected are the m
+ * Returns the number of wrong elements in the cached K and V of KV head g. Expected are the m
  * tokens `kept`; then, if `step` is 1, token 0 again, which the step appended; then zeros up to a
  * multiple of 8 rows.
  */

@@ -139,8 +139,9 @@ static void centroids_of_all_keys_are_exact(void **state)
 }
 
 /*
- * The tokens read must be those of plain k-means with the distance (k - c) H (k - c)^T, H being the
- * second moments of queries. The method factors H instead.
+ * In each step the method reads the tokens whose centroids fit the query best. Plain k-means with
+ * the distance (k - c) H (k - c)^T between a key k and a centroid c must give the same tokens. H is
+ * the second moment of the queries. The method uses a factor L of H = L L^T instead of H.
  */
 static void few_centroids_are_those_of_queries(void **state)
 {

@@ -28,7 +28,8 @@ static kvd_bits_count count;
 
 /*
  * Makes projections that multiply Q, K and V of every head by the same matrix a [D][D]. `qk` and
- * `v` name the singular values that belong to the projections of Q and K, and of V.
+ * `v` tell which singular values in the calibration file (KVD_PAIR_*) belong to the projections of
+ * Q and K, and of V.
  */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
@@ -140,7 +141,10 @@ static void errors_are_alike(void **state)
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        /* The method kvquant has the same bits in all dimensions and a larger total error. */
+        /*
+         * kvquant quantises every dimension with the same number of bits. Its squared error, summed
+         * over the dimensions of the head, must be larger.
+         */
         assert_true(sum < plain / 2);
     }
 }
@@ -168,8 +172,9 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * The costs of errors in each dimension (squared singular values, in nats) are comparable between
- * heads. They must decide the bits, not the variances of the data.
+ * Gives the heads singular values of the method fisher. Their squares are the costs of errors in
+ * each dimension, in nats, and are comparable between heads. These costs must decide the numbers of
+ * bits, not the variances of the data.
  */
 static void singular_values_decide(void **state)
 {
@@ -190,7 +195,8 @@ static void singular_values_decide(void **state)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
     /*
-     * The variance rises from one dimension to the next, the cost of an equal squared error falls.
+     * The keys of dimension j are multiplied by 2^j, so the variance rises from one dimension to
+     * the next. The cost of an equal squared error, given by the singular values, falls.
      */
     falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
@@ -206,9 +212,9 @@ static void singular_values_decide(void **state)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If V keeps all dimensions, the loss that an error in V causes is not known. Bits can then not
-     * be moved between K and V or between heads, so this head's K must not get more than 1 bit per
-     * number.
+     * If V keeps all dimensions, it has no projections, and the loss that an error in V causes is
+     * unknown. Then each head's K and V have bit budgets of their own: bits are not moved between K
+     * and V or between heads. This head's K must not get more than 1 bit per number.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

@@ -212,7 +212,11 @@ static void channels_of_two_bits_and_of_one(void **state)
     float range[D];
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
-    /* 150 tokens have 5 groups of 32; one bit per channel tells which half it is in. */
+    /*
+     * Half of the channels have 2 bits per number, and a scale and a zero point (32 bits) per group
+     * of 32 tokens. The other half have 1 bit per number and a mean magnitude (16 bits) per group.
+     * The 150 tokens have 5 groups. One more bit per channel tells which half the channel is in.
+     */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
         float lo = INFINITY, hi = -INFINITY;

@@ -220,8 +220,9 @@ static void test_cut_is_zero_padding(void **state)
                     full.head[i].a_q[row * D + j] = 0;
                 if (j >= dims.head[i].d_v)
                     /*
-                     * The projection of V gets zeros in the columns that `dims` cuts. The matrix
-                     * b_v, which projects back, is left whole: its further rows meet only zeros.
+                     * The projection a_v of V gets zeros in the columns (dimensions) that `dims`
+                     * cuts. The matrix b_v, which projects back, is left whole. Its rows for the
+                     * cut dimensions are multiplied by zeros only.
                      */
                     full.head[i].a_v[row * D + j] = 0;
             }
@@ -233,8 +234,9 @@ static void test_cut_is_zero_padding(void **state)
 }
 
 /*
- * The projection of V may be folded into W_O. The outputs of unequal widths times the cut R^T W_O
- * must equal the outputs of full width times W_O.
+ * A_v is a head's projection of V to its kept dimensions. A_v^T may be multiplied into the head's
+ * part of W_O. The outputs in the kept dimensions times A_v^T W_O must equal the outputs in all
+ * dimensions times W_O, although heads keep different numbers of dimensions.
  */
 static void test_ragged_output_product(void **state)
 {

@@ -100,8 +100,9 @@ static void keys_have_levels(void **state)
                 }
             }
             /*
-             * Without outliers, the numbers at the ends of the range may become outliers by
-             * rounding.
+             * If the method is set to store no outliers, it may still store the smallest and the
+             * largest number of each channel as outliers, because the limits of the range are
+             * rounded. An outlier takes 32 bits.
              */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
@@ -217,7 +218,7 @@ static void write_fisher(size_t n_rows, const char *hash,
                 rows[((size_t)h * n_rows + t) * D + j] = of(t, h, j);
     for (int l = 0; l < LAYERS; l++)
         for (int side = 0; side < KVD_F_SIDES; side++)
-            /* Rows are written in pieces of 100. */
+            /* Squared gradients are written for 100 tokens at a time. */
             for (size_t first = 0; first < n_rows; first += 100) {
                 static float piece[HEADS * N * D];
                 const size_t some = n_rows - first < 100 ? n_rows - first : 100;
@@ -287,7 +288,7 @@ static void fisher_file_is_read_as_written(void **state)
 
 /*
  * Quantises K and V of all heads, with the squared gradients f as weights if `use` is true. `all`
- * receives the decoded rows, `settings` the method's parameters and their values.
+ * receives the decoded K and V, `settings` the method's parameters and their values.
  */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
@@ -327,8 +328,9 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
 }
 
 /*
- * Computes the squared errors of decoded keys: error[0] over keys with weight, error[1] over keys
- * without.
+ * Computes squared errors of decoded keys. The made-up squared gradients, which weigh the errors in
+ * quantisation, are 1e-3 for some keys and 1e-9 for the others. error[0] receives the sum over the
+ * former, error[1] the sum over the latter.
  */
 static void errors_of_keys(const float *all, double error[2])
 {
@@ -354,7 +356,7 @@ static void kvquant_weighs_numbers(void **state)
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     write_fisher(N, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    /* Equal weights must give the same numbers as no weights. */
+    /* If all numbers have equal weight, the decoded numbers must be those without weights. */
     code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings);
     assert_non_null(strstr(settings, "kvquant.weights=1"));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)

@@ -88,8 +88,9 @@ static void test_biorthogonal_cut(void **state)
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
         /*
-         * B_v A_v and A_k^T A_q must be identity matrices whose size is the number of kept
-         * dimensions. A_v B_v and A_q A_k^T are then projectors.
+         * A_q and A_k project Q and K of a head onto the kept dimensions. A_v projects V, and B_v
+         * computes V back from the projection. B_v A_v and A_k^T A_q must be identity matrices
+         * whose size is the number of kept dimensions. A_v B_v and A_q A_k^T are then projectors.
          */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
@@ -143,7 +144,10 @@ static void test_only_one_head(void **state)
     kvd_widths_release(&w);
 }
 
-/* If only one side (Q and K, or V) is cut, the other must have no matrices and all dimensions. */
+/*
+ * If only Q and K are reduced, V must have no matrices and keep all dimensions. The same must hold
+ * for Q and K if only V is reduced.
+ */
 static void test_leave_a_side(void **state)
 {
     (void)state;
@@ -259,8 +263,9 @@ static void test_bytes(void **state)
     kvd_dims d;
     kvd_cache_bytes b;
     /*
-     * All 4 heads together keep 17 of 32 dimensions of Q and K, and 18 of 32 of V. A multiple of 16
-     * would exceed d_head = 8, so padding keeps all 64.
+     * The 4 heads together keep 17 of 32 dimensions of Q and K, and 18 of 32 of V: 35 numbers of 2
+     * bytes per token (nominal). Padding would raise each number of kept dimensions to a multiple
+     * of 16, which exceeds d_head = 8. The padded cache therefore has all 32 + 32 numbers.
      */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
@@ -277,7 +282,8 @@ static void test_bytes(void **state)
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     /*
-     * Method balanced has two matrices, one for Q and another for K, and stores 17 columns of each.
+     * Method balanced multiplies Q and K by two different matrices. It stores the kept columns of
+     * both: 2 matrices of 17 columns (over 4 heads), each of 8 numbers of 2 bytes.
      */
     assert_true(b.basis == 2 * 2 * 8 * 17);
     kvd_dims_release(&d);

@@ -50,8 +50,8 @@ static float *tensor(const char *name, size_t *n)
 }
 
 /*
- * Quantises n rows x of d numbers by a method that was opened with the calibration rows, and stores
- * the decoded rows in y.
+ * Quantises n vectors x of d numbers by a method that was opened with the calibration data, and
+ * stores the decoded vectors in y.
  */
 static void code(const char *text, kvd_side side, int layer, int head, const float *x, size_t n,
                  size_t d, float *y, kvd_bits_count *count)
@@ -120,7 +120,8 @@ static void blocks_of_torchao(void **state)
     (void)state;
     const struct {
         const char *method, *input, *output;
-        double side; /* bits for scales per row of 96 numbers */
+        /* Bits for scales per vector of 96 numbers. */
+        double side;
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         enum { ROWS = 40, WIDE = 96 };
@@ -141,8 +142,8 @@ static void blocks_of_torchao(void **state)
 }
 
 /*
- * The last block of a row is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48 codes
- * and 3 scales in nvfp4. Rows of zeros and of few distinct magnitudes must be exact.
+ * The last block of a vector is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48 codes
+ * and 3 scales in nvfp4. Vectors of zeros and of few distinct magnitudes must be exact.
  */
 static void ends_of_rows(void **state)
 {
@@ -160,7 +161,10 @@ static void ends_of_rows(void **state)
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* The scale 448 / 6 is rounded to 72. */
+    /*
+     * The largest 4-bit float is 6, so the scale of a block with maximum 448 is 448 / 6 = 74.7. As
+     * an 8-bit float (E4M3) the scale is rounded to 72.
+     */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
@@ -197,7 +201,8 @@ static void codes_per_channel(void **state)
 /* ---- scales from calibration rows ------------------------------------------------------------ */
 
 /*
- * Returns the largest magnitude in the calibration rows of a head. If `head` is -1, of all heads.
+ * Returns the largest magnitude of a head's calibration data; of all heads together if `head` is
+ * -1.
  */
 static float largest_of(kvd_x what, int layer, int head)
 {
@@ -213,7 +218,7 @@ static float largest_of(kvd_x what, int layer, int head)
 }
 
 /*
- * The scales of K (after RoPE) and V must follow from the calibration rows of their layer (scale=1)
+ * The scales of K (after RoPE) and V must follow from the calibration data of their layer (scale=1)
  * or head (scale=2).
  */
 static void scales_of_calibration(void **state)

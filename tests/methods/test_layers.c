@@ -73,8 +73,9 @@ static double turn(const float *x, const float *y)
 }
 
 /*
- * minicache merges the directions of two layers' vectors and keeps their lengths. gamma, the
- * fraction of the range of angles whose vectors are stored unmerged, is 0 here.
+ * minicache merges the directions of two layers' vectors and keeps their lengths. With its
+ * parameter gamma, it stores vectors unmerged whose angle is in the upper fraction gamma of the
+ * range of angles. Here gamma is 0, so all vectors are merged.
  */
 static void lengths_are_kept(void **state)
 {
@@ -87,7 +88,7 @@ static void lengths_are_kept(void **state)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                /* After merging, the vectors of both layers have one direction. */
+                /* After merging, the vectors of both layers have the same direction. */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
@@ -177,7 +178,8 @@ static void groups_of_layers(void **state)
 }
 
 /*
- * Computes the singular values of the rows of all layers side by side, by LAPACK, in falling order.
+ * Computes the singular values, in falling order, of the matrix that has a row for each of n tokens
+ * and K (or V) of all heads and layers in its columns. LAPACK computes them.
  */
 static void singular_values(size_t n, double *sigma)
 {
@@ -207,7 +209,8 @@ static double error2(size_t n)
 static void the_tail_is_lost(void **state)
 {
     (void)state;
-    for (size_t n = 10; n <= N; n += 30) { /* at first there are fewer rows than columns */
+    /* For small n the matrix has fewer rows (tokens) than columns. */
+    for (size_t n = 10; n <= N; n += 30) {
         double sigma[N];
         fill();
         singular_values(n, sigma);
@@ -237,7 +240,11 @@ static void full_rank_is_the_identity(void **state)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/* Tests more rows than columns, for which the method computes its factors in another way. */
+/*
+ * xkv factorises a matrix X with a row per token and a column per dimension of all heads and
+ * layers. With one layer, X has more rows than columns. xkv then uses the eigenvectors of X^T X
+ * instead of those of X X^T.
+ */
 static void one_narrow_layer(void **state)
 {
     (void)state;

@@ -121,8 +121,8 @@ static char path[64];
 static kvd_activations dump;
 
 /*
- * Writes a calibration file of one layer with the reference file's keys before RoPE and values. Its
- * other tensors are not used.
+ * Writes a calibration file of one layer with keys (before RoPE) and values from the reference
+ * file. The calibration file's other tensors are not used.
  */
 static int write_rows(const kvd_run *run, kvd_err *err)
 {
@@ -271,7 +271,7 @@ static void kvquant(void **state)
 static char fisher_path[64];
 static kvd_fisher fisher;
 
-/* Writes the integers of the reference file as squared gradients of the calibration rows. */
+/* Writes the integers of the reference file as squared gradients of the calibration tokens. */
 static int write_fisher(const kvd_run *run, kvd_err *err)
 {
     static float x[ROWS * WIDE];
@@ -314,7 +314,11 @@ static void weighted(void **state)
                      *const apart = tensor(names[side][2], ROWS * WIDE),
                      *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         static uint32_t position[ROWS];
-        /* Errors with weighted levels, plain levels, and SciPy's levels. */
+        /*
+         * Weighted squared errors of decoded numbers with three sets of quantisation levels: [0] of
+         * kvquant, by k-means with gradients as weights; [1] of kvquant, by k-means without
+         * weights; [2] of SciPy, by weighted k-means.
+         */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {

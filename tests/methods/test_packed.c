@@ -59,8 +59,8 @@ static void every_number_has_its_bits(void **state)
 }
 
 /*
- * Numbers 2p and 2p + 1 of a thread must be 16 bits apart in a word, so that one mask extracts both
- * as a pair of floats.
+ * A thread holds 32 codes in 32-bit words. Codes 2p and 2p + 1 (p = 0 .. 15) must be 16 bits apart
+ * in one word, so that one mask extracts both as a pair of floats.
  */
 static void pairs_stand_in_halves(void **state)
 {
@@ -94,8 +94,10 @@ static void levels_are_a_stream(void **state)
 }
 
 /*
- * Number 8 k + 2 r + e of a lane must be element (row, column) of the tensor core's A operand that
- * the lane holds in register r (mma.m16n8k16).
+ * The codes that a lane holds are operands A of the tensor core instruction mma.m16n8k16. Code n =
+ * 8 k + 2 r + e of a lane belongs to its k-th operand, register r (0 to 3), half e (0 or 1) of the
+ * register. It must be the element of A in the row and column that the instruction reads from
+ * there.
  */
 static void numbers_are_fragments(void **state)
 {
@@ -120,8 +122,9 @@ static void scales_have_places_of_their_own(void **state)
         seen[kvd_packed_scale(x)]++;
         seen[kvd_packed_scale(x) + 4]++;
         /*
-         * The scales at positions x that one lane reads must be in the same 16 bytes (8 float16
-         * numbers).
+         * x is the dimension (keys) or token (values) of a scale, modulo 16. A lane reads the
+         * scales of the four x with equal x % 8 / 2. These and their zero points (8 float16
+         * numbers) must be in one block of 16 bytes, whose index is kvd_packed_scale(x) / 8.
          */
         assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2);
     }

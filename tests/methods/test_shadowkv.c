@@ -24,7 +24,8 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
 static uint8_t kept[KV * STEPS * N];
 
 /*
- * Fills Q, K and V. The keys of all heads side by side have rank RANK and grow along the sequence.
+ * Fills Q, K and V. The matrix with a row per token and K of all heads in its columns has rank
+ * RANK, and its numbers grow along the sequence.
  */
 static int set_up(void **state)
 {
@@ -100,8 +101,9 @@ static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 }
 
 /*
- * Sets `chosen` for the READ chunks with the largest softmax weights of the query of row t, over
- * the query heads of KV head g.
+ * Marks in `chosen` the READ (a constant) chunks of tokens that have the largest softmax weights
+ * for the query of token t, over the query heads of KV head g. A chunk's key is the mean of its
+ * keys.
  */
 static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlier[CHUNKS],
                    bool chosen[CHUNKS])

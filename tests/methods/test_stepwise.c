@@ -111,9 +111,7 @@ static void identity_is_dense_attention(void **state)
     }
 }
 
-/*
- * Callbacks of a made-up eviction method that keeps the last `keep` cache entries. It has no state.
- */
+/* Callbacks of a made-up eviction method that keeps the last `keep` tokens. It has no state. */
 static size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;
@@ -151,8 +149,8 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A layer with a sliding window must hold just the entries that its next query may see, with or
- * without a prompt, also if groups of entries are quantised together. An eviction method must not
+ * A layer with a sliding window must store just the tokens that its next query may see, with or
+ * without a prompt, also if groups of tokens are quantised together. An eviction method must not
  * act on such a layer unless the window holds the whole sequence.
  */
 static void a_window_is_all_that_is_held(void **state)
@@ -209,7 +207,7 @@ static void dropping_what_is_old_is_a_window(void **state)
     const kvd_plan plan = {.type = KVD_F32, .tokens = &method, .tokens_self = &keep};
     run(&plan, p, got, &a);
     assert_true(worst(got, want) < 2e-6);
-    /* Each sequence has keep - 1 entries left. */
+    /* Each of the two sequences has keep - 1 tokens left. */
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
@@ -251,7 +249,10 @@ static void widths_are_those_of_the_cache(void **state)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* Both computations may round a number to neighbouring 16-bit values. */
+        /*
+         * The result of attention in blocks of tokens is compared with that token by token. Either
+         * may round a number to the neighbouring 16-bit value.
+         */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -259,9 +260,9 @@ static void widths_are_those_of_the_cache(void **state)
 }
 
 /*
- * Computes a plan in blocks of tokens and token by token. The plan's result must not depend on
- * this. Returns the largest difference of the outputs; `*share` receives the stored fraction of the
- * dense cache.
+ * Computes attention with the methods of `plan`, once in blocks of tokens and once token by token.
+ * Returns the largest difference of the two outputs, which should be zero up to rounding. `*share`
+ * receives the stored fraction of the dense cache.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
@@ -298,8 +299,9 @@ static void shrink(kvd_rng *r, float *x, size_t n)
 }
 
 /*
- * Tests latents of one head and of two heads together, also wider than a head, for keys with both
- * RoPE layouts and without RoPE. Blocks and single tokens must give equal outputs.
+ * Tests latents (vectors of which K and V are linear functions) for keys with both RoPE layouts and
+ * without RoPE. A latent belongs to one KV head or to both together; in the latter case it has more
+ * numbers than a head's K. Blocks of tokens and single tokens must give equal outputs.
  */
 static void latents_in_blocks_are_those_of_rows(void **state)
 {
@@ -347,8 +349,8 @@ static void latents_in_blocks_are_those_of_rows(void **state)
 }
 
 /*
- * Tests prompts with reduced and with all dimensions. Blocks and single tokens must give equal
- * outputs.
+ * Tests prompts with reduced and with all dimensions. Attention in blocks of tokens and token by
+ * token must give equal outputs.
  */
 static void prompts_in_blocks_are_those_of_rows(void **state)
 {
@@ -369,7 +371,11 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        if (i >= 20 && plan.type == KVD_F32) { /* all dimensions: equal bit for bit */
+        /*
+         * For i >= 20 all dimensions are kept, so outputs must equal those of dense attention bit
+         * for bit.
+         */
+        if (i >= 20 && plan.type == KVD_F32) {
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
         }
@@ -391,8 +397,9 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
 }
 
 /*
- * If low-level entries keep as many dimensions as high-level ones, nothing must change. If they
- * keep fewer, K and V at odd positions must be cut.
+ * The made-up method stores tokens at odd positions with low precision (KVD_LEVEL_LOW). If low
+ * precision keeps as many dimensions as high precision, attention must not change. If it keeps
+ * fewer, K and V at odd positions must lose the other dimensions.
  */
 static void lowered_entries_are_cut(void **state)
 {
@@ -457,15 +464,19 @@ static void coded_entries(void **state)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            if (m) /* every entry has 8 bits per number and 32 bits per vector */
+            /*
+             * Method hetero (m = 1) must store every K or V vector with 8 bits per number and 32
+             * bits for its scale and zero point.
+             */
+            if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
         }
 }
 
 /*
- * Callbacks of a made-up method that quantises all heads together. It must receive the K or V rows
- * of all heads side by side, and every head must get its part of the decoded rows.
+ * Callbacks of a made-up method that quantises all heads together. It must receive, for each token,
+ * K or V of all heads in one vector. Every head must get its numbers of the decoded vector.
  */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -479,7 +490,11 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    for (size_t i = 0; i < b->n; i++) { /* the row belongs to one of the two sequences */
+    /*
+     * Row i holds K or V of all heads of a token. It must be equal to the row at the same position
+     * of the first or of the second sequence in the batch.
+     */
+    for (size_t i = 0; i < b->n; i++) {
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
                     !memcmp(x, rows + (offset[1] + b->position[i]) * b->d, b->d * sizeof *x));
@@ -612,8 +627,9 @@ static void pruned_channels(void **state)
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
     /*
-     * If the channels of keys that were not removed are quantised, K and V take 8 bits per number
-     * and 32 per vector.
+     * Next, the channels of keys that were not removed, and the values, are quantised. Every number
+     * must take 8 instead of 32 bits. The 32 bits of scale and zero point per vector are counted
+     * apart.
      */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
@@ -628,9 +644,9 @@ static void pruned_channels(void **state)
 }
 
 /*
- * Computes the reference of strawman into x: multiplies every row of K or V of a head by R_p R_p^T.
- * R_p are the first `width` right singular vectors of the prompt's rows, by SVD; the method takes
- * eigenvectors of X^T X.
+ * Computes the reference of strawman into x: multiplies every K or V of a head by R_p R_p^T. R_p
+ * are the first `width` right singular vectors of X, the K or V of the prompt (a row per token), by
+ * SVD; the method takes eigenvectors of X^T X.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)

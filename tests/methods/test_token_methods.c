@@ -45,7 +45,8 @@ static void steps_of_public_code(void **state)
 /*
  * Tests quest, which reads only some pages of tokens in each step. The pages must be those of the
  * public code (which has one query head per KV head), and all tokens must stay stored. The bytes
- * read must be those of the tokens read and of the bounds of all pages.
+ * read must be those of the tokens read and of the smallest and largest numbers stored for all
+ * pages.
  */
 static void pages_that_are_read(void **state)
 {
@@ -74,7 +75,10 @@ static void pages_that_are_read(void **state)
             read += kept[i] * 2.0 * D * 32; /* K and V of a token that is read, in float32 */
     }
     for (size_t t = PROMPT; t < N; t++)
-        /* A lower and an upper bound per page. */
+        /*
+         * quest stores two vectors per page of 8 tokens: the smallest and the largest number of
+         * each channel of their keys.
+         */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -140,8 +144,8 @@ static void merges_refused(void **state)
 }
 
 /*
- * Methods that divide a budget among layers, after a first pass over all of them, must keep the
- * tokens that the public code keeps.
+ * Methods that divide a budget of tokens among layers, after computing the attention of all layers
+ * once, must keep the tokens that the public code keeps.
  */
 static void budgets_from_all_layers(void **state)
 {
@@ -167,7 +171,10 @@ static void one_budget_for_all_heads(void **state)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /* The bytes must not depend on which head holds an entry. */
+    /*
+     * With alpha=0, adakv divides the kept tokens unequally over the KV heads. The bytes of the
+     * cache must not depend on the division, only on the number of tokens.
+     */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
@@ -188,7 +195,11 @@ static void budgets_fall_over_layers(void **state)
         sum += n;
     }
     assert_int_equal(sum, LAYERS * 20);
-    /* The first layer keeps all tokens, the last one 2 * 35 - 56. */
+    /*
+     * pyramidkv's budgets of tokens, without the 8 newest, have the mean 35 over two layers. The
+     * first layer keeps all 56 older tokens of the prompt. The last one keeps the remaining 2 * 35
+     * - 56 = 14.
+     */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", LAYERS - 1, PROMPT);
@@ -235,8 +246,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * The budget that a method announces to the CUDA engine must be the number of entries that its CPU
- * code keeps, after the prompt and after the last step.
+ * The budget of tokens that a method announces to the CUDA engine must be the number of tokens that
+ * its CPU code keeps, after the prompt and after the last step.
  */
 static void same_budget(const char *text, int layer)
 {

@@ -44,7 +44,10 @@ static void runs_of_similar_keys(void **state)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    assert_int_equal(stored(0, 0), 11); /* all older tokens become one */
+    /*
+     * With threshold -1, all tokens older than the 10 newest are merged into one, so 11 are stored.
+     */
+    assert_int_equal(stored(0, 0), 11);
 }
 
 /*
@@ -229,7 +232,10 @@ static void heads_that_differ(void **state)
     }
     run("taskkv,budget=20,window=8,heads=0", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == 20);
-    run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT); /* of two heads, the last keeps all */
+    /*
+     * With heads=0.5, half of the two KV heads, the last one, must keep all tokens of the prompt.
+     */
+    run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == PROMPT);
     assert_int_equal(run("taskkv,budget=20,window=8,heads=1", 0, PROMPT).dropped, 0);
 }
@@ -259,17 +265,25 @@ static void clusters_in_two_levels(void **state)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    /* No query decides, so only the newest token stays. */
+    /*
+     * mpcache keeps the prompt's tokens with enough attention from the prompt's last queries. With
+     * rows=0 no query is used, so only the newest token is kept.
+     */
     run("mpcache,rows=0,threshold=0.01", 0, PROMPT);
     assert_int_equal(stored(0, 0), 1);
-    run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT); /* the last query alone decides */
+    /*
+     * With rows=0.015 the attention of the prompt's last query alone decides which tokens mpcache
+     * keeps.
+     */
+    run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT);
     assert_true(stored(0, 0) > 1);
     refused("mpcache,large=24", "large = 24 is not a multiple of small = 16");
 }
 
 /*
  * Tests alisa. The tokens that every step reads, and its output, must follow the definition. All
- * tokens stay stored; a step reads `budget` tokens and the attention sums of all.
+ * tokens stay stored. A step reads K and V of `budget` tokens. It also reads, for every stored
+ * token, the 5 attention probabilities that it got from the last 5 queries (history=5).
  */
 static void attention_of_recent_rows(void **state)
 {

@@ -158,7 +158,8 @@ static void h2o(void **state)
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
             /*
-             * First all surplus tokens are dropped at once, as after a prompt, then one per step.
+             * At first all tokens above the budget of 11 are dropped at once, as after a prompt.
+             * Later one is dropped per step.
              */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
@@ -336,7 +337,10 @@ static void leankv(void **state)
             for (size_t t = PROMPT; t < ALL; t++) {
                 const size_t before = s.n, low = count(&s, KVD_LEVEL_LOW);
                 go(&s, t, PROMPT);
-                /* A step appends one entry and may drop two: this one and another. */
+                /*
+                 * A step appends one token to the cache and may drop up to two, so the number of
+                 * stored tokens changes by at most one.
+                 */
                 assert_true(s.n + 1 >= before && s.n <= before + 1);
                 assert_true(count(&s, KVD_LEVEL_LOW) <= low + 1);
                 for (size_t i = 0; i < 10; i++)
@@ -393,7 +397,10 @@ static void lower(void **state)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            /* All but the newest five tokens compete for six places of high precision. */
+            /*
+             * The newest five tokens always have high precision. Among the older tokens, only the
+             * six with the largest sums of attention may keep it.
+             */
             for (;;) {
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
@@ -414,7 +421,7 @@ static void lower(void **state)
             high[t] = 1;
             for (size_t j = 0; j < GROUP; j++)
                 for (size_t i = 0; i <= t; i++)
-                    /* No entry is dropped, so the sums are over all. */
+                    /* No token is dropped, so every query's attention is summed over all tokens. */
                     sum[i] += (double)row[t][j][i];
         }
         end(&s);
@@ -455,8 +462,9 @@ static void importance(void **state)
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = 300 * kvd_rng_normal(&r); /* the exponentials of these numbers overflow */
     /*
-     * With overlap = 1 and independent layers, each layer must choose its own important tokens: 10,
-     * 12, 14, 16 and 18 of 40.
+     * A layer takes over the preceding layer's set of important tokens if their overlap is at least
+     * the parameter `overlap`. With overlap = 1 the sets must be equal, which those of random
+     * layers are not. Each layer must then use its own set of 10, 12, 14, 16 and 18 of 40 tokens.
      */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
@@ -474,10 +482,14 @@ static void importance(void **state)
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * Each layer chooses 20 important tokens. The choices of layers 0 and 1 differ in one token,
-     * those of 1 and 2 in another token. Layers 2 and 3 have no token in common, layers 3 and 4
-     * choose the same tokens. Layer 2 must use the choice of layer 0, from which its own differs in
-     * two tokens: a layer's choice is compared with that of the preceding layer only.
+     * Each layer has its own set of 20 important tokens. A layer compares its own set with the own
+     * set of the preceding layer only. If they overlap enough, it uses the set that the preceding
+     * layer uses.
+     *
+     * The sets of layers 0 and 1 differ in one token, and those of layers 1 and 2 in another token.
+     * Layer 2 must therefore use the set of layer 0, although its own set differs from that in two
+     * tokens. The sets of layers 2 and 3 have no token in common. Those of layers 3 and 4 are
+     * equal.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -497,8 +509,9 @@ static void importance(void **state)
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
     /*
-     * With layers = 2, layers 1 and 3 must use the choices of layers 0 and 2, whatever their
-     * overlap. The last layer is a group of one.
+     * With the parameter layers = 2, each two consecutive layers must use the important tokens of
+     * the first of them, even if their sets do not overlap. Layers 1 and 3 use those of layers 0
+     * and 2. The last of five layers is alone.
      */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);

@@ -13,8 +13,8 @@
 
 /*
  * Every method must have a parameter that trades bytes for quality, except formats of fixed width.
- * All its values must be in the parameter's range. Setting it by function must give the method that
- * its text specification gives.
+ * All values that a search tries must be in the parameter's range. If kvd_method_tradeoff_set sets
+ * a value, the result must be the method that a text such as "zack,p=0.5" specifies.
  */
 static void test_registry(void **state)
 {
@@ -64,7 +64,12 @@ static void test_which(void **state)
 {
     (void)state;
     const struct {
-        const char *method, *key, *name; /* name NULL: the combination is refused */
+        /*
+         * Method that a search varies, parameter that the caller names (or NULL), and the parameter
+         * that must be varied. A NULL in `name` means that the combination of methods must be
+         * refused.
+         */
+        const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},
                {"h2o+zack+kivi", NULL, "kivi.bits"},

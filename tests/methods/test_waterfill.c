@@ -23,8 +23,9 @@ static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
 /*
- * Sets the second moments of the gradients of K and V to sums of g g^T over 3 WIDE random gradients
- * g, whose channels are unequal.
+ * Sets the second moments of the gradients of K and V to sums of g g^T over random gradients g. A
+ * gradient has WIDE numbers (one per dimension of all heads) of unequal variances. There are three
+ * times as many gradients as dimensions.
  */
 static void draw_moments(void)
 {
@@ -54,9 +55,9 @@ static int set_up(void **state)
 }
 
 /*
- * Quantises the rows x of layer 1 in one stream, `each` rows at a time, and stores the decoded rows
- * in `to`. Returns the mean over rows of e F e^T: e is the error, F the second moments of gradients
- * with the ridge that the method adds.
+ * Quantises K or V of all heads of layer 1, x, for `each` tokens at a time in one stream, and
+ * stores the decoded numbers in `to`. Returns the mean over tokens of e F e^T: e is the error, F
+ * the second moments of gradients with the ridge that the method adds.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -103,8 +104,8 @@ static void read_rows(kvd_side side)
 }
 
 /*
- * If the step is small, errors are uniformly distributed. Every component must then lose step^2 /
- * 12, for any second moment F of the gradients.
+ * If the quantisation step is small, errors are uniformly distributed. Every principal component
+ * must then lose step^2 / 12, for any second moment F of the gradients.
  */
 static void the_step_predicts_the_loss(void **state)
 {
@@ -127,7 +128,10 @@ static void the_step_predicts_the_loss(void **state)
     }
 }
 
-/* A stream that grows token by token must have the same bytes and decoded rows as one block. */
+/*
+ * Coding token by token must give the same bytes and decoded numbers as coding all tokens as one
+ * block.
+ */
 static void streams_continue(void **state)
 {
     (void)state;
@@ -150,8 +154,9 @@ static void streams_continue(void **state)
 }
 
 /*
- * The first tokens must be stored with 16 bits per number. If the step is large, other rows must be
- * decoded as the mean, for almost no bits.
+ * The first two tokens (sink=2) must be stored with 16 bits per number. If gradients are so small
+ * that the quantisation step is far larger than the numbers, all other tokens must be decoded as
+ * one vector, the mean, for almost no bits.
  */
 static void sinks_and_no_rate(void **state)
 {

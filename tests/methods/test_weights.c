@@ -56,7 +56,10 @@ static void check_group(const float *x, const float *y, size_t n, int bits)
         size_t k = 0;
         const double code = nearbyint(((double)x[i] - lo) / step);
         assert_true(fabs((double)y[i] - (double)x[i]) <= step / 2 + rounding);
-        /* If rounding cannot change the code, the value must be that of the definition. */
+        /*
+         * If rounding of scale and zero point cannot change the code, the quantised weight y must
+         * be lo + step * code.
+         */
         if (step > 0 && fabs(((double)x[i] - lo) / step - code) < 0.3)
             assert_true(fabs((double)y[i] - (lo + step * code)) <= rounding);
         while (k < n_levels && levels[k] != (double)y[i])

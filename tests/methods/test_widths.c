@@ -1,7 +1,8 @@
 /*
- * Tests of the kept dimensions per head (methods/widths, formats/rates): by ZACK's Eq. 6, from the
- * singular value removal rate r to the removed fraction p and back, and by predicted loss and
- * measured error.
+ * Tests of the choice of kept dimensions per head (methods/widths, formats/rates). One way is
+ * ZACK's Eq. 6, which removes dimensions of each head at a common removal rate r of singular
+ * values. The tests convert r to the removed fraction p of dimensions, and p to r. The other ways
+ * use predicted loss and measured error.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -29,10 +30,17 @@ static void test_keep_by_hand(void **state)
     assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
     assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
     assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    /* If r equals a tail, its dimensions are removed: tail(j + 1) <= r < tail(j). */
+    /*
+     * The tail of dimension j is the fraction of the sum that singular values j and later make up.
+     * With removal rate r, dimensions whose tail is at most r are removed, also if the tail equals
+     * r.
+     */
     assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
     assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
-    /* The tails of the squares are 1, 14/30, 5/30 and 1/30. */
+    /*
+     * If `energy` is true, tails are fractions of the sum of squared singular values: 1, 14/30,
+     * 5/30 and 1/30.
+     */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -48,7 +56,11 @@ static void test_keep_at_the_limits(void **state)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Returns the number of kept dimensions by the loop with which the paper restates Eq. 6. */
+/*
+ * Returns the number of kept dimensions of a head with singular values s, by the loop in which ZACK
+ * repeats its Eq. 6. The loop removes the smallest singular values while their sum is at most the
+ * fraction r of the sum of all.
+ */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -127,7 +139,10 @@ static void test_table_is_exact(void **state)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /* With a removal rate just below r[i], fewer dimensions are removed. */
+            /*
+             * r[i] is the smallest removal rate of singular values that removes the fraction p[i]
+             * of dimensions. A rate just below it must remove the next smaller fraction p[i - 1].
+             */
             if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
                                  0);
@@ -163,7 +178,10 @@ static void test_wanted_p(void **state)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        /* A smaller removal rate r must remove less than the wanted fraction p. */
+        /*
+         * r is the smallest removal rate of singular values that removes at least the fraction
+         * `want` of dimensions. A rate just below r must remove less.
+         */
         if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
@@ -184,8 +202,8 @@ static void test_wanted_p(void **state)
 }
 
 /*
- * Removes a fraction p of the dimensions of one side (Q and K, or V). That side must keep the
- * dimensions that ZACK's Eq. 6 gives for the returned removal rate r. The other side must keep all
+ * Removes a fraction p of the dimensions of Q and K only, or of V only. These must keep the
+ * dimensions that ZACK's Eq. 6 gives for the returned removal rate r. The others must keep all
  * dimensions.
  */
 static void test_one_side(void **state)
@@ -204,7 +222,10 @@ static void test_one_side(void **state)
             assert_true(kvd_widths_side_p(&w, side) >= want - 1e-12 &&
                         kvd_widths_side_p(&w, 1 - side) == 0);
             assert_true(fabs(kvd_widths_p(&w, 0) - kvd_widths_side_p(&w, side) / 2) < 1e-15);
-            /* A smaller removal rate r must remove less than the wanted fraction p. */
+            /*
+             * r is the smallest removal rate of singular values that removes at least the fraction
+             * `want` of the dimensions of Q and K, or of V. A rate just below r must remove less.
+             */
             if (r > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err),
                                  0);
@@ -244,7 +265,10 @@ static void test_widths_need_kv_heads(void **state)
 
 /* ---- kept dimensions that minimise the predicted loss ---------------------------------------- */
 
-/* No other numbers of kept dimensions with the same sum may have a smaller loss. All are tried. */
+/*
+ * No other choice of kept dimensions with the same sum may have a smaller loss. All choices are
+ * tried.
+ */
 static void test_by_loss_is_optimal(void **state)
 {
     (void)state;
@@ -284,8 +308,8 @@ static void test_by_loss_is_optimal(void **state)
         kvd_widths_release(&w);
     }
     /*
-     * If one side (Q and K, or V) is cut, its smallest singular values must be removed, whatever
-     * those of the other side are.
+     * If only Q and K (or only V) are reduced, their smallest singular values must be removed,
+     * whatever the singular values of V (or of Q and K) are.
      */
     for (int side = 0; side < 2; side++)
         for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
@@ -374,7 +398,11 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
         kvd_widths_release(&all);
     }
     kvd_widths w;
-    for (int side = 0; side < 2; side++) { /* one side is cut; the other keeps all dimensions */
+    /*
+     * Dimensions are removed from Q and K only (side 0) or from V only (side 1). The others are
+     * kept.
+     */
+    for (int side = 0; side < 2; side++) {
         assert_int_equal(kvd_widths_side_by_error(&t, side, 0.55, &w, &err), 0);
         assert_true(w.kept[side][0] == 2 && w.kept[1 - side][0] == 5);
         kvd_widths_release(&w);
@@ -391,9 +419,11 @@ static void test_by_error_walks_the_hull(void **state)
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /*
-     * Errors with 4, 8 and 16 kept dimensions: three of Q and K, then three of V. With 8
-     * dimensions, the error of Q and K is above the straight line from 16 to 4. Removing dimensions
-     * is then priced by the slope of this line. Cutting V to 8 lowers the error.
+     * Errors of one head with 4, 8 and 16 kept dimensions: three numbers for Q and K, then three
+     * for V. The error of Q and K with 8 dimensions is above the straight line between the errors
+     * with 4 and with 16. The method must then count the slope of this line (0.1 nats) as the error
+     * of each dimension removed from Q and K. Reducing V to 8 dimensions lowers the error, so V
+     * must be reduced first.
      */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,

@@ -180,9 +180,12 @@ static void an_input_is_quantised_once(void **state)
 }
 
 /*
- * With latent=1, keys are stored as X U, quantised per channel, and multiplied by S B^T (with W_K^T
- * = U S B^T). This equals W_K applied to X^ = Q(X U) U^T, Q being the quantiser. The sign of a
- * column of U affects only the rounding of minima.
+ * Let W_K^T = U S B^T (singular value decomposition) and X the inputs of the layer. With latent=1,
+ * xquant stores X U, quantised per channel, instead of the keys, and computes keys by multiplying
+ * by S B^T. The result must equal that of multiplying Q(X U) U^T by W_K^T, with the quantiser Q.
+ *
+ * The sign of a column of U is arbitrary. It affects only the rounding of each quantisation group's
+ * minimum.
  */
 static void keys_are_read_from_a_latent(void **state)
 {

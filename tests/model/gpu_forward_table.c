@@ -74,8 +74,8 @@ static void read_table(void)
 }
 
 /*
- * Asks the code that a column of the table names whether it supports a model. Returns 0, or -1 with
- * the reason in *err.
+ * Asks one computation (a column of the table of model families in docs/checkpoints.md, such as
+ * "forward, GPU") whether it supports a model. Returns 0, or -1 with the reason in *err.
  */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
@@ -120,7 +120,10 @@ static bool generates_in_engine(const kvd_config *c)
     return runs || why[0] == '\0';
 }
 
-/* Returns the text WHY of a cell, or NULL if the cell is "yes". */
+/*
+ * Returns the reason in a cell of the table of model families, which reads "no: REASON", "yes, but
+ * REASON" or "yes". Returns NULL for "yes".
+ */
 static const char *why_of(const char *cell)
 {
     return !strncmp(cell, "no: ", 4) ? cell + 4 : !strncmp(cell, "yes, but ", 9) ? cell + 9 : NULL;
@@ -162,8 +165,8 @@ static void test_fixture(const char *name)
 }
 
 /*
- * Every model family must have one row, every row must name a family, and each cell must describe
- * what the code does with the test model.
+ * The table in docs/checkpoints.md must have one line per model family, and each line must name a
+ * family. Each cell must agree with what the code does with a small model of that family.
  */
 static void test_rows(void)
 {

@@ -298,7 +298,11 @@ static void test_capture_records_then_computes(void **unused)
     a.hook.wants_pre = 1;
     kvd_capture_init(&t, &a.hook);
     assert_int_equal(t.hook.wants_pre, 1);
-    assert_int_equal(t.hook.run(&t.hook, &b.in, b.out, &err), 0); /* neither callback is set */
+    /*
+     * The callbacks `record` and `output` of the capture are not set yet. Attention must work
+     * without them.
+     */
+    assert_int_equal(t.hook.run(&t.hook, &b.in, b.out, &err), 0);
     check_batch(&b);
     memset(b.out, 0, b.in.n_tokens * 32 * sizeof *b.out);
     t.record = record;

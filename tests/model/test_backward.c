@@ -284,7 +284,11 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
         fail_msg("%s", err.msg);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        double others = 0; /* sum of the other tokens' probabilities, relative to the target's */
+        /*
+         * Sum over all tokens except the target (the next token of the text) of their
+         * probabilities, divided by the target's probability.
+         */
+        double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
         sum += log1p(others);

@@ -59,7 +59,10 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/* Tests every 97th bit pattern: one percent of all floats in the range, with every exponent. */
+/*
+ * Tests every 97th float between -87.3 and 88.37: one percent of the floats there, with every
+ * exponent.
+ */
 static void test_exponential_accuracy(void **unused)
 {
     (void)unused;
@@ -175,8 +178,8 @@ static void test_linear(void **unused)
 }
 
 /*
- * The result must not depend on the number of threads, on whether it is computed in place, or on
- * the mean of the row.
+ * The normalised vector must not depend on the number of threads, on whether it is computed in
+ * place, or on the mean of its numbers.
  */
 static void test_layer_norm(void **unused)
 {
@@ -492,7 +495,7 @@ static void test_softmax(void **unused)
     }
 }
 
-/* The softmax over row[from .. to-1] must not depend on other elements of the row. */
+/* The softmax over elements from .. to-1 of a vector must not depend on its other elements. */
 static void test_softmax_of_a_window(void **unused)
 {
     (void)unused;

@@ -522,7 +522,10 @@ static void test_beside(void **state)
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
-/* If the path has no folder, the other files must be found in the current folder. */
+/*
+ * If the path of a checkpoint names no folder, the tokenizer's file must be found in the current
+ * folder.
+ */
 static void test_relative_path(void **state)
 {
     (void)state;

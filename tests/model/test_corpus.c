@@ -340,8 +340,9 @@ static void test_refused_ids(void **state)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * 7 tokens are wanted. The second sequence is cut to 2 tokens, because 2 more could then
-     * follow. Its last token is left out, but must be counted: the file has 6 tokens.
+     * 7 tokens are wanted, in sequences of at least 2. After the first sequence of 3, the second is
+     * cut to 2 tokens, so that 2 more could follow. The token cut off is not used, but the message
+     * must count it: the file has 6 tokens.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};

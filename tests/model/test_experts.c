@@ -37,7 +37,8 @@ static int make_folder(void **state)
 
 typedef struct {
     unsigned char *bytes;
-    size_t n, data; /* data: offset of the first tensor */
+    /* n is the size of the file in bytes, data the offset in `bytes` of the first tensor. */
+    size_t n, data;
     json_t *header;
 } file;
 
@@ -221,7 +222,7 @@ static void test_large_batch(void **state)
 
 /* ---- published configurations ---------------------------------------------------------------- */
 
-/* config.json of Mixtral, without entries that do not affect the computation. */
+/* config.json of Mixtral, without fields that do not affect the computation. */
 static const char mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,"

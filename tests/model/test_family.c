@@ -207,8 +207,9 @@ static void test_knows(void **state)
 }
 
 /*
- * Any range of elements of W_K must be read correctly, across the gaps between its heads. Weights
- * that need no conversion must be used in place.
+ * The file has one matrix with the rows of W_Q, W_K and W_V of the first KV head, then those of the
+ * next. The rows of W_K are thus not adjacent. Any range of elements of W_K must be read correctly,
+ * also across several heads. Weights that need no conversion must be used in place.
  */
 static void test_read(void **state)
 {

@@ -105,8 +105,9 @@ static void test_routing_by_hand(void **state)
 /* ---- weight matrices of latent attention ---- */
 
 /*
- * The sum over heads of o w_o must equal the layer's output projection, and a token's V must equal
- * w_v x up to the factor of the latent's norm.
+ * The weight matrices per head must describe a layer with latent attention. For any outputs o of
+ * the heads, the sum over heads of o w_o must equal the layer's output projection. For any input x,
+ * w_v x must be parallel to the layer's V; the two differ only by the factor of a normalisation.
  */
 static void test_matrices(void **state)
 {

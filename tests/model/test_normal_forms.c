@@ -30,7 +30,10 @@ static void put(kvd_buffer *text, uint32_t c)
     assert_int_equal(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err), 0);
 }
 
-/* Normalizes the character c in a context, as make_normal_forms.py does, into *text. */
+/*
+ * Writes to *text the normal form of the character c in the middle of other characters, or, if
+ * `lower` is set, of c alone (empty if it does not change). make_normal_forms.py does the same.
+ */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {

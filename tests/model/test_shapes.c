@@ -115,8 +115,8 @@ static void test_philox(void **state)
 }
 
 /*
- * Computes a random weight by its definition in double precision: the scaled sum of halves, rounded
- * to the nearest bf16.
+ * Computes a random weight in double precision: the sum of four random 16-bit numbers (halves of
+ * two 32-bit words), less its mean, scaled, and rounded to the nearest bf16.
  */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
@@ -188,7 +188,10 @@ static void test_moments(void **state)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /* The standard deviation of x^2 is 1.31: var(x^2) = kurtosis - 1 = 1.7. */
+        /*
+         * The random weights v have variance 1 and kurtosis 2.7. The variance of v^2 is then 2.7 -
+         * 1 = 1.7, its standard deviation 1.31.
+         */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);

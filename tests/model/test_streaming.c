@@ -125,7 +125,10 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);
-    /* The second run must read again the pages that the first run dropped. */
+    /*
+     * The first run drops the memory pages of the weights in the mapped file. The second run must
+     * read them again.
+     */
     if (!f || kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_logits(f, hidden, N, logits, &err))

@@ -180,8 +180,8 @@ static void test_starts(void **state)
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
         /*
-         * At most half of the ids may be withheld, because only those of the last words are
-         * uncertain.
+         * Encoding the start of a document returns only the ids that no later text can change. It
+         * must return at least half of them, because only the last words are uncertain.
          */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);

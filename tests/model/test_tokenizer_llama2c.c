@@ -1,7 +1,7 @@
 /*
  * Tests of llama2.c's tokenizer.bin. The reference is a plain loop that examines all neighbouring
- * pieces again after every join. It was written from the description of the format and shares no
- * code with the library.
+ * pieces again after every merge of two pieces. It was written from the description of the format
+ * and shares no code with the library.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -144,8 +144,8 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
 }
 
 /*
- * Tests random vocabularies with small alphabets and few distinct scores, which give many ties,
- * chains of joins, and joins with BOS.
+ * Tests random vocabularies with small alphabets and few distinct scores. They give many ties,
+ * merges of pieces that are themselves merged, and merges with the BOS token.
  */
 static void test_random_vocabularies(void **state)
 {

@@ -453,8 +453,8 @@ static void test_interrupted(void **state)
             fail_msg("%.1f s", kvd_clock_s() - start);
         assert_int_equal(timer_delete(timer), 0);
         kvd_run_release(&run);
-        assert_int_equal(kvd_run_start(&run, name, 1, arguments, &options, &err),
-                         0); /* clears the request to stop */
+        /* Starting a run clears the flag by which the timer asked the program to stop. */
+        assert_int_equal(kvd_run_start(&run, name, 1, arguments, &options, &err), 0);
         kvd_run_release(&run);
         kvd_tokenizer_free(t);
         kvd_ids_release(&ids);

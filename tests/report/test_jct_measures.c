@@ -131,16 +131,19 @@ static void test_shared_prompts(void **unused)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    add_shared(rows, "none", "none", 4, 1000, "tensor",
-               8); /* with "tensor", the GPUs send sums of partial results, not heads */
+    /*
+     * If the GPUs share a prompt by "tensor", they send sums of partial results instead of heads.
+     * These 8 s of communication must not be counted.
+     */
+    add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);
     add_shared(rows, "zack,p=0.7", "zack", 2, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
     /*
-     * There is no measurement of the uncompressed cache with these sizes to compare with, so this
-     * one gives no value.
+     * There is no measurement of the uncompressed cache on 4 GPUs with 64 prompt tokens. This line
+     * of results has nothing to be compared with, so it must give no value.
      */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";

@@ -1,6 +1,7 @@
 /*
- * Tests of the ledger, the table of the papers' claims: published ranges, rules and verdicts on
- * results with known numbers, and malformed ledgers.
+ * Tests of the ledger, a table of claims of the papers with the numbers that they print. Tested are
+ * reading the printed numbers, the verdict on each claim (for example "reproduced") by its rule,
+ * given made-up results, and malformed ledgers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -116,10 +117,12 @@ static void test_measures(void **state)
         /* Coefficient of variation in %: 100 * 2 sqrt(2) / 8. */
     } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                {"below-one:k", 25}, /* in each head, one value of four is below 1 */
+                /* In each head, one singular value of four (0.5) is below 1. */
+                {"below-one:k", 25},
                 /*
-                 * Divided by sqrt(4 rows) = 2, the values 1 and 0.5 of each head are below 1, and 2
-                 * / 2 is not.
+                 * Normalised singular values are divided by the square root of the number of token
+                 * rows, here 2. In each head, those of 1 and 0.5 are then below 1, but that of 2 is
+                 * not.
                  */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -171,7 +174,10 @@ static void test_verdicts(void **state)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\n");
-    /* cv:k is 35.36 %, which both claims are compared with */
+    /*
+     * The measured coefficient of variation of K's singular values (cv:k) is 35.36 %. Each of the
+     * following claims is compared with it.
+     */
     expect_verdict("i,s,c,t,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.7,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
@@ -188,9 +194,10 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
     expect_verdict("i,s,c,,,35,,%,cv:k,,,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     /*
-     * If the paper prints no number, the result is compared with the range that would be expected
-     * without the claimed effect (null range). Here that is the range for equal singular values, 0
-     * to 50 % for so few token rows. 13 % is not below it.
+     * If the paper prints no number, the result is compared with the null range, that is the range
+     * expected without the claimed effect. Here the measured share of the trailing half of the
+     * singular values is 13 %. The null range (all singular values equal, few token rows) is 0 to
+     * 50 %. The result is not below that range.
      */
     expect_verdict("i,s,c,,,,,%,trailing-share:k,below-null,,,,,,flat,w,r,n,\n", &r,
                    KVD_CANNOT_TELL);
@@ -205,7 +212,7 @@ static void test_verdicts(void **state)
                    KVD_NOT_MEASURED);
 }
 
-/* Every value of a measure must pass the rule; it is not enough that their mean does. */
+/* Every measured value must satisfy the rule of a claim; it is not enough that their mean does. */
 static void test_all_values_count(void **state)
 {
     (void)state;
@@ -228,8 +235,9 @@ static void test_similarity(void **state)
 {
     (void)state;
     /*
-     * a and b are texts, `random` is random token ids. In these matrices, rows are rotations and
-     * columns are data.
+     * Similarity matrices of three calibrations: texts a and b, and random token ids. Row i is the
+     * rotation computed on calibration i, column j the data of calibration j to which it is
+     * applied.
      */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
@@ -261,12 +269,16 @@ static void test_similarity(void **state)
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
                 /*
-                 * Energy that the rotation of another text keeps, divided by that of the text's own
-                 * rotation: 0.72 / 0.8 for the data of b, 0.81 / 0.9 for the data of a.
+                 * Energy of a text's data in the leading dimensions of a rotation. The measure
+                 * divides the energy with the other text's rotation by that with the text's own:
+                 * 0.72 / 0.8 for the data of b, 0.81 / 0.9 for the data of a.
                  */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* This ratio for the rotation of random token ids, with the data of a and of b. */
+                /*
+                 * Energy with the rotation computed on random token ids, divided by that with the
+                 * text's own rotation: on the data of text a, and on the data of text b.
+                 */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -291,9 +303,10 @@ static void test_tokens(void **state)
 {
     (void)state;
     /*
-     * The delta ratios of a text at three token counts are 1.2, 0.6 and 0.3. A delta ratio is the
-     * mean difference of two rotations (delta: of the text and of a reference) divided by the mean
-     * absolute entry (epsilon). Against a second reference, the values are twice as large.
+     * The delta ratio measures how far the rotation computed on a text is from a reference
+     * rotation. It is the mean absolute difference of their elements (delta), divided by their mean
+     * absolute element (epsilon). Here the delta ratios of text t at 1000, 2000 and 4000 tokens are
+     * 1.2, 0.6 and 0.3. Against a second reference they are twice as large.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -326,7 +339,11 @@ static void test_tokens(void **state)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    assert_int_equal(n, 9); /* three token counts, for two references and for their mean */
+    /*
+     * The points are the delta ratios at three token counts, against each of two reference
+     * rotations, and their means over both references.
+     */
+    assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
             assert_true(p[i].n_tokens > p[i - 1].n_tokens &&
@@ -354,8 +371,9 @@ static void test_tokens(void **state)
 }
 
 /*
- * Makes the spectrum of a calibration that dropped the fraction `prune` of its rows and then took k
- * centroids. `seconds` is the time of K-means.
+ * Makes the result of a calibration that dropped the fraction `prune` of its token rows and then
+ * replaced the others by k centroids of K-means, `weighted` by their cluster sizes or not. Its
+ * singular values are `sigma` times those of spectrum(). K-means took `seconds`.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -418,7 +436,10 @@ static void test_fewer_rows(void **state)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /* "-rows" divides the singular values by the square root of the number of rows. */
+                /*
+                 * A measure whose name ends in "-rows" divides singular values by the square root
+                 * of the number of token rows.
+                 */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},
@@ -537,8 +558,9 @@ static void test_hostile_ledgers(void **state)
 }
 
 /*
- * Tests the ledger in data/paper. Every measure, rule and table that it names must exist. Without
- * results every verdict must be "not measured".
+ * Tests data/paper/ledger.csv, the table of the papers' claims. Every measure, rule and printed
+ * table that a claim names must exist. Without results, the verdict on every claim must be "not
+ * measured".
  */
 static void test_shipped_ledger(void **state)
 {
@@ -571,7 +593,10 @@ static void test_shipped_ledger(void **state)
         if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
-    /* Every figure and table of the papers must have a claim or a reason for having none. */
+    /*
+     * The table of claims must name every figure and table of the four papers (ZACK, FDC, ZDC and
+     * LeanKV), either with a claim to be tested or with the reason for having none.
+     */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
     assert_int_equal(l.figures.unmeasured + l.figures.cannot + l.figures.nothing, 104);
@@ -579,8 +604,9 @@ static void test_shipped_ledger(void **state)
 }
 
 /*
- * Tests the fraction of loads (relative request rates) at which a limit holds. The measured value
- * is linear between loads. The limit never holds at loads where the queue of requests grows.
+ * Tests the fraction of loads (request rates relative to the highest) at which a measured value is
+ * between two limits. The value is interpolated linearly between measured loads. It never counts as
+ * between the limits at loads where the queue of requests grows.
  */
 static void test_share_of_loads(void **state)
 {
@@ -615,7 +641,8 @@ static void test_share_of_loads(void **state)
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_REPRODUCED);
     /*
-     * The queue of requests grows at this load, so the load counts as one that exceeds the limit.
+     * If the queue of requests grows at load 1, the value there counts as above the limit of the
+     * rule (0 %).
      */
     v[3].grows = true;
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
@@ -630,7 +657,10 @@ static void test_share_of_loads(void **state)
     assert_int_equal(verdict, KVD_CANNOT_TELL);
 }
 
-/* If the interval of a value contains the limit, the verdict must be "cannot tell". */
+/*
+ * If the confidence interval of a measured value contains the limit, the verdict on the claim must
+ * be "cannot tell".
+ */
 static void test_intervals(void **state)
 {
     (void)state;

@@ -50,10 +50,12 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b. Epsilon is the mean
- * absolute entry of the rotation of a data set a or b, delta its mean absolute difference from a
- * reference rotation. Here the epsilons differ by 0.0010. Each is known to 0.00005, so the deltas
- * must add up to at least about 0.0009.
+ * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b of two data sets a and
+ * b. Epsilon is the mean absolute element of the rotation computed on a data set. Delta is the mean
+ * absolute difference of that rotation from a reference rotation.
+ *
+ * Here the printed epsilons differ by 0.0010. Rounding changes each by at most 0.00005. The deltas
+ * must therefore add up to at least about 0.0009.
  */
 static void test_triangle(void **unused)
 {
@@ -62,7 +64,11 @@ static void test_triangle(void **unused)
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0}, /* within rounding */
+                /*
+                 * The deltas add up to 0.0009, so rounding can explain that this is less than
+                 * 0.0010.
+                 */
+                {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
         kvd_published_table t = table(want[i].rows);
@@ -78,9 +84,13 @@ static void test_triangle(void **unused)
 }
 
 /*
- * Tests if one reference rotation with mean absolute entry epsilon_ref can explain the differences
- * (deltas) of all data sets of a model. 0.0505 explains the deltas 5e-4, 3e-4 and 1e-4 of model m.
- * No number explains those of model n, which are in another order.
+ * Let epsilon be the mean absolute element of the rotation computed on a data set, and delta its
+ * mean absolute difference from a reference rotation. The difference of two mean absolute elements
+ * is at most delta.
+ *
+ * The test asks if one reference can explain the deltas of all data sets of a model. For model m,
+ * whose deltas are 5e-4, 3e-4 and 1e-4, a reference with mean absolute element 0.0505 can. For
+ * model n, whose deltas are in another order, none can.
  */
 static void test_one_epsilon(void **unused)
 {
@@ -95,9 +105,10 @@ static void test_one_epsilon(void **unused)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * A model has three deltas. If their order were random, one of the six orders would fit by
-     * chance. For two models, the expected number of models that fit is 1/3; the probability that
-     * at least one fits is 1 - (5/6)^2.
+     * A model has three deltas (distances of its rotations from the reference). One of their six
+     * orders agrees with the epsilons, so a random order agrees with probability 1/6. Of two
+     * models, 1/3 is expected to agree by chance; the probability that at least one does is 1 -
+     * (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -122,7 +133,10 @@ static void test_twins(void **unused)
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
-    /* 0.80 and 0.8 have different digits, so they are not equal. */
+    /*
+     * `equal` counts the models whose numbers in both tables are equal as printed. 0.80 and 0.8
+     * have different digits, so model d is not counted.
+     */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
     assert_int_equal(kvd_published_doubles(folder, &same, &n, &err), 0);
@@ -133,7 +147,10 @@ static void test_twins(void **unused)
     free(same);
 }
 
-/* The checks of the tables in data/paper must give the counts that docs/results.md names. */
+/*
+ * The checks of the papers' tables in data/paper must give the numbers of models, pairs of texts,
+ * violated inequalities and explained models that docs/results.md names.
+ */
 static void test_papers(void **unused)
 {
     (void)unused;
@@ -155,7 +172,10 @@ static void test_papers(void **unused)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /* In every pair of texts that violates the inequality, one text is PG-19. */
+                    /*
+                     * In every pair of texts that violates the triangle inequality of epsilon and
+                     * delta, one text is PG-19.
+                     */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

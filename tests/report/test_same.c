@@ -110,8 +110,10 @@ static void test_groups(void **unused)
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
     kvd_result x = {.kind = KVD_RESULT_ACCURACY, .accuracy = {.rows = rows}};
     put(rows, accuracy, N_ACCURACY, -1);
-    put(rows, accuracy, N_ACCURACY, 10); /* differs in column overall_p_v */
-    put(rows, accuracy, N_ACCURACY, 14); /* differs in column n_tokens */
+    /* Differs from the first line in column overall_p_v only. */
+    put(rows, accuracy, N_ACCURACY, 10);
+    /* Differs from the first line in column n_tokens only. */
+    put(rows, accuracy, N_ACCURACY, 14);
     assert_null(kvd_rows_differ(&x, 0, &x, 1, "widths"));
     assert_null(kvd_rows_differ(&x, 0, &x, 2, "label,sample"));
     assert_string_equal(kvd_rows_differ(&x, 0, &x, 1, "sample,width"), "overall_p_v");
@@ -229,8 +231,9 @@ static void test_degradation(void **unused)
 }
 
 /*
- * A line in which only V is cut must be compared with one in which only Q and K are cut if both
- * remove the same fraction of dimensions (ZDC Fig. 25).
+ * A result with dimensions removed from V only must be compared with one with dimensions removed
+ * from Q and K only, if both remove the same fraction of dimensions. ZDC Fig. 25 makes this
+ * comparison.
  */
 static void test_pairs_at_equal_p(void **unused)
 {

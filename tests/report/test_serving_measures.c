@@ -105,9 +105,12 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 }
 
 /*
- * There must be one value per load up to the highest request rate of the uncompressed cache. The
- * uncompressed cache has mean latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2 and
- * 2.4. zack reaches 0.010 s at rate 2, 0.012 s at rate 2.4, and never reaches 0.020 s.
+ * The load is the request rate divided by the highest rate that the uncompressed cache sustains.
+ * Each measured load up to 1 must give one value per measure: the change of the time to the first
+ * token with zack, and the ratio of request rates at equal latency per token.
+ *
+ * The uncompressed cache has mean latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2
+ * and 2.4. zack reaches 0.010 s at rate 2, 0.012 s at rate 2.4, and never reaches 0.020 s.
  */
 static void test_loads(void **unused)
 {
@@ -115,15 +118,16 @@ static void test_loads(void **unused)
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
     /*
-     * The highest request rate of the uncompressed cache is within 0.5 % of a measured rate. The
-     * values must be those of the measured rate; only the loads, which are divided by the highest
-     * rate, change.
+     * The highest rate that the uncompressed cache sustains, 2 / 1.0027, is less than 0.5 % below
+     * the measured rate 2, so rate 2 must count as the highest. The comparisons of zack with the
+     * uncompressed cache remain those at the measured rates. Only the loads change, because they
+     * are rates divided by the highest rate.
      */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
     /*
-     * The highest request rate of the uncompressed cache is between two measured rates. The last
-     * value, at load 1, must be interpolated between those of the two rates.
+     * The highest rate that the uncompressed cache sustains, 2.2, is between the measured rates 2
+     * and 2.4. The comparison at load 1 must be interpolated between those at these two rates.
      */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
@@ -147,8 +151,9 @@ static void test_costs_of_a_cpu(void **unused)
 }
 
 /*
- * If either method serves less than 90 % of its highest arrival rate, the ratio must be marked as
- * one of a growing queue.
+ * The measure divides zack's highest request rate by that of the uncompressed cache. If either
+ * cache serves less than 90 % of the requests that arrive at its highest rate, its queue grows, and
+ * the measured ratio must be marked by `grows`.
  */
 static void test_queue(void **unused)
 {

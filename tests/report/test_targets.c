@@ -40,8 +40,9 @@ static const kvd_column columns[] = {
 typedef struct {
     const char *settings;
     /*
-     * Removed fraction, saved bytes and remaining accuracy, whose interval is 0.02 wide on either
-     * side.
+     * Value of the varied parameter (for p, the removed fraction), saved fraction of the cache's
+     * bytes, and accuracy relative to the uncompressed cache. The interval of the accuracy extends
+     * 0.02 below and above it.
      */
     double rate, saving, share;
     int prompt, predictions;
@@ -113,13 +114,19 @@ static void line(void **state)
 static void grid(void **state)
 {
     (void)state;
-    static const point two[] = {/* on a grid, one bad setting does not end the search */
-                                {"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
+    /*
+     * If the settings vary two parameters (a grid), one that misses the accuracy must not end the
+     * search.
+     */
+    static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
                                 {"m.a=2,m.b=2,m.c=5", 0.4, 0.7, 0.98, 0, 0},
                                 {"m.a=3,m.b=2,m.c=5", 0.5, 0.9, 0.5, 0, 0}};
-    /* The settings differ in one parameter, but some have equal rates, so they count as a grid. */
+    /*
+     * Two settings remove the same fraction p = 0.5 with different values of `heads`, so the
+     * settings do not vary p alone. They must count as a grid, of which all settings are compared.
+     */
     static const point same[] = {{"m.heads=1", 0.5, 0.5, 1.00, 0, 0},
                                  {"m.heads=4", 0.5, 0.55, 0.9, 0, 0},
                                  {"m.heads=1", 0.6, 0.6, 1.00, 0, 0}};
@@ -127,8 +134,9 @@ static void grid(void **state)
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
     /*
-     * saving_hi: the setting that saves 0.7 has an accuracy of 0.96 to 1.00, which may keep 99 %.
-     * The next one, which saves 0.9, certainly misses it.
+     * saving_hi is the upper bound of the bytes that can be saved at 99 % of the accuracy. The
+     * setting that saves 0.7 has an accuracy between 0.96 and 1.00, so it may reach 0.99. The
+     * setting that saves 0.9 certainly does not.
      */
     assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);
@@ -136,7 +144,8 @@ static void grid(void **state)
 }
 
 /*
- * Settings in two files that were evaluated on different tokens must not be joined to one series.
+ * Settings of a method that were evaluated on different tokens, in two files, must not be compared
+ * as if they were one series of measurements.
  */
 static void scored_apart(void **state)
 {

@@ -42,7 +42,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Adds the times of two prompt pieces and two decode steps of a method on `gpus` GPUs. */
+/* Adds times of two prompt iterations and two decode iterations of a method on `gpus` GPUs. */
 static void add(jct_fixture *x, const char *method, int gpus)
 {
     x->setting.method = method;
@@ -189,8 +189,9 @@ static void test_no_iterations(void **state)
 }
 
 /*
- * If two files measured one method with different attention kernels, the method has two names, and
- * its times must be found by either.
+ * If two files measured the same method with different attention kernels, its times in the second
+ * file must be found under the method's name with the kernel: "zack@stock". Its times in the first
+ * file must be found under the plain name.
  */
 static void test_attention(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of which iterations kvdim-jct measures (serving/jct_grid). If the time of an engine jumps
- * at a size, there must be a measured size on either side of the jump.
+ * Tests of the choice of iterations that kvdim-jct measures (serving/jct_grid). If an engine's time
+ * jumps between two batch sizes, such as 8 and 9 requests, both must be measured.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -112,7 +112,10 @@ static void test_statistics(void **state)
     kvd_rng_seed(&rng, 4, 0);
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
-        /* Blocks have unequal sizes, and three of 32 are empty. */
+        /*
+         * Latencies are assigned to blocks (of consecutive requests) for confidence intervals. The
+         * blocks have unequal sizes, and three of 32 are empty.
+         */
         block[i] = (uint8_t)(i * i / (N * N / 29));
         /* Rounded, so that some values are equal. */
         x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8;
@@ -214,7 +217,10 @@ static void test_point(void **state)
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
     assert_true(strict.goodput <= 0);
-    /* A cache of few pages must refuse some requests, one of a single page all. */
+    /*
+     * A cache of 8 pages must refuse some requests. A cache of a single page must refuse all of
+     * them.
+     */
     s = setting();
     s.limits.pages = 8;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
@@ -280,8 +286,8 @@ static void test_pages(void **state)
     const double gib = 1 << 30;
     size_t pages;
     /*
-     * The model has 16e9 bytes of weights and 1000 bytes of cache per token. Its measurement used
-     * 64e6 bytes of cache on 2 GPUs.
+     * The measured model has 16e9 bytes of weights and 1000 bytes of cache per token. It was
+     * measured on 2 GPUs with 64e6 bytes of cache, which are 1000 pages of 64 tokens.
      */
     assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
     assert_int_equal(pages, 1000);

@@ -105,7 +105,11 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/* Returns the cache pages that a request takes while it runs, or when it enters. */
+/*
+ * Returns the cache pages that a request takes, or would take if it were admitted. With
+ * KVD_ADMIT_STORED these are pages for the tokens that it stores in this iteration, at least for
+ * its prompt. Otherwise, they are pages for its prompt and its whole output.
+ */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);
@@ -155,8 +159,8 @@ static void plain_preempt(plain *p, int replica)
 }
 
 /*
- * Gives a request a decode step. Returns true if requests were preempted for its page. The request
- * itself may be one of them.
+ * Adds a decode step of a request to the iteration. Returns true if requests were preempted to free
+ * a page for it. The request itself may be one of them.
  */
 static bool plain_step(plain *p, job *j)
 {

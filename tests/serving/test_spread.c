@@ -1,5 +1,6 @@
 /*
- * Tests of random weights whose heads have the singular values of measured heads (serving/spread).
+ * Tests of random weights whose heads have given singular values, such as those measured in a real
+ * model (serving/spread).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -38,8 +39,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
 }
 
 /*
- * K and V of every head must get the singular values of the same measured head. All measured heads
- * must be used equally often.
+ * The file holds singular values of three heads, in columns a, b and c. Q-K and V-W_O of every
+ * random head must get the values of the same column. All columns must be used equally often.
  */
 static void test_dealing(void **unused)
 {
@@ -77,7 +78,10 @@ static void test_dealing(void **unused)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* The kept dimensions by Eq. 6 of ZACK differ from head to head, as the singular values do. */
+    /*
+     * ZACK's Eq. 6 keeps more dimensions of a head whose singular values fall slowly. As these
+     * differ from head to head, the numbers of kept dimensions must differ too.
+     */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -96,8 +100,8 @@ static void test_dealing(void **unused)
 }
 
 /*
- * For heads with half or twice the measured dimensions, the singular values must follow the
- * measured ones at equal relative positions.
+ * The file has singular values of a head with four dimensions. Random heads with two or eight
+ * dimensions must get values that are averaged or interpolated from these.
  */
 static void test_other_widths(void **unused)
 {

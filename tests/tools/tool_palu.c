@@ -1,10 +1,12 @@
 /*
  * usage: tool_palu DUMP.h5 METHOD OUT.h5 [FISHER.h5]      METHOD: "palu,p=0.5,heads=2"
  *
- * Writes the latents that palu makes from a file of recorded Q, K and V, for
- * tests/oracle/public_palu.py. OUT.h5: /rank [layer][kv_head][side] and /product
- * [layer][kv_head][side][heads * d_head][d_head]. The product is A B_h of each head h: what a row
- * of its group is multiplied by when it is stored as a latent and read again.
+ * Writes the low-rank matrices that palu makes from a file of recorded Q, K and V, for
+ * tests/oracle/public_palu.py. For K or V of a group of heads, x in one token, palu stores the
+ * latent x A. It computes K or V of head h from it as x A B_h.
+ *
+ * OUT.h5: /rank [layer][kv_head][K or V] holds the number of columns of A. /product
+ * [layer][kv_head][K or V][heads * d_head][d_head] holds the matrix A B_h.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -10,8 +10,9 @@
 #include "make_dump.h"
 
 /*
- * Writes errors for the balanced projections bqk and bvw. They fall with the number of kept
- * dimensions (2, 4, 6 and 8 of 8) and differ between heads.
+ * Writes a table of made-up losses with dimensions removed from one head. The rotations are those
+ * of method balanced: bqk for Q and K, bvw for V. Losses fall with the number of kept dimensions
+ * (2, 4, 6 and 8 of 8) and differ between heads.
  */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)

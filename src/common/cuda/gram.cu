@@ -87,9 +87,10 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 }
 
 /*
- * Adds the products of 16 rows of X to the block of G that a warp computes: acc (32 x 32) +=
- * high^T low. `high` and `low` are the indices of two groups of 32 columns in the tile of rows.
- * PITCH is a multiple of 16 plus 4, which avoids bank conflicts.
+ * Adds products of 16 rows of X to the 32 x 32 block of G = X^T X that a warp computes and holds in
+ * `acc`. The block is the transpose of 32 columns of X, times 32 columns of X. `high` and `low` are
+ * the indices of these two groups of 32 columns. `tile` holds the 16 rows in shared memory, PITCH
+ * doubles apart. PITCH is a multiple of 16 plus 4, which avoids bank conflicts.
  */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
@@ -244,9 +245,10 @@ int most_slices(int n_heads)
 }
 
 /*
- * Returns the number of slices into which the rows of X are cut: the number of least cost. The
- * cost is the number of rows that one CTA processes in sequence, plus the rows that it could
- * process while the sums of all slices are written and read (5 TB/s, 160 clocks per row).
+ * Returns the number of slices into which the rows of X are cut: the number of least estimated
+ * cost. The first part of the cost is the number of rows that one CTA processes in sequence. The
+ * second part is the time to write and read the partial sums of all slices, at 5 TB/s. It is
+ * counted in rows too, at 160 clocks per row.
  */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {

@@ -16,16 +16,16 @@ extern "C" {
 enum { KVD_GRAM_PARTS = 5, KVD_GRAM_MAX_D = 256 };
 
 /*
- * Heads of one tensor whose second moments are computed. Value i of row t of head h is x[h *
- * head_stride + t * row_stride + i * dim_stride].
+ * Heads of one tensor whose second moments X^T X are computed. X has one row per token. Value i of
+ * row t of head h is x[h * head_stride + t * row_stride + i * dim_stride].
  */
 typedef struct {
     const void *x;
     size_t head_stride, row_stride, dim_stride;
     int n_heads;
     /*
-     * Sums X^T X to add to, [n_heads][d][d] in device memory. The sums are added to the lower
-     * triangle; the upper triangle is undefined.
+     * Matrices of second moments in device memory, [n_heads][d][d]. X^T X of the rows X of each
+     * head is added to the lower triangle of the head's matrix. The upper triangle is undefined.
      */
     double *G;
 } kvd_gram_part;
@@ -37,8 +37,8 @@ typedef struct {
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
     /*
-     * Scratch in device memory, of kvd_gram_scratch_bytes(number of heads of all tensors in `part`,
-     * d) bytes.
+     * Scratch in device memory. Its size in bytes is kvd_gram_scratch_bytes(total number of heads
+     * in part[0] .. part[n_parts - 1], d).
      */
     double *scratch;
 } kvd_gram_args;
@@ -47,9 +47,10 @@ typedef struct {
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
 /*
- * Queues, on `stream`, the addition of X^T X to G for every head of every tensor in args->part.
- * Results have equal bits in every run, wherever the rows are in memory. They depend on n_rows, the
- * number of heads and d.
+ * Queues, on `stream`, the addition of X^T X to the matrix G of every head. The heads are those of
+ * args->part[0] .. args->part[n_parts - 1]. The bits of the result depend on the values, n_rows,
+ * the number of heads and d. They are the same in every run and for every memory layout of the
+ * rows.
  */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 

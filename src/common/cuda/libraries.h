@@ -94,8 +94,8 @@ int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
 /*
  * cuBLAS functions for C++ code. kvd_cublas_open returns a handle, or NULL with *err filled;
- * kvd_cublas_close destroys it. The third function calls cublasGemmEx on 16-bit floats of `type`
- * with sums and scalars in float32.
+ * kvd_cublas_close destroys it. kvd_cublas_gemm multiplies matrices of 16-bit floats of `type` with
+ * cublasGemmEx; sums and scalars are in float32.
  */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);

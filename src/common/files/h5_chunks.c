@@ -15,17 +15,19 @@
 #include "common/threads.h"
 
 /*
- * Division of a dataset into chunks, as kvd_h5_slab_dims computes it. Axis `cut` is divided into
- * ranges of `piece` indices. Slower axes are divided into single indices, faster axes not at all.
+ * Division of a dataset into chunks, as kvd_h5_slab_dims computes it. One axis, number `cut`, is
+ * divided into ranges of `piece` indices. On every slower axis a chunk has a single index. Every
+ * faster axis is contained whole in a chunk.
  */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Number of indices of a chunk on axis `cut`, and number of chunks along that axis. */
+    /* Number of indices that a chunk spans on axis `cut`, and number of chunks along axis `cut`. */
     size_t piece, per_row;
-    size_t inner; /* number of elements for one index of axis `cut`: product of the faster axes */
-    size_t size;  /* bytes of one element */
-    size_t n;     /* number of chunks of the dataset */
+    /* Number of elements at one index of axis `cut`: product of the lengths of the faster axes. */
+    size_t inner;
+    size_t size; /* bytes of one element */
+    size_t n;    /* number of chunks of the dataset */
 } layout;
 
 static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
@@ -45,9 +47,10 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
 }
 
 /*
- * Computes the position of chunk i: `offset` in the dataset, and the index of the chunk's first
- * element, which is returned. *valid receives the number of elements of the chunk that are inside
- * the dataset; the last chunk of a row may extend beyond its end.
+ * Finds where chunk i of a dataset begins. Writes the coordinates of its first element to `offset`
+ * [rank] and returns the index of that element in the dataset. *valid receives the number of
+ * elements of the chunk that are inside the dataset: the last chunk along axis `cut` may extend
+ * beyond the end of the axis.
  */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
@@ -181,8 +184,9 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
  */
 
 /*
- * Length of the longest axis whose indices are stored in its scale. A longer axis is a dimension
- * without coordinates.
+ * Largest length of an axis whose scale (coordinate dataset) stores the indices. Then they take at
+ * most 60000 bytes and fit into the dataset's object header, which HDF5 limits to 64 KiB. A longer
+ * axis is a dimension without coordinates.
  */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
@@ -211,8 +215,8 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
     /*
-     * Name of a dimension without coordinates, as netCDF writes it: this sentence, followed by the
-     * dimension's length right-aligned in 10 columns.
+     * Name that netCDF gives to a dimension without coordinates: a fixed sentence, then the length
+     * of the dimension in 10 columns.
      */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",

@@ -58,7 +58,8 @@ bool kvd_h5_known_number(hid_t type)
 
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab)
 {
-    hsize_t inner = 1; /* product of the lengths of the axes done so far, fastest axis first */
+    /* Product of the slab's lengths on the axes that the loop has passed, fastest axis first. */
+    hsize_t inner = 1;
     const hsize_t most = limit / type_size > 0 ? limit / type_size : 1;
     for (int i = rank - 1; i >= 0; i--) {
         const hsize_t fit = most / inner > 0 ? most / inner : 1;
@@ -67,7 +68,10 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* If this axis is not taken whole, the loop gives length 1 to all slower axes. */
+            /*
+             * The slab does not span this axis, so every slower axis gets length 1: `inner = most`
+             * leaves room for one index only.
+             */
             inner = most;
     }
 }

@@ -22,9 +22,10 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 hid_t kvd_h5_access(void);
 
 /*
- * Returns creation properties of class `kind` (H5P_FILE_CREATE or H5P_GROUP_CREATE) that keep
- * attributes in the object header, which has a checksum. HDF5 would move more than 8 attributes
- * into a heap, where texts above 4 KiB have none. Returns H5I_INVALID_HID on failure.
+ * Returns creation properties of class `kind` (H5P_FILE_CREATE or H5P_GROUP_CREATE) that keep all
+ * attributes in the object header, which has a checksum. By default HDF5 moves more than 8
+ * attributes into a heap, and attribute texts above 4 KiB have no checksum in a heap. Returns
+ * H5I_INVALID_HID on failure.
  */
 hid_t kvd_h5_creation(hid_t kind);
 

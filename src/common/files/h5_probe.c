@@ -268,8 +268,8 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
     /*
-     * Limit the computing time, because a loop uses it up. A limit on elapsed time would also count
-     * a slow disk or a busy machine.
+     * Limit the computing time: a damaged file can make HDF5 loop for ever. A limit on elapsed time
+     * would also count a slow disk or a busy machine.
      */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
@@ -352,12 +352,16 @@ typedef struct {
 
 enum { KEPT = 64 };
 /*
- * Results for the files that were checked last (in a child process). A program opens a file more
+ * Verdicts on the files that were checked last (in a child process). A program opens a file more
  * than once: to identify an input, to see its schema, to read it. One check is enough as long as
  * the file is not written or replaced.
  */
 static verdict kept[KEPT];
-static size_t n_kept; /* number of results stored in `kept` since the program started */
+/*
+ * Number of file checks whose verdict was stored since the program started; only the latest ones
+ * are still in `kept`.
+ */
+static size_t n_kept;
 
 static bool same_moment(struct timespec a, struct timespec b)
 {

@@ -13,10 +13,14 @@
 #include "common/err.h"
 
 typedef struct {
-    char *path;    /* path of the final file, NAME */
-    char *partial; /* path of the file while it is written, NAME.partial in the same folder */
-    char *lock;    /* path of the lock file, NAME.lock, which exists while a program writes NAME */
-    int lock_fd;   /* file descriptor of the lock file; -1 when the lock is not held */
+    /* Path of the final file. The comments here call it NAME. */
+    char *path;
+    /* Path of the file while it is written: NAME.partial, in the same folder. */
+    char *partial;
+    /* Path of the lock file, NAME.lock, which exists while a program writes NAME. */
+    char *lock;
+    /* File descriptor of the lock file; -1 when the lock is not held. */
+    int lock_fd;
     /*
      * Names that an output folder may hold, ended by NULL, as set by kvd_output_folder_renew. A
      * NULL list means any files.
@@ -39,10 +43,10 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
 /*
- * Creates an empty file `path` for writing; kvd_output_check_derived must accept the name. First
- * removes the file that a killed program left there. Never opens a file that another program
- * creates meanwhile. On failure returns NULL and fills *err. kvd_output_clear only checks and
- * removes.
+ * kvd_output_clear removes the file that a killed program left at `path`; it fails if
+ * kvd_output_check_derived refuses the name. kvd_output_create does the same and then creates an
+ * empty file for writing. It never opens a file that another program creates meanwhile. On failure
+ * it returns NULL and fills *err.
  */
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
@@ -60,9 +64,9 @@ int kvd_output_commit(kvd_output *out, kvd_err *err);
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
 /*
- * Output of a run that the user named with an option. The list holds the endings of further files
- * that the run keeps next to `path`, up to a NULL; a NULL list means none. NAME.partial and
- * NAME.lock, which every output has, are not listed.
+ * Output of a run that the user named with an option. The last field is a list of the endings of
+ * further files that the run keeps next to `path`. The list ends with NULL; a NULL list means none.
+ * Every output also has path.partial and path.lock, which are not listed.
  */
 typedef struct {
     const char *option; /* option with which the user named the output, such as "--moments" */
@@ -71,9 +75,9 @@ typedef struct {
 } kvd_output_name;
 
 /*
- * Fails if two outputs of one run would write to one file. This includes NAME.partial, NAME.lock
- * and the further files in the list. The message names both outputs. Names are compared after
- * links and folders have been resolved.
+ * Fails if two of the n outputs of a run would write to one file. An output writes to its path, to
+ * path.partial, to path.lock, and to its further files (path with each listed ending). The message
+ * names both outputs. Names are compared after links and folders have been resolved.
  */
 int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err);
 

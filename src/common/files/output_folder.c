@@ -96,8 +96,9 @@ static int make_partial(const kvd_output *out, kvd_err *err)
 }
 
 /*
- * Creates the subfolders listed in out->contents inside NAME.partial if `make` is true; otherwise
- * flushes them to disk.
+ * Goes through the subfolders that the output folder shall have (names in out->contents that end
+ * with '/'). If `make` is true, creates each in the partial output folder; otherwise flushes each
+ * to disk.
  */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {

@@ -24,16 +24,17 @@ cudaError_t kvd_differ(const float *a, const float *b, size_t n, int *differ, cu
 enum { KVD_CHANGE_PARTS = 1024, KVD_ERROR_PARTS = 16 };
 
 /*
- * Change of the logits: largest |v - u| (infinite if an element is NaN) between compressed v and
- * uncompressed u, and sum of u^2.
+ * Change of the logits by compression, where u are the logits of the uncompressed model and v those
+ * of the compressed run: largest |v - u| (infinite if an element is NaN), and sum of u^2.
  */
 typedef struct {
     double largest, sum2;
 } kvd_change;
 
 /*
- * Fills part [KVD_CHANGE_PARTS] (in GPU memory) with partial results over the logits u [n],
- * uncompressed, and v [n], compressed.
+ * Measures the change of n logits by compression, in parts: u [n] are uncompressed, v [n]
+ * compressed. Each element of part [KVD_CHANGE_PARTS] (in GPU memory) receives the largest change
+ * and the sum of u^2 over some of the logits. The caller combines them.
  */
 cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_change *part,
                              cudaStream_t stream);
@@ -47,8 +48,9 @@ typedef struct {
 } kvd_error_sums;
 
 /*
- * Fills part [KVD_ERROR_PARTS][n_heads] (in GPU memory) with partial sums over the attention
- * outputs u, uncompressed, and v, compressed. Both are [n_tokens][n_heads * d_head] of `type`,
+ * Computes the sums of kvd_error_sums over the attention outputs of every head, in parts: part
+ * [KVD_ERROR_PARTS][n_heads] (in GPU memory) receives the sums over some of the tokens. The caller
+ * adds them. u is uncompressed, v compressed. Both are [n_tokens][n_heads * d_head] of `type`,
  * KVD_F32 or KVD_BF16.
  */
 cudaError_t kvd_error_parts(kvd_dtype type, const void *u, const void *v, size_t n_tokens,

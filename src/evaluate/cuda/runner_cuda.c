@@ -26,7 +26,10 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* Logits [piece][vocab] of the uncompressed model and of the compressed setting. */
+    /*
+     * Logits of the uncompressed model and of the compressed setting, for at most hook.piece token
+     * positions at a time: [hook.piece][vocab].
+     */
     float *logits[2];
     int *flag;
     kvd_change *change;

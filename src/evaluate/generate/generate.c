@@ -84,8 +84,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.n_gpus = 1;
     }
     /*
-     * On a GPU no memory is allocated here, because the first compression setting decides whether
-     * the engine or the cache in host memory is used.
+     * On a CPU, open the implementation with the cache in host memory now. On a GPU, wait for the
+     * first compression setting, which decides between the CUDA engine and that implementation.
      */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
@@ -135,9 +135,9 @@ typedef struct {
     pthread_mutex_t lock;
     size_t next; /* first sequence of the group that is generated next */
     /*
-     * Number of the next group of sequences, which selects the process that generates it. The first
-     * group has the number of earlier calls of kvd_generate, so that calls with one group each are
-     * spread over the processes.
+     * Index of the next group of sequences, which selects the process that generates it. It does
+     * not start at 0 but at the number of earlier calls of kvd_generate. Calls with one group each
+     * are thereby spread over the processes.
      */
     size_t group;
     bool failed; /* a worker has failed; `err` is its error */

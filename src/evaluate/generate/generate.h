@@ -6,9 +6,10 @@
  * Tokens of a prompt attend to each other uncompressed, so the first generated token is always that
  * of the uncompressed model. From the second token on, attention reads the stored cache.
  *
- * There are two implementations (generate_path.h). The reference ("by rows") has the cache on the
- * CPU in float32 (methods/sequence_cache.h) and the matrix products on the CPU in float32 or on a
- * GPU. Compression methods that the CUDA engine of kvdim-jct supports can run there, in bf16.
+ * There are two implementations (generate_path.h). The reference implementation has the cache in
+ * host memory in float32 (methods/sequence_cache.h) and the matrix products on the CPU in float32
+ * or on a GPU. The other one is the CUDA inference engine (src/engine), in bf16, for the
+ * compression methods that it supports.
  */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_H
 #define KVD_EVALUATE_GENERATE_GENERATE_H
@@ -34,24 +35,28 @@ typedef struct {
      */
     const size_t *end;
     /*
-     * Tokens that are fed after the prompts instead of the model's own, [end[n_sequences]]. At an
-     * index with KVD_FREE_TOKEN the model's own token is fed; consecutive own tokens are an answer.
-     * NULL means that all tokens are the model's own.
+     * Input tokens that the caller prescribes after the prompts, at the indices end[s] ..
+     * end[s+1]-1 of each sequence s. Where the element is KVD_FREE_TOKEN, the model's own choice is
+     * the input instead. A run of consecutive own choices is called an answer. NULL means that the
+     * model chooses all tokens.
      */
     const uint32_t *forced;
     /*
-     * Callback after the model's own token at index `at`; `token` holds this token and those before
-     * it. Returns 0 to continue. Returns 1 if the answer ends with this token: generation then
-     * continues with the next forced token of the sequence, or ends. Returns 2 if the answer ends
-     * and the token is not fed: the next forced token replaces it. On failure returns -1 and fills
-     * *err. NULL means that answers have their full length.
+     * Callback after each token that the model chose. `at` is the index of this token; `token` is
+     * the array of the output tokens up to it.
+     *
+     * The callback returns 0 to continue. It returns 1 if the answer ends with this token:
+     * generation then continues at the next prescribed token of the sequence (see `forced`), or
+     * ends. It returns 2 if the answer ends and this token shall not become an input: the next
+     * prescribed token is the input in its place. On failure it returns -1 and fills *err. If the
+     * callback is NULL, answers have their full length.
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /*
      * True for sequences that have results from an earlier run, [n_sequences]. They are not
-     * generated, but the other sequences run in the same groups as if they were. NULL means that no
-     * sequence has results.
+     * generated. The other sequences are grouped as if all sequences were generated, so that their
+     * results are the same. NULL means that no sequence has results.
      */
     const bool *done;
 } kvd_continuations;
@@ -71,7 +76,8 @@ typedef struct {
      * pass over several sequences is divided among them in proportion to their tokens.
      */
     double prompt_s, steps_s;
-    size_t steps; /* number of decode steps */
+    /* Number of decode steps. */
+    size_t steps;
 } kvd_continued_cost;
 
 /*
@@ -80,8 +86,9 @@ typedef struct {
  */
 typedef struct {
     /*
-     * Token with the largest logit, the first if several are equal. It is the next input unless a
-     * token is forced. Required if kvd_continuations.ended is set.
+     * Token with the largest logit, the first if several are equal. It is the next input, unless
+     * kvd_continuations.forced prescribes another token there. This array is required if
+     * kvd_continuations.ended is set.
      */
     uint32_t *token;
     /* Natural logarithm of the probability of the next input token. */
@@ -137,18 +144,21 @@ const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
 
 /*
  * Callback after the group of sequences first .. first + n - 1 has ended. *account has the cache
- * sizes and reads of the group's decode steps. Returns 0 to continue; returns another value and
- * fills *err to stop.
+ * sizes and the bits that attention read, added over the decode steps of the group. Returns 0 to
+ * continue; returns another value and fills *err to stop.
  */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
 /*
- * Generates tokens after the prompts of *c with the cache of an open plan, and fills *out.
- * plan->prompt is ignored. Adds cache sizes and reads of the decode steps to *account. `account`
- * and `step` may be NULL. Only one thread at a time calls `step` or c->ended. Fails as
- * kvd_forward_run does, naming sequences by their index in *c. The groups that run together depend
- * on *c and the memory of a GPU, so results do not depend on the number of equal GPUs.
+ * Generates tokens after the prompts of *c, with a cache that compresses as the open plan *plan
+ * says, and fills *out. plan->prompt is ignored. *account, if not NULL, receives the cache sizes
+ * and the bits that attention read, added over the decode steps. `step`, if not NULL, is called
+ * after every group of sequences. Only one thread at a time calls `step` or c->ended. Fails as
+ * kvd_forward_run does, naming sequences by their index in *c.
+ *
+ * The groups that run together depend on *c and the memory of a GPU. Results therefore do not
+ * depend on the number of equal GPUs.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,

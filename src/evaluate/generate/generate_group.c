@@ -55,20 +55,25 @@ typedef struct {
     size_t first, n;
     uint32_t *next; /* next input token of each sequence: [n] */
     /*
-     * Output index of the token to decide after `next` was fed; the end of the sequence if there is
-     * none. [n]
+     * Index, in the output arrays of *out, of the token that the model decides once `next` has been
+     * its input: [n]. At the end of a sequence it is c->end[s + 1].
      */
     size_t *at;
-    size_t *rows; /* number of tokens of each sequence in the cache: [n] */
+    /* Number of tokens of each sequence in the cache: [n]. */
+    size_t *rows;
     /*
-     * Arrays that describe the current batch (see kvd_batch). For each sequence of the batch, `row`
-     * is its index in *c and `slot` its index in the group.
+     * Arrays of the current batch. offset, start and whole are those of kvd_batch. For each
+     * sequence of the batch, `row` is its index among all sequences of the call (*c), and `slot`
+     * its index within this group.
      */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     /* Token with the largest logit for each sequence of the batch: [n]. */
     uint32_t *best;
-    /* Logits, [path->piece][vocab_size]; NULL if no result needs logits. */
+    /*
+     * Logits of at most path->piece sequences at a time: [path->piece][vocab_size]. NULL if no
+     * result needs logits.
+     */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
@@ -90,9 +95,11 @@ static size_t length_of(const kvd_continuations *c, size_t s)
 }
 
 /*
- * Returns the length up to which sequence s runs in its first cache. A longrope model has two RoPE
- * tables. If the prompt is shorter than the model's original length, the first cache ends there and
- * uses the table of short sequences.
+ * Returns the number of tokens up to which sequence s can use the cache it begins with. For most
+ * models that is the whole sequence. A longrope model has two RoPE tables, for short and for long
+ * sequences. If the prompt is shorter than the model's original length but the sequence becomes
+ * longer, the function returns the original length: the table changes there, and with it all cached
+ * K.
  */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
@@ -109,9 +116,10 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
 }
 
 /*
- * Decides the next token of sequence s of the group. Then moves on by one index or, if the token
- * ends an answer, to the index after the answer. `best` is the token with the largest logit.
- * `logits` may be NULL if no result needs them.
+ * Decides the next input token of sequence s of the group, and advances u->at[s], the index of the
+ * sequence in the output arrays, by one. If the token ends an answer, the index advances to the end
+ * of the answer. `best` is the token with the largest logit. `logits` may be NULL if no result
+ * needs them.
  */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
@@ -199,9 +207,9 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * Appends the input token to the text of a sequence that runs alone. The first cache of a sequence
- * holds at most first_length() tokens. At the first token beyond, the whole text is processed again
- * as a prompt, in a new cache.
+ * Appends the input token to the text of a sequence that runs alone because it becomes too long for
+ * the RoPE table it began with. When the text has one token more than first_length() allows, a new
+ * cache is begun, and the whole text is processed again as a prompt.
  */
 static int add_to_text(group *u, kvd_err *err)
 {

@@ -20,13 +20,13 @@ struct kvd_generate_path {
     /* Returns the number of sequences of *c, from `first` on, that run together; at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
     /*
-     * Begins n sequences, numbered by slots 0 .. n - 1. The cache plan (compression setting) is
-     * open and stays open until `end`.
+     * Begins n sequences. Later calls name each by its slot number, 0 .. n - 1. The cache plan
+     * (compression setting) is open and stays open until `end`.
      */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
     /*
      * Runs a batch: the prompts of all sequences, or the next token of some sequences. slot
-     * [b->n_sequences]: slot number of each sequence of the batch.
+     * [b->n_sequences] has the number, given by `begin`, of each sequence of the batch.
      */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
@@ -36,27 +36,28 @@ struct kvd_generate_path {
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
-    /* Returns the bits in the cache of the sequence in a slot (kvd_sequence_cache_bits). */
+    /* Returns how many bits the cache of sequence number `slot` takes (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
     /*
-     * Ends all sequences, also after a failure. Adds their cache sizes and reads to *account,
-     * unless `account` is NULL.
+     * Ends all sequences. Also called if `begin` or `run` failed. Unless `account` is NULL, adds to
+     * *account the cache sizes and the bits that attention read.
      */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);
 };
 
 /*
- * Returns true if sequence s becomes longer than its first RoPE table of a longrope model allows.
- * Its cache is then computed again from all tokens so far, with the table of long sequences, as the
- * Hugging Face library does.
+ * Returns true if sequence s outgrows the RoPE table for short sequences of a longrope model. K and
+ * V of all its tokens are then computed again with the table for long sequences, as the Hugging
+ * Face library does.
  */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
 /*
- * Generates sequences first .. first + n - 1 of *c together, at most as many as path->together
- * allows. A sequence that outgrows its RoPE table (kvd_generate_outgrows) must be alone. Adds cache
- * sizes and reads to *account. `lock` is held while c->ended runs.
+ * Generates n sequences of *c together, from number `first` on. n is at most what path->together
+ * returns. A sequence for which kvd_generate_outgrows is true must be the only one of its group.
+ * Adds to *account the cache sizes and the bits that attention read. `lock` is held while c->ended
+ * runs.
  */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
@@ -66,22 +67,30 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
     /*
-     * Runs the prompts alone through all layers, for plans with kvd_plan_first_pass. If `twice`,
+     * Runs only the prompts through all layers, before the actual run, and records them in
+     * *prompts. Compression methods for which kvd_plan_first_pass is true need this. If `twice`,
      * the batch holds every prompt two times.
      */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
-    /* Runs a batch with its attention in `hook`. Keeps the last output row of every sequence. */
+    /*
+     * Runs a batch with its attention in `hook`. Keeps the hidden state of the last token of every
+     * sequence, after the final norm.
+     */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
-    /* Writes the logits [n][vocab_size] of the kept output rows from .. from + n - 1. */
+    /*
+     * Writes the logits [n][vocab_size] after the last token of sequences from .. from + n - 1 of
+     * the latest batch, from the hidden states that `run` kept.
+     */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
     void (*free)(kvd_generate_pass *p);
 };
 
 /*
- * Return the forward pass of a model: on the CPU in float32, or on GPU s->first_gpu in s->compute.
- * The checkpoint must outlive the pass. `piece` is the largest number of rows in one call of
- * `logits`. On failure return NULL and fill *err.
+ * Return the forward pass of a model: kvd_generate_pass_cpu on the CPU in float32,
+ * kvd_generate_pass_cuda on GPU s->first_gpu in number type s->compute. The checkpoint must outlive
+ * the pass. `piece` is the largest number of sequences whose logits one call of `logits` computes.
+ * On failure return NULL and fill *err.
  */
 kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                          kvd_err *err);
@@ -107,16 +116,17 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
                               char why[KVD_GENERATOR_WHY]);
 /*
  * Returns the generator implementation with the CUDA engine, for this cache plan (compression
- * setting) and a call with n_sequences sequences. `weights` is borrowed. If `scores`, `read` can
- * return logits. On failure returns NULL and fills *err.
+ * setting) and a call with n_sequences sequences. `weights` is borrowed. If `scores` is true, the
+ * function kvd_generate_path.read can return logits; otherwise it returns only tokens. On failure
+ * returns NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);
 
 /*
- * Loads the model's weights in s->compute onto GPU s->first_gpu; both implementations use them. On
- * failure returns NULL and fills *err.
+ * Loads the model's weights in number type s->compute onto GPU s->first_gpu. kvd_generate_rows and
+ * kvd_generate_engine take them. On failure returns NULL and fills *err.
  */
 struct kvd_gpu_weights *kvd_generate_weights_new(const kvd_checkpoint *c,
                                                  const kvd_generator_spec *s, kvd_err *err);

@@ -20,8 +20,11 @@ typedef struct {
      * such prompt.
      */
     kvd_forward *twice;
-    float *hidden; /* outputs of the forward pass: [max_tokens][d_model] */
-    /* Output of the last token of each sequence: [max_tokens][d_model]. */
+    /* Hidden states after the final norm, of all tokens of the batch: [max_tokens][d_model]. */
+    float *hidden;
+    /*
+     * Hidden state after the final norm, of the last token of each sequence: [max_tokens][d_model].
+     */
     float *last;
     size_t d;
 } cpu_pass;
@@ -105,7 +108,10 @@ typedef struct {
     const kvd_plan *plan;
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /* Logits [piece][vocab_size] for calls of `read` that want only tokens. */
+    /*
+     * Scratch for logits, [piece][vocab_size]. `read` needs them to find the largest one even if
+     * its caller wants only tokens.
+     */
     float *logits;
 } by_rows;
 

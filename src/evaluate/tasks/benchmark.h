@@ -82,11 +82,14 @@ enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20 };
 
 typedef struct {
     kvd_benchmark_form form;
-    /* Metric for all items (kvd_metric); -1 means the metric of the benchmark. */
+    /*
+     * Metric (kvd_metric) to use for all items instead of the one that the benchmark defines; -1
+     * keeps the benchmark's.
+     */
     int metric;
-    /* Largest number of tokens of an answer; 0 means the number of the benchmark. */
+    /* Largest number of tokens of an answer; 0 means the limit that the benchmark defines. */
     size_t max_new_tokens;
-    /* Text that ends an answer; NULL means the text of the benchmark. */
+    /* Text that ends an answer; NULL means the text that the benchmark defines. */
     const char *stop;
     size_t most; /* number of items read from one file; 0 reads all */
     /* Number of solved examples before a question of GSM8K, 0 .. KVD_GSM8K_SHOTS. */

@@ -18,7 +18,10 @@ const char *const kvd_benchmark_turns_words[3] = {"follow", "apart", NULL};
  */
 typedef struct {
     kvd_ids prompt, forced;
-    /* Positions of every sequence in the arrays, as 32-bit numbers while sequences are added. */
+    /*
+     * Start of each sequence in `prompt` (offset) and in `forced` (end), and the total lengths at
+     * the end of the lists. They are 32-bit numbers until the run's arrays are made.
+     */
     kvd_ids offset, end;
 } builder;
 

@@ -12,21 +12,28 @@
 #include "model/text/tokenizer.h"
 
 /*
- * End of the part of a prompt that a method compresses at once. Later tokens enter the cache one by
- * one.
+ * Point in the prompt up to which a method compresses the cache at once. Tokens after this point
+ * enter the cache one by one.
  */
 typedef enum {
-    /* Compress after the first question and its answer prefix, so that the method sees both. */
+    /*
+     * Compress the whole prompt, including the first question and the words with which its answer
+     * begins. The method then sees the question when it chooses what to keep.
+     */
     KVD_COMPRESS_PROMPT,
-    KVD_COMPRESS_CONTEXT /* compress after the context, before the question */
+    /* Compress after the context, before the question. */
+    KVD_COMPRESS_CONTEXT
 } kvd_compress_at;
 extern const char *const kvd_compress_at_words[3];
 
 /* How several questions on one context are asked. */
 typedef enum {
-    /* Ask one after another on one cache, with the model's own answers between them. */
+    /*
+     * Ask the questions one after another on one cache, with the model's own answers between them.
+     */
     KVD_TURNS_FOLLOW,
-    KVD_TURNS_APART /* ask each question on its own cache of the context */
+    /* Ask each question on a cache of its own of the context. */
+    KVD_TURNS_APART
 } kvd_benchmark_turns;
 extern const char *const kvd_benchmark_turns_words[3];
 
@@ -84,9 +91,11 @@ typedef struct {
 
 /*
  * Builds the token sequences of all items. A prompt that leaves no room for its answers within
- * max_len keeps only the first and the last half of the tokens that fit, as in LongBench. Fails,
- * naming the item, if a question does not fit, or is missing where the settings need one. Fails if
- * the tokenizer lacks the tokens of the chat template. *r can be released after a failure too.
+ * max_len keeps only the first and the last half of the tokens that fit, as in LongBench.
+ *
+ * Fails, naming the item, if a question does not fit into max_len. Fails too if compress_at is
+ * KVD_COMPRESS_CONTEXT and an item has no question apart from its context, or if the tokenizer
+ * lacks the tokens of the chat template. *r can be released after a failure too.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -94,10 +103,12 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs all items with the cache of an open plan, and scores the answers. `name` identifies the
- * setting in the journal. If the generator has one part of several, only generates that part, for
- * the journal. Fails if the counted cache sizes do not show that the plan compressed something. The
- * caller releases *out, which must be zeroed, also after a failure.
+ * Runs all items with a cache that compresses as the open plan *plan says, and scores the answers.
+ * `name` identifies the compression setting in the journal (file of finished sequences).
+ *
+ * With --part, several processes share the items: this one then only generates its own items and
+ * saves them in its journal, without scores. Fails if the counted cache sizes do not show that the
+ * plan compressed something. The caller releases *out, which must be zeroed, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -209,8 +209,9 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
     /*
-     * Sizes in `account` are sums over all tasks. Its `dense` counts elements of the cache's number
-     * type, so the ratio is scaled to a 16-bit cache.
+     * Bits that attention read / bits of an uncompressed 16-bit cache, over all tasks. `dense` is
+     * the size of an uncompressed cache in number type plan->type, so the ratio is scaled by the
+     * size of that type over 2 bytes.
      */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);

@@ -41,7 +41,10 @@ typedef struct {
     size_t n;
 } kvd_words;
 
-/* Finds the words of text x, which must outlive them. The caller frees w->word. */
+/*
+ * Finds the words of text x. They point into x, so x must exist as long as *w is used. The caller
+ * frees w->word.
+ */
 int kvd_words_of(const kvd_characters *x, kvd_words *w, kvd_err *err);
 /*
  * Compares two words by their code points. Returns a number below, equal to or above 0, as strcmp

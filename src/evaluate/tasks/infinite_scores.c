@@ -143,7 +143,10 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /* Skip the one UTF-8 character that follows the prefix. */
+        /*
+         * InfiniteBench skips one character after the phrase, such as a blank: here one UTF-8
+         * character.
+         */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;

@@ -39,8 +39,10 @@ void kvd_journal_close(kvd_journal *j);
 /*
  * Generates tokens as kvd_generate does, but takes finished sequences from the journal and saves
  * the others. `run` identifies the compression setting and task. If j is NULL, nothing is saved.
- * For groups taken from the journal, `step` is called with their number of sequences, `first` 0 and
- * `account` NULL.
+ *
+ * The callback `step` is called after every generated group of sequences, as by kvd_generate. It is
+ * also called for every group that comes from the journal. Its argument n is then the number of
+ * these sequences, `first` is 0 and `account` NULL.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,

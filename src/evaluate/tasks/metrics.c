@@ -255,8 +255,9 @@ static char *blanked(const char *s, const char *drop)
 
 /*
  * Returns true if an answer that does not begin with a letter names a reference, by the rule of
- * InfiniteBench: after "answer is:" or a similar phrase, else as the first word that is a part of
- * "ABCD".
+ * InfiniteBench. If the answer has "answer is:" or a similar phrase, the text one character after
+ * it must begin with a reference. Otherwise the first word that is a substring of "ABCD", such as
+ * "B", must be one.
  */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {

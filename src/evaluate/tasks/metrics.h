@@ -1,6 +1,6 @@
 /*
- * Scores of one generated answer, from 0 to 1, as the authors' own code computes them.
- * docs/tasks.md lists the sources; tests/oracle/make_task_scores.py runs them.
+ * Scores of one generated answer, from 0 to 1, as the code published by each benchmark's authors
+ * computes them. docs/tasks.md lists the sources; tests/oracle/make_task_scores.py runs them.
  */
 #ifndef KVD_EVALUATE_TASKS_METRICS_H
 #define KVD_EVALUATE_TASKS_METRICS_H

@@ -16,8 +16,10 @@
  */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /*
- * Largest number of tokens of the solved example in task vt (variable tracking), and largest number
- * of attempts to build an item of the smallest size.
+ * EXAMPLE_TOKENS: largest number of tokens of the solved example that precedes each question of
+ * task vt (variable tracking).
+ *
+ * ATTEMPTS: how often an item of the smallest size is drawn again if its prompt is too long.
  */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
@@ -139,7 +141,10 @@ static int count_tokens(const kvd_ruler *r, const kvd_ruler_text *t, size_t *n, 
     return status ? -1 : 0;
 }
 
-/* Sets *tokens to the number of tokens of an item of size n; the built item is discarded. */
+/*
+ * Sets *tokens to the number of tokens of an item with n words, lines or other parts
+ * (kvd_ruler_build). The item is built only to count them.
+ */
 static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *tokens, kvd_err *err)
 {
     kvd_ruler_text t = {0};
@@ -149,35 +154,38 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
 }
 
 /*
- * Settings of the search for the size of a task's items. The size is a number of words, lines or
- * other parts of the text.
+ * Settings of the search for the size of a task's items. The size of an item is its number of
+ * words, lines or other parts, depending on the task (kvd_ruler_build).
  */
 typedef struct {
     kvd_ruler_build *build;
-    size_t limit; /* largest number of tokens of a prompt */
-    /* Size of a trial item, from which the tokens per word or line are estimated. */
+    /* Largest number of tokens of a prompt. */
+    size_t limit;
+    /*
+     * Size (number of words or lines) of the first item that is built, from which the search
+     * estimates the tokens per word or line.
+     */
     size_t sample;
     /*
-     * Smallest size that the search tries, and amount by which an item that is too long is
-     * shortened.
+     * Number of words or lines with which the search for the item size begins. Items that are too
+     * long are shortened by this number.
      */
     size_t step;
-    size_t least; /* smallest size of an item that can be built */
+    /* Smallest number of words or lines of an item that can be built. */
+    size_t least;
     /*
-     * Tokens of the solved example in task vt (variable tracking), which RULER's estimate leaves
-     * out.
+     * Tokens of the solved example in task vt (variable tracking). RULER leaves them out when it
+     * estimates the tokens per line of a prompt.
      */
     size_t beside;
-    /*
-     * Largest item size that the binary search tries, as a multiple of the size that was estimated
-     * from the trial item.
-     */
+    /* Upper limit of the binary search for the item size, as a multiple of the estimated size. */
     size_t slack;
 } fit;
 
 /*
- * Sets *size to the largest size whose prompt fits, by RULER's binary search between f->step and
- * `slack` times the estimated size. If no size fits, sets *size to f->step.
+ * Sets *size to the largest number of words or lines whose prompt has at most f->limit tokens.
+ * First estimates that size from the tokens of one item. RULER's binary search then tries sizes
+ * from f->step up to f->slack times the estimate. If none fits, *size is f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -225,8 +233,9 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Builds an item of `size` words or lines. If its prompt is too long, shortens it step by step.
- * RULER tries the smallest size for ever; this function gives up after ATTEMPTS.
+ * Builds an item of `size` words or lines. If its prompt is too long, shortens it by f->step words
+ * or lines at a time. RULER draws items of the smallest size for ever; this function gives up after
+ * ATTEMPTS of them.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -269,8 +278,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
     /*
-     * If even 500 words of the essay are too long, RULER's search never ends; this one then uses
-     * steps of 25 words.
+     * RULER's own search does not end if even 500 words of the essay are too long. Here the search
+     * then begins at 25 words.
      */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
@@ -281,8 +290,9 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
 }
 
 /*
- * Chooses size and layout of the solved example in task vt (variable tracking), then sets *f for
- * the items.
+ * Prepares the search for the item size of task vt (variable tracking). First chooses the size of
+ * the solved example in its prompts, and stores its layout in *r. Then stores in *f the search
+ * settings for the items.
  */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {

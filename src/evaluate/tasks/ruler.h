@@ -45,12 +45,14 @@ typedef struct {
 bool kvd_ruler_needs_essay(size_t k);
 
 /*
- * Appends the items of every chosen RULER task to *b. Metric, number of answer tokens and stop text
- * of `changes` replace RULER's, as in kvd_benchmark_read. An item has one question; its `id` is its
+ * Appends the items of every chosen RULER task to *b. An item has one question; its `id` is its
  * number within the task, from 0. The tokens of a prompt plus its answer tokens are at most
- * `length`. Equal settings and tokenizers give equal items, and the first items do not depend on
- * `items`. Fails if the shortest item of a task is longer than `length`, or if the essay is missing
- * or has no words; the message names the task.
+ * s->length. Equal settings and tokenizers give equal items, and the first items do not depend on
+ * s->items.
+ *
+ * *changes can set another metric, number of answer tokens or stop text than RULER's, as in
+ * kvd_benchmark_read. Fails if the shortest item of a task is longer than s->length, or if the
+ * essay is missing or has no words; the message names the task.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
@@ -58,9 +60,10 @@ int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
 
 /*
  * Writes items made by kvd_ruler_make to the file `path`, whole or not at all: one JSON object per
- * line with RULER's fields index, input, outputs, length, length_w_model_temp, answer_prefix and,
- * for niah tasks, token_position_answer, plus the field task. kvd_benchmark_read reads equal items
- * from the file. `special` is as in kvd_ruler_settings.
+ * line. Its fields are those of RULER: index, input, outputs, length, length_w_model_temp,
+ * answer_prefix and, for niah tasks, token_position_answer; and the field task. kvd_benchmark_read
+ * reads equal items from the file. If `special` is true, token counts include the special tokens
+ * that the tokenizer adds.
  */
 int kvd_ruler_write(const kvd_benchmark *b, const char *path, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err);

@@ -55,7 +55,7 @@ typedef struct {
     bool *ends; /* true for each essay word that ends a sentence: [essay.n] */
     /*
      * Layout of the solved example in task vt (variable tracking): number of noise lines, and for
-     * each assignment the noise line that follows it.
+     * each variable assignment the index of the noise line before which it is written.
      */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
@@ -67,15 +67,17 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
 /*
- * Builds an item of size n. Size counts words of the essay, lines of noise, distracting needles,
- * distinct words (task cwe), or words of the coded text (task fwe). *t must be zeroed. On failure
- * the caller releases *t.
+ * Builds an item of size n. The size counts other things in each task: words of the essay, lines of
+ * noise or distracting needles in tasks that hide needles; lines of noise in task vt; distinct
+ * words in task cwe; words of the coded text in task fwe. *t must be zeroed. On failure the caller
+ * releases *t.
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
 /*
- * Returns true if the three answers of task fwe (frequent words) are more frequent than any other
- * word, except the dots, in a text of n words.
+ * Returns true if a text of n words in task fwe (frequent words) has a clear answer: its three
+ * answer words are more frequent than any other word. The word "...", with which RULER fills the
+ * text, does not count.
  */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
 /*

@@ -7,11 +7,14 @@
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/* Chain of variable assignments in an item of task vt (variable tracking). */
+/*
+ * One chain of variable assignments (VAR A = 12345, VAR B = VAR A, ...) that an item of task vt
+ * (variable tracking) hides between lines of noise.
+ */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
-    /* Number of the noise line that follows each assignment of the chain. */
+    /* For each assignment of the chain, the index of the noise line before which it is written. */
     size_t at[KVD_RULER_CHAIN];
 } chain;
 
@@ -261,7 +264,7 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
 
 /*
  * Returns the number of distinct random words in a text of task fwe (frequent words), including the
- * most frequent one, which is written as dots.
+ * most frequent one, which the text shows as "...".
  */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
@@ -281,7 +284,7 @@ static size_t zipf(size_t n, size_t k)
 
 /*
  * Writes a text of about n random words in a shuffled order. The frequency of each word follows
- * from its rank (zipf). The word of rank 1 is written as dots.
+ * from its rank (zipf). The word of rank 1 is written as "...".
  */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)

@@ -139,7 +139,10 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     for (size_t i = 0; i < n; i++)
         sentences += i + 1 == n || r->ends[i % r->essay.n];
     kvd_ruler_positions(r, N_DEPTHS, h->n, depth);
-    /* As in RULER, an empty stretch of text between two needles leaves its two blanks. */
+    /*
+     * Each needle is written with a blank before and after it. Two needles without essay text
+     * between them are therefore two blanks apart, as in RULER.
+     */
     for (size_t i = 0; i <= h->n; i++) {
         size_t until = sentences;
         if (i < h->n) {

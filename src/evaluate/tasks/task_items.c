@@ -33,7 +33,10 @@ void kvd_task_items_release(kvd_task_items *items)
 /* Lists that grow while test items are built, and become the arrays of the items at the end. */
 typedef struct {
     kvd_ids prompt, forced;
-    /* Begin of each sequence's prompt and continuation in the token lists: [n + 1]. */
+    /*
+     * Start of each sequence's prompt in the list `prompt` (offset), and of its continuation after
+     * the prompt in the list of all continuations (end): [n + 1].
+     */
     size_t *offset, *end;
     /* Number of question tokens of each sequence, fed before the answer: [n]. */
     size_t *lead;

@@ -20,10 +20,12 @@ typedef enum {
 enum { KVD_TASK_CLASSES = 64 };
 
 /*
- * Items of one task. An item is one sequence of `run`; in a classification it is n_classes
- * sequences, in the order of the classes. The prompt, which is compressed at once, ends where the
- * question begins. The question is the first `lead` tokens after the prompt, and is read through
- * the cache.
+ * Items of one task. In tasks generate and needle, an item is one sequence of `run`. In task
+ * classify, an item is n_classes sequences, one per class, in the order of the classes.
+ *
+ * The cache compresses the prompt of a sequence at once. In tasks needle and classify the question
+ * follows the prompt: it is the first tokens of the continuation, and is read through the
+ * compressed cache. Their number is in `lead`.
  */
 typedef struct {
     size_t n_items;
@@ -66,8 +68,8 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
 
 /*
- * Files of documents, and the question appended to each. In items with references the question is
- * part of the prompt.
+ * Files of documents, and the question appended to each document. kvd_task_items_references makes
+ * the question a part of the prompt.
  */
 typedef struct {
     const char *const *text; /* paths of files, as in kvd_corpus_spec: [n_text] */

@@ -257,8 +257,9 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
         return 0;
     const kvd_stepwise_account *const a = &r->account;
     /*
-     * a->dense counts elements of the cache's number type; `unit` scales to an uncompressed 16-bit
-     * cache.
+     * a->dense is the size of an uncompressed cache in number type plan->type. The result fields
+     * are fractions of an uncompressed 16-bit cache, so `unit` scales by the ratio of both number
+     * types.
      */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;

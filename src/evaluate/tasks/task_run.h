@@ -37,8 +37,9 @@ typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
     /*
-     * True if the measure compares with the output of the uncompressed model. False if it compares
-     * with the data; its change from the uncompressed model is then measured too.
+     * True if the measure compares the output with that of the uncompressed model. False if it
+     * compares the output with the right answer in the data; the change of the measure from the
+     * uncompressed model is then reported too.
      */
     bool own;
 } kvd_task_measure_info;
@@ -47,8 +48,9 @@ extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 /* Results of all tasks with one compression setting. */
 typedef struct {
     /*
-     * Values of each measure, one per item of its task. NULL if the task was not run; NaN if the
-     * item has no text.
+     * Values of each measure, one per item of the measure's task. NULL if that task was not run.
+     * NaN if the measure compares texts and the item has no reference text, or the run has no
+     * tokenizer.
      */
     double *value[KVD_N_FREE_MEASURES];
     /* Generated tokens of task generate: [n_items][n_new]. */
@@ -83,7 +85,10 @@ typedef struct {
     uint32_t *token[KVD_N_FREE_TASKS];
     /* Class that the uncompressed model chose for each item of task classify. */
     size_t *choice;
-    /* True if only one part of the items is generated, for the journal, and nothing is scored. */
+    /*
+     * True if several processes share the items (--part). This process then only generates its own
+     * items and saves them in its journal; it scores nothing.
+     */
     bool part;
 } kvd_task_run;
 
@@ -100,8 +105,10 @@ void kvd_task_run_release(kvd_task_run *f);
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
- * Runs all items with the cache of an open plan. `name` identifies the compression setting in the
- * journal. If the generator has one part of several, only generates that part, for the journal.
+ * Runs all items with a cache that compresses as the open plan *plan says. `name` identifies the
+ * compression setting in the journal (file of finished sequences). With --part, several processes
+ * share the items: this one then only generates its own and saves them in its journal.
+ *
  * Fails if the counted cache sizes do not show that the plan compressed something
  * (kvd_cache_check_steps). *r must be zeroed or of the same tasks. The caller releases *r with
  * kvd_task_result_release.
@@ -111,10 +118,10 @@ int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, k
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Fills *mean, which must be zeroed, with the means over the results of n random seeds, item by
- * item, so that intervals describe the average over seeds. Seconds are added. `spread` receives the
- * standard deviations over seeds of the means over items. The caller releases *mean, also after a
- * failure.
+ * Averages the results of n random seeds: every item of *mean has the mean of its n values, so that
+ * confidence intervals describe the average over seeds. *mean must be zeroed. Seconds are added up.
+ * For spread[m], measure m is averaged over the items for each seed; spread[m] is the standard
+ * deviation of these n averages. The caller releases *mean, also after a failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);

@@ -1,11 +1,13 @@
 /*
  * Results of kvdim-tasks (file kvdim/tasks): one results line per evaluated setting of a method.
- * The groups /generated, /needle and /classified hold the values of every item, from which means
- * and intervals can be computed again.
+ * The groups /generated, /needle and /classified hold the values of every item of tasks generate,
+ * needle and classify. Means and intervals can be computed from them again.
  *
- * A measure has the columns NAME, NAME_lo and NAME_hi. A measure against the data also has
- * NAME_change, its paired difference from the uncompressed model, with an interval. With several
- * random seeds a measure has NAME_sd.
+ * A measure has the columns NAME, NAME_lo and NAME_hi: its mean and the ends of its confidence
+ * interval. If the measure compares with the right answer in the data and not with the output of
+ * the uncompressed model, it also has NAME_change, the paired difference from the uncompressed
+ * model, with an interval. With several random seeds a measure has NAME_sd, the standard deviation
+ * over seeds.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H

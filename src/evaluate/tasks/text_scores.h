@@ -26,9 +26,9 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
 
 /*
  * Computes the edit similarity 1 - d / max(length), where d is the Levenshtein distance in
- * characters (insertion, deletion, substitution 1 each); 1 for two empty texts. FDC names this
- * measure for code completion. LongBench's fuzz.ratio, in which a substitution costs 2, is another
- * number.
+ * characters (insertion, deletion, substitution 1 each); 1 for two empty texts. The paper FDC (see
+ * docs/readings.md) names this measure for code completion. LongBench's fuzz.ratio, in which a
+ * substitution costs 2, is another number.
  */
 int kvd_edit_similarity(const char *a, size_t n_a, const char *b, size_t n_b, double *out,
                         kvd_err *err);

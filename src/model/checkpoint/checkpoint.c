@@ -41,8 +41,8 @@ struct kvd_checkpoint {
     uint64_t seed;
     kvd_shards shards;
     /*
-     * Number of bits per weight that readers see after quantisation; 0 if weights are read as
-     * stored.
+     * Number of bits per weight to which kvd_weight_read quantises the weights that it returns; 0
+     * if it returns weights as stored.
      */
     int weight_bits;
     size_t weight_group;
@@ -122,10 +122,11 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 }
 
 /*
- * Writes the name under which the safetensors files store the tensor `name` to `out`, and returns
- * out. Some files use a longer prefix (c->base, such as "language_model.model.") than the family's
- * usual one, such as "model.". A name with the usual prefix gets the longer one. Any other name,
- * such as the output head's, gets the beginning of the longer prefix, here "language_model.".
+ * Translates the tensor name `name` to the name that the safetensors files use: writes that to
+ * `out` and returns out. A family's tensor names usually begin with a prefix such as "model."; a
+ * file may have a longer one (c->base), such as "language_model.model.". If `name` begins with the
+ * usual prefix, the longer one replaces it. Otherwise (as for the output head), the additional text
+ * "language_model." is put before `name`.
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
@@ -173,7 +174,10 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* An error means that the tensor exists with an unsupported dtype, so it counts as stored. */
+    /*
+     * Receives the error if the tensor exists but its data type is unsupported. Then true is
+     * returned, because the tensor is stored.
+     */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -283,12 +287,18 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* Number of storage types of tensors: plain data types and packed formats. */
+    /*
+     * Number of storage types: the data types KVD_F32 .. KVD_BF16 of plain tensors, then the packed
+     * formats after KVD_PLAIN, of which KVD_RANDOM is the last.
+     */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* Tensors of an unsupported dtype are not counted here; reading them fails later. */
+    /*
+     * Receives the error of a tensor whose data type is unsupported. Such tensors are skipped when
+     * the elements of each type are counted; an attempt to read their weights fails later.
+     */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -512,7 +522,10 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
 int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* An error means that the tensor exists with an unsupported dtype, so it counts as present. */
+    /*
+     * Receives the error if the tensor exists but its data type is unsupported. Then 1 is returned,
+     * because the tensor is present.
+     */
     kvd_err ignored;
     return find_tensor(c, name, &t, &ignored) != 1;
 }

@@ -45,15 +45,29 @@ typedef enum {
 } kvd_norm;
 
 /*
- * Order of the steps of a layer with residual stream x, attention A, feed-forward block F and
- * norms.
+ * Order of the steps of a layer. In the formulas, x is the residual stream, A is attention, F is
+ * the feed-forward block, and norm, norm', out and out' are norms.
  */
 typedef enum {
-    KVD_ORDER_BEFORE,   /* x += A(norm(x)); x += F(norm'(x)) */
-    KVD_ORDER_AFTER,    /* x = norm(x + A(x)); x = norm'(x + F(x)) */
-    KVD_ORDER_PARALLEL, /* x += A(norm(x)) + F(norm'(x)); norm' may be norm */
-    KVD_ORDER_AROUND,   /* x += out(A(norm(x))); x += out'(F(norm'(x))), out and out' being norms */
-    KVD_ORDER_BRANCH    /* x += out(A(x)); x += out'(F(x)), out and out' being norms */
+    /* Norms before attention A and feed-forward block F: x += A(norm(x)); x += F(norm'(x)). */
+    KVD_ORDER_BEFORE,
+    /* Norms after the sums with residual x: x = norm(x + A(x)); x = norm'(x + F(x)). */
+    KVD_ORDER_AFTER,
+    /*
+     * Attention A and feed-forward block F read the same residual x: x += A(norm(x)) + F(norm'(x)).
+     * The norms norm and norm' may be one and the same (shared_norm).
+     */
+    KVD_ORDER_PARALLEL,
+    /*
+     * Norms before and after attention A and feed-forward block F: x += out(A(norm(x))); x +=
+     * out'(F(norm'(x))), where norm, norm', out and out' are norms.
+     */
+    KVD_ORDER_AROUND,
+    /*
+     * Norms (out and out') only on the outputs of attention A and feed-forward block F: x +=
+     * out(A(x)); x += out'(F(x)).
+     */
+    KVD_ORDER_BRANCH
 } kvd_order;
 
 typedef enum {
@@ -226,9 +240,9 @@ typedef struct {
  * file `path`; kvd_config_parse reads `len` bytes of `json`, and `name` is the file's name in
  * messages. Both return 0, or -1 with *err.
  *
- * A key that is absent or null takes the value that the Hugging Face library gives such a model.
- * Sizes and the norm's epsilon are required if the library's default is that of one published
- * model.
+ * A key that is absent or null takes the default that the Hugging Face library has for the model
+ * family. A size or the epsilon of norms has no default here if the library's default is only the
+ * value of one published model: its key is then required.
  *
  * Fails, naming key and value, for unknown families, unsupported settings that change the
  * arithmetic, and quantised weights. Also fails for sizes that are not positive or overflow, for a

@@ -36,10 +36,11 @@ int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
 /*
- * Reads num_key_value_heads and head_dim; kvd_cfg_sizes must have been called before. An absent key
- * takes the value of the parameter `kv_heads` or `d_head`. If that parameter is 0 or the key is
- * null, the value is the number of query heads, or hidden_size / num_attention_heads. Fails if
- * n_heads is not a multiple of n_kv_heads, or if n_heads * d_head is too large.
+ * Reads num_key_value_heads into c->n_kv_heads and head_dim into c->d_head; kvd_cfg_sizes must have
+ * been called before. If a key is absent, its default is the argument `kv_heads` or `d_head`. If
+ * the key is null, or if it is absent and the argument is 0, n_kv_heads becomes the number of query
+ * heads, and d_head becomes hidden_size / num_attention_heads. Fails if n_heads is not a multiple
+ * of n_kv_heads, or if n_heads * d_head is too large.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
 /*
@@ -49,14 +50,17 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
 /*
- * Reads tie_word_embeddings, bos_token_id and eos_token_id from config.json. `tied` is the value of
- * tie_word_embeddings if it is absent. vocab_size must have been read before.
+ * Reads tie_word_embeddings, bos_token_id and eos_token_id from config.json. If the key
+ * tie_word_embeddings is absent, the argument `tied` takes its place. vocab_size must have been
+ * read before.
  */
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);
 
 /*
- * Reads the name of the activation function under `key`, or takes `absent` if there is none. If
- * `gated`, only silu is accepted (the gate of SwiGLU), else gelu in its two forms and relu.
+ * Reads the name of the activation function from the key `key` of config.json; if the key is
+ * absent, the name is `absent`. If `gated` (a feed-forward block with a gate, SwiGLU), only "silu"
+ * is accepted. Otherwise "relu", "gelu" (exact) and "gelu_new" or "gelu_pytorch_tanh" (approximated
+ * by tanh) are accepted.
  */
 int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const char *absent,
                        kvd_config *c, kvd_err *err);

@@ -116,7 +116,8 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
     };
     static const struct {
         const char *key;
-        unsigned types; /* RoPE types that use the key, as bits 1 << kvd_rope_scaling */
+        /* RoPE types that use the parameter `key`: bit t is set for type t of kvd_rope_scaling. */
+        unsigned types;
     } known[] = {
         {"rope_type", ALL},
         {"type", ALL},
@@ -271,7 +272,10 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /* The two factors must differ: the blend of RoPE frequencies divides by their difference. */
+    /*
+     * The blend of scaled and unscaled RoPE frequencies divides by high_freq_factor -
+     * low_freq_factor, so this difference must be positive.
+     */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -337,8 +341,9 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
 }
 
 /*
- * Reads the RoPE base of layers with a sliding window. The object `sliding` of config.json may set
- * no scaling, so the only RoPE type that it may name is "default".
+ * Reads the RoPE base theta of the layers with a sliding window from the object `sliding` of
+ * config.json. These layers do not support scaling, so the object may name no RoPE type but
+ * "default".
  */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {

@@ -334,11 +334,11 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * Returns the index of the routed expert in the name of a tensor, such as 7 in
- * "mlp.experts.7.up_proj.weight". of_layer is that name without the prefix of the layer. s->name is
- * the pattern of such names, in which '#' is in the place of the index. Returns -1 if the pattern
- * has no '#', if of_layer does not begin with the text before the '#', or if the index is not below
- * n_experts.
+ * Returns the index of the routed expert in a tensor's name. The argument of_layer is the name
+ * without the prefix of the layer, such as "mlp.experts.7.up_proj.weight", whose index is 7.
+ * s->name is the pattern of such names, with the character '#' in the place of the index. Returns
+ * -1 if the pattern has no '#', if of_layer does not begin with the text before the '#', or if the
+ * index is not below the number of experts.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

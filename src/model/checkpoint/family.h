@@ -25,8 +25,9 @@ typedef enum {
     KVD_PART_K,
     KVD_PART_V,
     /*
-     * Gains of the norms of Q and K: [d_head], common to all heads of a layer, or with
-     * qk_norm_whole [heads * d_head].
+     * Gains of the norms of Q and K: vectors [d_head], common to all heads of a layer. If the
+     * configuration sets qk_norm_whole, each norm covers all heads together: [n_heads * d_head] for
+     * Q, [n_kv_heads * d_head] for K.
      */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
@@ -45,7 +46,10 @@ typedef enum {
     KVD_PART_SHARED_GATE,
     KVD_PART_SHARED_UP,
     KVD_PART_SHARED_DOWN,
-    /* Vector w [1][d_model] of the factor sigmoid(x w) on the shared expert's output. */
+    /*
+     * Matrix w [1][d_model] of a layer with a shared expert, whose output is multiplied by
+     * sigmoid(x w) for the input x.
+     */
     KVD_PART_SHARED_SCALE,
     /* Attention sink logits [n_heads], stored under a name without ".weight". */
     KVD_PART_SINKS,
@@ -69,7 +73,7 @@ typedef enum {
      */
     KVD_PART_LATENT_UP,
     KVD_N_LAYER_PARTS,
-    /* Parts that a model has once. */
+    /* Weights outside the layers, which a model has once. */
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
     /* Learned position embeddings: two unused rows, then one row per position. */
     KVD_PART_POSITIONS,
@@ -82,7 +86,7 @@ typedef enum {
      */
     KVD_PART_HEAD,
     KVD_N_PARTS,
-    /* Parts that each routed expert of a layer has once. */
+    /* Matrices that each routed expert of a layer has once. */
     KVD_PART_EXPERT_GATE = KVD_N_PARTS,
     KVD_PART_EXPERT_UP,
     KVD_PART_EXPERT_DOWN,
@@ -206,20 +210,25 @@ typedef struct {
 bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows, size_t *cols);
 
 /*
- * Fills *place with the location of a weight matrix or vector in its tensor, or of its bias if
- * `bias`. `layer` is ignored for weights outside the layers. Returns false if a model of this
- * configuration does not have the weight.
+ * Finds where a weight matrix or vector (or, if `bias`, its bias) is stored, and fills *place with
+ * the tensor's name and the rows of the tensor that hold it. `layer` is ignored for weights outside
+ * the layers. Returns false if a model of this configuration does not have the weight.
  */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
-/* Fills *place as kvd_part_place does, for a weight of the routed expert `expert` of a layer. */
+/*
+ * Finds where a weight (or, if `bias`, its bias) of the routed expert number `expert` of a layer is
+ * stored, and fills *place with the tensor's name and the rows of the tensor that hold the weight.
+ * Returns false if a model of this configuration does not have the weight.
+ */
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
 /*
- * Finds which weight the stored tensor `tensor` holds. Sets *part to it (to the first if there are
- * several), sets *bias if the tensor is its bias, and fills *place. Returns false if a model of
- * this configuration has no such tensor. A tied output head is found under its own name.
+ * Finds which weight the stored tensor `tensor` holds. Sets *part to the weight (to the first if
+ * the tensor holds several), sets *bias to true if the tensor is the weight's bias, and fills
+ * *place with the rows of the tensor that hold the weight. Returns false if a model of this
+ * configuration has no such tensor. A tied output head is found under its own name.
  */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);

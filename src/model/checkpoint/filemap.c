@@ -55,8 +55,9 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
     /*
-     * The address is not in a mapped file. On return the access is repeated, now with the earlier
-     * handler.
+     * The address is not in a mapped file of this program. Restore the handler of SIGBUS that was
+     * installed before on_bus_error. When this function returns, the processor repeats the failed
+     * access, so SIGBUS occurs again and the restored handler receives it.
      */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);

@@ -116,8 +116,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
 /*
- * Returns true if the tensor belongs to the configuration and is not a weight: the divisors of
- * RoPE's frequencies.
+ * Returns true if the tensor of this name is not a weight but holds the numbers by which RoPE's
+ * frequencies are divided. They are read as a part of the model's configuration.
  */
 bool kvd_gguf_is_setting(const char *tensor);
 

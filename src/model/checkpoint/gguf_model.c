@@ -10,17 +10,25 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    bool column; /* true if the GGUF file stores a vector in place of a matrix of one row */
     /*
-     * If the tensor holds n_experts routed experts, the index of this entry's expert among them;
-     * n_experts is 0 for other tensors.
+     * True if the model needs a matrix of one row but the GGUF file may store a vector; the tensor
+     * found then gets a second dimension.
+     */
+    bool column;
+    /*
+     * If the GGUF tensor holds the matrices of n_experts routed experts, `expert` is the index of
+     * the one that has this name. n_experts is 0 for other tensors.
      */
     size_t expert, n_experts;
 } entry;
 
 struct kvd_gguf_model {
     kvd_gguf *file;
-    entry *entries; /* n tensors of the model in the order of the file */
+    /*
+     * The n weights of the model by their Hugging Face names, in the order of the GGUF tensors that
+     * hold them.
+     */
+    entry *entries;
     const entry **by_name;
     size_t n;
     size_t d_head, group, n_kv_heads;
@@ -63,9 +71,10 @@ static const struct {
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
 /*
- * Finds which norm (part) Falcon's tensor `name` is. Every file has "attn_norm". In variants with
- * two norms per layer, that is the norm of the feed-forward block. Returns false for other names
- * and variants.
+ * Finds which norm of a layer the tensor `name` of a Falcon model with two norms per layer holds.
+ * In such a model, "attn_norm" is the norm before the feed-forward block and "attn_norm_2" that
+ * before attention. Returns true if the tensor is one of the two. Returns false for other names,
+ * and for models with other norms.
  */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
@@ -128,9 +137,9 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
 }
 
 /*
- * Fills the index entries of a GGUF tensor, which map Hugging Face names to it: one entry, or one
- * per expert if the tensor holds several experts. Returns the number of entries, or 0 if a model of
- * this configuration does not have the tensor.
+ * Writes to e[] the Hugging Face names under which a GGUF tensor is found: one name, or one per
+ * routed expert if the tensor holds the matrices of all experts. Returns the number of names, or 0
+ * if a model of this configuration does not have the tensor.
  */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
@@ -288,8 +297,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
     /*
-     * If the key has a value of a wrong type, returns true as for a tokenizer; reading the
-     * tokenizer fails later.
+     * Without the key tokenizer.ggml.model, the file holds no tokenizer. If the key has a value
+     * that is no text, true is returned too, and reading the tokenizer fails later with a message.
      */
     kvd_err ignored;
     const char *s;

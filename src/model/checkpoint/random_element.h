@@ -71,8 +71,9 @@ KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 }
 
 /*
- * Computes random elements 2 pair and 2 pair + 1 of a tensor as bits of bf16; `unit` is
- * kvd_random_unit of the tensor's scale.
+ * Computes two neighbouring random elements of a tensor, as bits of bf16. Element number 2 * pair
+ * is written to *even and element 2 * pair + 1 to *odd. `unit` is the result of
+ * kvd_random_unit(scale), where `scale` is the standard deviation of the tensor's elements.
  */
 KVD_RANDOM_FUNCTION void kvd_random_pair(uint64_t key, float unit, uint64_t pair, uint32_t *even,
                                          uint32_t *odd)

@@ -318,7 +318,11 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 
 static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
                   biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
-enum { NAME = 160, CODES = 16 }; /* CODES: bytes of the 4-bit codes of a block of 32 weights */
+/*
+ * NAME: room in bytes for a tensor name. CODES: bytes that the 4-bit codes of the 32 weights of an
+ * MXFP4 block take.
+ */
+enum { NAME = 160, CODES = 16 };
 
 static bool ends_with(const char *s, const char *end)
 {

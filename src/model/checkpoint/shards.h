@@ -17,13 +17,19 @@
  */
 
 /*
- * Returns the path folder/name. If memory runs out, returns NULL and fills *err, as do the next two
- * functions.
+ * Returns the path folder/name, which the caller frees. If memory runs out, returns NULL and fills
+ * *err.
  */
 char *kvd_path_in_folder(const char *folder, const char *name, kvd_err *err);
-/* Returns the path of the file `name` in the same folder as the file `path`. */
+/*
+ * Returns the path of the file `name` in the same folder as the file `path`. The caller frees it.
+ * If memory runs out, returns NULL and fills *err.
+ */
 char *kvd_path_beside(const char *path, const char *name, kvd_err *err);
-/* Returns `path` with its ending `old` replaced by `fresh`. `path` must end with `old`. */
+/*
+ * Returns `path`, which must end with `old`, with that ending replaced by `fresh`. The caller frees
+ * the result. If memory runs out, returns NULL and fills *err.
+ */
 char *kvd_path_with_ending(const char *path, const char *old, const char *fresh, kvd_err *err);
 
 /* Returns true if `path` ends with `end` and has at least one character before it. */

@@ -41,13 +41,13 @@ typedef struct {
      */
     const float *input;
     /*
-     * For sequences continued from earlier batches: position of the first token of each of the
-     * n_sequences sequences. NULL if all sequences are whole.
+     * Position of the first token that each of the n_sequences sequences has in this batch, if
+     * earlier batches had the tokens before it. NULL if the batch has all tokens of every sequence.
      */
     const size_t *start;
     /*
-     * Final length in tokens of each of the n_sequences continued sequences; NULL if all sequences
-     * are whole (model/pass/batch.h).
+     * Length in tokens that each of the n_sequences sequences will have after the last batch with
+     * tokens of it (model/pass/batch.h). NULL if the batch has all tokens of every sequence.
      */
     const size_t *whole;
     /*

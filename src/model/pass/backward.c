@@ -19,14 +19,15 @@
 
 enum {
     /*
-     * Largest number of token rows that a thread takes through all steps between two attentions (as
-     * in forward.c).
+     * Token rows are divided into blocks. Each thread takes one block at a time through the steps
+     * of a layer before attention or after it. MOST_ROWS and FEWEST_ROWS are the largest and
+     * smallest number of token rows in a block (as in forward.c).
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
     /* Number of token rows whose logits are in memory at one time. */
     PIECE = 256,
-    /* Bytes of the output head that are in memory as float32 at one time. */
+    /* The output head is converted to float32 in portions of so many bytes. */
     HEAD_SLAB = 16 * 1024 * 1024,
 };
 
@@ -59,13 +60,15 @@ struct kvd_backward {
     /* Gradient with respect to the residual stream: [max_tokens][d_model]. */
     float *dx;
     /*
-     * Queries, attention output, and gradients of both and of the queries before RoPE:
+     * One layer's queries after RoPE (q) and attention output (o). The others are gradients: with
+     * respect to q (dq), to o (d_o), and to the queries before RoPE (dq_pre). Each is
      * [max_tokens][width_q].
      */
     float *q, *o, *dq, *d_o, *dq_pre;
     /*
-     * Keys, values, gradients of both, gradients of keys before RoPE and before the norm of K:
-     * [max_tokens][width_k].
+     * One layer's keys after RoPE (k) and values (v). The others are gradients: with respect to k
+     * (dk), to v (dv), to the keys before RoPE (dk_pre), and to the output of the K projection
+     * before its norm (dk_raw). Each is [max_tokens][width_k].
      */
     float *k, *v, *dk, *dv, *dk_pre, *dk_raw;
     /* Input of the projections to Q, K and V: [max_tokens][d_model]. */
@@ -248,8 +251,8 @@ static float *work_of_thread(const kvd_backward *w)
 }
 
 /*
- * Chooses the number of token rows per block such that every thread has a block, and allocates the
- * scratch of every thread.
+ * Chooses the number of token rows per block such that every thread has a block, if there are
+ * enough tokens. Allocates the scratch of every thread.
  */
 static int reserve_work(kvd_backward *w, const kvd_batch *b, kvd_err *err)
 {
@@ -444,9 +447,9 @@ static void head_back(kvd_backward *w, size_t rows)
 }
 
 /*
- * Computes the losses of token rows first .. first + rows - 1 of the last layer's output, and
- * writes the gradient with respect to these rows to w->dx. A row whose target is UINT32_MAX has no
- * next token and contributes no loss.
+ * Computes the losses of tokens first .. first + rows - 1, and writes the gradient of their sum
+ * with respect to the last layer's output for these tokens to w->dx. A token whose target is
+ * UINT32_MAX has no next token and contributes no loss.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)

@@ -51,9 +51,10 @@ typedef struct {
      */
     const float *q, *o, *dq, *d_o;
     /*
-     * Input X of the projections to Q, K and V: [n_tokens][d_model]. From it the gradients of a
-     * sequence's loss follow: with respect to W_K (stored [n_kv_heads d_head][d_model]) it is
-     * k_raw^T X, with respect to W_V it is v^T X. The products sum over the tokens of the sequence.
+     * Input X of the projections to Q, K and V: [n_tokens][d_model]. From X and the gradients k_raw
+     * and v above (each taken as a matrix with a row per token of one sequence) follow the
+     * gradients of that sequence's loss with respect to weights: k_raw^T X with respect to W_K
+     * (stored as [n_kv_heads d_head][d_model]), and v^T X with respect to W_V.
      */
     const float *in;
 } kvd_gradients;
@@ -76,10 +77,12 @@ typedef struct kvd_backward kvd_backward;
 
 /*
  * Makes all later runs draw the target token of each position from the model's own probabilities
- * instead of reading it from the text. The mean over draws of products of gradients is then the
- * Fisher information of the model. The quadratic form of the Fisher information is, to second
- * order, twice the KL divergence from the model. A draw depends only on the seed, the sequence and
- * the position, not on how sequences are batched.
+ * instead of reading it from the text. A draw depends only on the seed, the sequence and the
+ * position, not on how sequences are batched.
+ *
+ * The mean over draws of the outer products of gradients is then the Fisher information F of the
+ * model. If the weights change by a small vector e, the KL divergence between the model's old and
+ * new probabilities is e^T F e / 2, to second order in e.
  */
 void kvd_backward_draw(kvd_backward *w, uint64_t seed);
 

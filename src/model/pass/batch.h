@@ -25,9 +25,9 @@ typedef struct {
     const uint32_t *id; /* token ids of all sequences: [offset[n_sequences]] */
     /*
      * Arrays [n_sequences] for continued sequences, whose earlier tokens are in the KV cache of the
-     * attention hook; both are NULL for whole sequences. start: position of the first token of each
-     * sequence. whole: final length of each sequence in tokens, by which LongRoPE chooses its
-     * frequencies.
+     * attention hook; both are NULL if the batch has all tokens of every sequence. start: position
+     * of the first token that each sequence has in the batch. whole: final length of each sequence
+     * in tokens, by which LongRoPE chooses its frequencies.
      */
     const size_t *start, *whole;
 } kvd_batch;
@@ -48,8 +48,8 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
 /*
  * Returns the number of rows (positions) of the RoPE tables, or 0 without RoPE. It is max_len, or
  * twice max_len if sequences may be long enough for LongRoPE's second set of frequencies. It is
- * doubled again if layers with a sliding window have their own frequencies (kvd_rope_local); their
- * tables follow the others.
+ * doubled again if layers with a sliding window have their own frequencies (kvd_rope_local); the
+ * rows for these layers are the second half.
  */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
 /*
@@ -62,8 +62,10 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
 /*
- * Returns the row of the RoPE tables for position 0 of a sequence whose final length is `whole`
- * tokens, counted from the row that kvd_batch_rope_layer returns.
+ * Returns which row of a layer's RoPE tables belongs to position 0 of a sequence whose final length
+ * is `whole` tokens. The row is counted from the layer's first row, which kvd_batch_rope_layer
+ * returns. It is 0, or max_len if the sequence is so long that it needs LongRoPE's second set of
+ * frequencies.
  */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 

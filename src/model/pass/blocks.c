@@ -384,7 +384,10 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /* An infinite sum gives every key probability 0. */
+        /*
+         * If the sink logit is so large that its exponential is infinite, 1 / sum is 0. Then every
+         * key gets probability 0, as it should.
+         */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -438,8 +441,8 @@ void kvd_causal_softmax(float *product, size_t n, kvd_scores scores)
 }
 
 /*
- * Returns the bits of the largest magnitude in x [n]. If any element is NaN or infinite, all
- * exponent bits of the result are set.
+ * Returns the largest |x[i]| of x [n] as the bit pattern of a float32 number. If any x[i] is NaN or
+ * infinite, all exponent bits of the pattern are 1.
  */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {

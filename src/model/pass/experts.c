@@ -48,8 +48,8 @@ struct kvd_experts {
     /* Pairs of token and factor from the array `uses`, sorted by expert. */
     use *by_expert;
     /*
-     * First element of by_expert of each expert, and number of elements at the end: [n_experts +
-     * 1].
+     * Indices into by_expert: the elements of expert x are by_expert[first[x]] .. by_expert[first[x
+     * + 1] - 1]. [n_experts + 1].
      */
     size_t *first;
     /*
@@ -64,8 +64,9 @@ struct kvd_experts {
     float *gate, *up;
     kvd_prefetch prefetch;
     /*
-     * Buffers of the backward pass from here on; NULL until it first runs. x1, dy: residual stream
-     * after attention, and gradient of the experts' input, [max_tokens][d_model] each.
+     * All buffers from here to the last are for the backward pass. They are NULL until its first
+     * run. x1: residual stream after attention. dy: gradient with respect to the input of the
+     * experts. Both are [max_tokens][d_model].
      */
     float *x1, *dy;
     float *d_logits; /* gradient of the router logits: [max_tokens][n_experts] */
@@ -501,10 +502,10 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
 }
 
 /*
- * Adds to dy the gradient that reaches the experts' input through one expert. Each token's output
- * of the expert is multiplied by a factor (the router's weight); the gradient with respect to this
- * factor is written to e->d_logits. d_total [n][d_model] is the gradient with respect to the
- * layer's output.
+ * dy [n][d_model] collects the gradient of the loss with respect to the input of the experts. Adds
+ * the part of it that comes from one expert. d_total [n][d_model] is the gradient with respect to
+ * the layer's output. Each token's output of the expert is multiplied by a factor (the router's
+ * weight); the gradient with respect to this factor is written to e->d_logits.
  */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)
@@ -528,8 +529,9 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
 }
 
 /*
- * Adds to dy the gradient that reaches the experts' input through the shared expert, which every
- * token uses.
+ * dy [n][d_model] collects the gradient of the loss with respect to the input of the experts. Adds
+ * the part of it that comes from the shared expert, which every token uses. d_total [n][d_model] is
+ * the gradient with respect to the layer's output.
  */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)

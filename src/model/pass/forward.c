@@ -14,13 +14,14 @@
 #include "model/pass/layer.h"
 
 enum {
-    /* Bytes of the output head that are in memory as float32 at one time. */
+    /* The output head is converted to float32 in portions of so many bytes. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * Numbers of token rows that a thread takes through all steps between two attentions, as one
-     * block. MOST_ROWS: the largest block. The BLAS copies all weights again for each block; with
-     * 256 rows this cost is negligible, with 32 rows it halves the speed. FEWEST_ROWS: the smallest
-     * block for which another thread pays.
+     * Token rows are divided into blocks. Each thread takes one block at a time through the steps
+     * of a layer before attention or after it. MOST_ROWS: largest number of token rows in a block.
+     * The BLAS copies all weights again for each block; with 256 rows this cost is negligible, with
+     * 32 rows it halves the speed. FEWEST_ROWS: smallest number. With few tokens some threads then
+     * have no block, because smaller blocks would cost more than these threads gain.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -31,8 +32,8 @@ enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 struct kvd_forward {
     kvd_config config;
     /*
-     * Sizes of a token's rows in floats; width_q is n_heads * d_head, width_k is n_kv_heads *
-     * d_head.
+     * Numbers of floats per token in the arrays below: width_q = n_heads * d_head for queries and
+     * attention output, width_k = n_kv_heads * d_head for keys and values.
      */
     size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
@@ -59,8 +60,7 @@ struct kvd_forward {
     float *once[N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
     /*
-     * Queries, keys, values and attention output: [max_tokens][width_q], k and v
-     * [max_tokens][width_k].
+     * Queries and attention output: [max_tokens][width_q]. Keys and values: [max_tokens][width_k].
      */
     float *q, *k, *v, *o;
     /*
@@ -144,7 +144,10 @@ static size_t work_width(const kvd_forward *f)
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns how many weights of a layer must be converted to float32, at most over all layers. */
+/*
+ * Returns the number of floats of the buffer for a layer's converted weights: how many numbers the
+ * file does not store as float32, in the layer that has most of them.
+ */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -697,8 +700,8 @@ static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
     /*
-     * Number of rows of a matrix that are read before they are written as columns. 16 floats are
-     * one cache line of each column.
+     * W_O is transposed TILE rows at a time: the rows are read, then written as columns of the
+     * result. 16 floats side by side fill a cache line, so each line is written once.
      */
     enum { TILE = 16 };
     if (check_layer(f, layer, err))
@@ -731,8 +734,8 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
     if (f->config.latent)
         return kvd_latent_weights(&f->config, parts_of(f, layer), NULL, w_v, err);
     /*
-     * A checkpoint stores W_V as [outputs][inputs], so its rows are the columns of W_V in the
-     * papers.
+     * A checkpoint stores the weights of each dimension of V as one row. The result has the same
+     * form, so it is a copy.
      */
     const kvd_weight *w = matrix_of(f, layer, KVD_PART_V);
     kvd_weight_read(w, 0, w->n, w_v);

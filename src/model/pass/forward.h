@@ -79,15 +79,16 @@ double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
 /*
- * Write weights of one layer in float32 into arrays that the caller allocates. They are the
- * matrices from which the rotations of heads (singular vectors of V and W_O) are computed. Biases
- * are not included: the rows of V that the attention hook receives already contain the bias of V,
- * and the bias of O is added after attention.
+ * Write weights of one layer in float32 into arrays that the caller allocates. Compression of V
+ * rotates the dimensions of each head to the directions in which V and W_O are largest (their
+ * singular vectors); these are the matrices from which the rotations are computed. Biases are not
+ * included: V as the attention hook receives it already contains the bias of V, and the bias of O
+ * is added after attention.
  *
  *   w_o [n_heads][d_head][d_model]     output projection W_O of each head; rows are dimensions of
  *                                      the head
- *   w_v [n_kv_heads][d_head][d_model]  projection to V of each KV head, transposed: row j is
- *                                      column j of the papers' W_V
+ *   w_v [n_kv_heads][d_head][d_model]  projection to V of each KV head: row j holds the weights of
+ *                                      dimension j of the head's V
  */
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);

@@ -40,13 +40,18 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
                        float *values);
 
 /*
- * Writes the matrices from which the rotation of heads (singular vectors of V and W_O) is computed,
- * as kvd_forward_weights_o and kvd_forward_weights_v do for other models. part [KVD_LAYER_WEIGHTS]
- * are the weights of a layer; w_o or w_v may be NULL.
+ * Writes the matrices from which the rotation of a head's dimensions (to singular vectors of V and
+ * W_O) is computed, as kvd_forward_weights_o and kvd_forward_weights_v do for models without latent
+ * attention. part [KVD_LAYER_WEIGHTS] are the weights of a layer; w_o or w_v may be NULL.
  *
- *   w_o [n_heads][d_head][d_model]  W_O^h W_UV^h with rows of zeros for the rotated dimensions
- *   w_v [d_head][d_model]           rows of zeros for the rotated dimensions, then rows of W_DKV,
- *                                   each times the gain of the latent's norm
+ * Dimensions of a head are the rope_dims rotated dimensions, then those of the latent c. In V the
+ * rotated dimensions are 0, so the rows of both results for them are 0. The other rows are:
+ *
+ *   w_o [n_heads][d_head][d_model]  the map from c to the residual stream through head h: row j is
+ *                                   column j of W_O^h W_UV^h. W_UV maps c to the head's values, and
+ *                                   W_O^h maps these to the output.
+ *   w_v [d_head][d_model]           the map from the layer's normed input to c: rows of W_DKV, each
+ *                                   multiplied by the gain of the latent's norm
  *
  * The norm of the latent also divides by the latent's rms, a number per token, which w_v does not
  * contain. Returns 0, or -1 with *err if memory runs out.

@@ -32,8 +32,8 @@ enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err);
 
 /*
- * Returns how many weights of the layer must be converted, because the file does not store them as
- * float32.
+ * Returns the number of floats of the buffer for a layer's converted weights: how many of its
+ * numbers the file does not store as float32.
  */
 size_t kvd_layer_buffer_size(const kvd_weight *part);
 
@@ -44,8 +44,9 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
 /*
- * Lets the kernel drop the memory pages of a layer's weights (streaming.h): if `in_place`, of those
- * that are used directly in the mapped file, otherwise of those that were converted.
+ * Lets the operating system drop the memory pages of a layer's weights in the mapped checkpoint
+ * file (streaming.h). `in_place` true: of the weights that are used directly in the file, because
+ * they are float32. False: of the others, of which kvd_layer_load has made float32 copies.
  */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 

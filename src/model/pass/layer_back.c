@@ -378,8 +378,13 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 
 /*
  * Computes kvd_layer_behind_back for models that apply norms to the outputs of attention and of the
- * feed-forward block (KVD_ORDER_AROUND, KVD_ORDER_BRANCH). With projection O and norms out and
- * out', x1 = x + out(O(o)), y = norm'(x1) or x1, and the layer's output is x1 + out'(F(y)).
+ * feed-forward block (KVD_ORDER_AROUND, KVD_ORDER_BRANCH). The steps after attention, whose
+ * gradient this is, compute, from the layer's input x and the output o of attention (biases left
+ * out):
+ *
+ *   x1     = x + norm_o(W_O o)
+ *   y      = norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH
+ *   output = x1 + norm_down(F(y)), F being the feed-forward block
  */
 static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *x, const float *o, size_t rows, float *scratch,
@@ -426,20 +431,26 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_BRANCH:
         behind_branch_norms_back(c, w, x, o, rows, scratch, dx, d_o);
         break;
-    case KVD_ORDER_BEFORE: /* x1 = x + O(o); out = x1 + F(norm'(x1)) */
+    /* The layer's output is x1 + F(norm(x1)), x1 = x + W_O o, F: feed-forward block. */
+    case KVD_ORDER_BEFORE:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, second, x1, rows, y);
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x1, w->w[second], rows, dy, dx);
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         break;
-    case KVD_ORDER_PARALLEL: /* out = x + O(o) + F(norm'(x)) */
+    /* The layer's output is x + W_O o + F(norm(x)), F: feed-forward block. */
+    case KVD_ORDER_PARALLEL:
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         normalise(c, w, second, x, rows, y);
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x, w->w[second], rows, dy, dx);
         break;
-    case KVD_ORDER_AFTER: /* y = norm(x1), x1 = x + O(o); out = norm'(s), s = y + F(y) */
+    /*
+     * The layer's output is the second norm of s = y + F(y), F: feed-forward block; y is the first
+     * norm of x1 = x + W_O o.
+     */
+    case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);
         feed_forward(c, w, y, rows, ffn, s);
@@ -456,10 +467,10 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
 }
 
 /*
- * Computes the gradient of the norm over each head of Q or K (or over all heads together with
- * qk_norm_whole). dy is the gradient with respect to the norm's output. Writes raw
- * [rows][heads][d_head], the projection of `in` that the norm reads, and d_raw, the gradient with
- * respect to raw.
+ * Computes the gradient of the norm over each head of Q or K (or over all heads together, in models
+ * with qk_norm_whole). First recomputes the input of the norm from `in`, the input of the
+ * projection to Q or K: raw [rows][heads][d_head]. dy is the gradient with respect to the norm's
+ * output. Writes d_raw, the gradient with respect to raw.
  */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,

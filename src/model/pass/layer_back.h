@@ -105,7 +105,8 @@ typedef struct {
 } kvd_layer_back_qkv;
 
 /*
- * Adds to dx [rows][d_model] the gradient that reaches the layer's input x through Q, K and V. If
+ * Computes the outputs of the struct *g (dq_pre, dk_pre, dk_raw and in) for a block of tokens, and
+ * adds to dx [rows][d_model] the gradient that reaches the layer's input x through Q, K and V. If
  * dx is NULL, only the outputs in *g are computed.
  */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,

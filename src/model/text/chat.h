@@ -28,8 +28,8 @@ typedef struct {
     /* Text between an answer and the next user message. */
     const char *end;
     /*
-     * Token with which the model ends its answer. It is not kept if the conversation continues: the
-     * text `end` then follows the answer.
+     * Token with which the model ends its answer. If the conversation continues, this token is left
+     * out of the text of the conversation: the text `end` follows the answer instead.
      */
     const char *stop;
     /* True if white space at both ends of a user's message is removed. */
@@ -72,10 +72,16 @@ const kvd_chat *kvd_chat_recognise(const char *template_text);
 const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
 /*
- * One turn of a conversation before the answer, as strings that are tokenized one after another:
- * before[0 .. 2], text, after.
+ * The text of one turn of a conversation up to the beginning of the assistant's answer, as five
+ * strings that are tokenized one after another: before[0], before[1], before[2], the user's message
+ * `text`, and `after`.
  */
 typedef struct {
+    /*
+     * Texts before the user's message, each maybe empty: the beginning-of-text token (first turn
+     * only), the default system message (first turn) or the text after the previous answer, and the
+     * text that begins a user's message.
+     */
     const char *before[3];
     const char *text; /* user's message, len bytes inside the caller's text */
     size_t len;

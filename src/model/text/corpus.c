@@ -18,8 +18,8 @@
 struct kvd_corpus {
     FILE *ids; /* temporary file without a name: the ids of all tokens as uint32 */
     /*
-     * Temporary file without a name: uint64 numbers, of tokens before each sequence and at last of
-     * all tokens.
+     * Temporary file without a name that holds uint64 numbers: for each sequence the number of
+     * tokens before it, and at the end the number of all tokens.
      */
     FILE *starts;
     /*
@@ -48,19 +48,22 @@ typedef struct {
     size_t n_window;
     kvd_ids ids; /* token ids of the current document */
     /*
-     * Number of tokens left out in order to reach max_tokens exactly. A window has at least 2
-     * tokens. If 3 tokens are still to be taken and the current window has 2, taking these would
-     * leave 1 to take, which cannot be a window; so the 2 are left out. A single token left at the
-     * end of a document after `shortened` is left out too.
+     * Number of tokens that were left out so that the windows taken can have exactly max_tokens
+     * tokens: windows of 2 tokens when 3 were missing, and single tokens cut off the end of a
+     * window (`shortened`) with no token of the document after them.
      */
     size_t passed_over;
     /*
-     * True if the last window was made one token shorter, because one token would else remain to be
-     * taken, which is too few for a window. The cut-off token begins the next window.
+     * True if the last window was written without its last token, which begins the next window.
+     * Otherwise only one token would have been missing to max_tokens, and no window has fewer than
+     * 2 tokens.
      */
     bool shortened;
     bool full; /* max_tokens tokens have been taken */
-    /* Number of tokens of earlier texts, which do not count towards max_tokens (with by_text). */
+    /*
+     * With by_text, max_tokens applies to each text by itself: number of tokens of the earlier
+     * texts, which do not count for the current one. Otherwise 0.
+     */
     size_t before;
 } cutter;
 
@@ -137,8 +140,8 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
 /* ---- cutting documents into windows ---------------------------------- */
 
 /*
- * Writes the tokens of the current window to the temporary file, as far as max_tokens allows, and
- * keeps the rest for the next window.
+ * Writes the tokens of the current window to the temporary file, but not more than are missing to
+ * max_tokens. The tokens that are not written stay as the beginning of the next window.
  */
 static int cut(cutter *k, kvd_err *err)
 {
@@ -151,8 +154,9 @@ static int cut(cutter *k, kvd_err *err)
             take = left;
         if (left - take == 1) {
             /*
-             * 3 tokens are still to be taken, and this window has 2. Taking these would leave 1,
-             * which is no window, so they are left out. A later window may have 3.
+             * Only 3 of the max_tokens tokens are missing, and this window has 2 tokens. If these
+             * were taken, 1 token would be missing, but no window has fewer than 2 tokens. So this
+             * window is left out: a window of another document may have 3 tokens.
              */
             if (take == 2) {
                 k->passed_over += k->n_window;
@@ -209,9 +213,10 @@ static int push_document(cutter *k, kvd_err *err)
 /* ---- texts, id lists and random ids ---------------------------------- */
 
 /*
- * Tokenizes a document, or only its beginning if `start`. Appends its token ids from index *pushed
- * on to the current window, which is written whenever it is full. *pushed becomes the number of ids
- * of the document so far.
+ * Tokenizes `text`, which is a document or (if `start`) the beginning of one. *pushed is the number
+ * of the document's token ids that earlier calls appended to the current window. Appends the ids
+ * after these to the window, which is written whenever it is full, and increases *pushed by their
+ * number.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -225,8 +230,9 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
     /*
-     * *pushed ids of a shorter beginning of this document were appended before. They are the first
-     * of the ids of any longer beginning, so only the ids after them are new.
+     * Earlier calls tokenized a shorter beginning of this document and appended its ids. The
+     * tokenization of a longer beginning yields the same ids first, so only the ids after them are
+     * new.
      */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
@@ -236,8 +242,8 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
 }
 
 /*
- * Returns an estimate of the number of bytes of text that give the tokens still to be taken (up to
- * max_tokens): most tokens have 3 to 5 bytes.
+ * Returns how many bytes of text to tokenize first: likely enough for all tokens that are missing
+ * to max_tokens. Most tokens have 3 to 5 bytes.
  */
 static size_t likely_bytes(const cutter *k)
 {
@@ -246,10 +252,10 @@ static size_t likely_bytes(const cutter *k)
 }
 
 /*
- * Adds a document to the corpus. With max_tokens, tokenizes only the beginning of the document, and
- * repeats that with twice the length until max_tokens tokens are taken. So only the needed part of
- * a long text is read, and memory is proportional to max_tokens. The ids are those of the whole
- * document.
+ * Adds a document to the corpus. With max_tokens, first tokenizes only a beginning of the document.
+ * If that yields too few tokens, a beginning of twice the length is tokenized, and so on. So only
+ * the needed part of a long text is read, and memory is proportional to max_tokens. The ids are the
+ * same as if the whole document were tokenized.
  */
 static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
 {
@@ -321,7 +327,10 @@ static int parse_id(const char *text, size_t len, size_t vocab_size, uint32_t *i
         number = text[i] >= '0' && text[i] <= '9';
         value = value * 10 + (uint64_t)(text[i] - '0');
         if (value > UINT32_MAX)
-            value = UINT32_MAX; /* already far above the ids of any vocabulary */
+            /*
+             * The number is too large to be an id of any vocabulary; its exact value is not needed.
+             */
+            value = UINT32_MAX;
     }
     if (!number)
         return kvd_fail(err, "'%.40s' is not a token id", text);

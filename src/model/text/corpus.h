@@ -7,10 +7,11 @@
  * Ids are written to a temporary file without a name in $TMPDIR (or /var/tmp, or /tmp), so memory
  * does not grow with their number.
  *
- * With max_tokens, only as much of a document is tokenized as needed, and only that part of a plain
- * text file is read and checked. The ids are those of the whole document. The last window is
- * shortened so that the number of tokens is exactly max_tokens. If that would leave a last window
- * of one token, the window before it is shortened by one token too.
+ * With max_tokens, only the first part of a document is tokenized if that gives enough tokens, and
+ * of a plain text file only this part is read and checked. The ids are the same as if the whole
+ * document were tokenized. The last window is shortened so that the number of tokens is exactly
+ * max_tokens. If that would leave a last window of one token, the window before it is shortened by
+ * one token too.
  */
 #ifndef KVD_MODEL_TEXT_CORPUS_H
 #define KVD_MODEL_TEXT_CORPUS_H
@@ -51,18 +52,19 @@ typedef struct {
 } kvd_corpus_spec;
 
 /*
- * Writes the label of the data in tables to `label`: `given` (option --label), or if that is NULL
- * the names of the texts, such as "a+b" for "a.txt" and "b.jsonl". If the names do not fit, the
- * label is like "a+2 more". The label of random ids is "random".
+ * Writes to `label` the name that tables of results show for the corpus. This is `given` (value of
+ * the option --label) unless that is NULL. Else it is made from the names of the text files, such
+ * as "a+b" for "a.txt" and "b.jsonl", or "a+2 more" if the names do not fit. Random ids have the
+ * name "random".
  */
 void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size);
 
 typedef struct kvd_corpus kvd_corpus;
 
 /*
- * Opens the corpus that `spec` describes. Exactly one of its members text, ids and n_random must be
- * set; tok may be NULL if that is not text. On failure returns NULL and fills *err. Empty input is
- * an error that names the file.
+ * Opens the corpus that `spec` describes. Exactly one of spec->text, spec->ids and spec->n_random
+ * must be set. The tokenizer tok is used only for texts and may be NULL for ids and random ids. On
+ * failure returns NULL and fills *err. Empty input is an error that names the file.
  */
 kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err);
 void kvd_corpus_close(kvd_corpus *c);

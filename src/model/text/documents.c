@@ -26,7 +26,9 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* For CSV: index of the column of each name in the array `name` (the fields that are read). */
+    /*
+     * For CSV: column[i] is the index of the column whose header is name[i], for i below n_names.
+     */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -258,8 +260,8 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
     /*
-     * The CSV reader only stops if -1 is returned, as after an error. If it was not an error but
-     * the caller's wish to stop, r->stopped is true.
+     * The CSV reader continues unless this function returns -1. So -1 is also returned if the
+     * caller asked to stop without an error; r->stopped is true in that case.
      */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }

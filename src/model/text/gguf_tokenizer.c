@@ -116,9 +116,12 @@ static json_t *token_text(const source *s, size_t i)
 
 /* ---- merges of a SentencePiece vocabulary ---------------------------------------------------- */
 
-/* Merge rule of byte-pair encoding: tokens `left` and `right` are joined to the token `product`. */
+/*
+ * Merge rule of byte-pair encoding: the neighbouring tokens with ids `left` and `right` are
+ * replaced by the token with id `product`, whose text is their concatenation.
+ */
 typedef struct {
-    double score; /* score of the token `product` */
+    double score; /* score of the joined token, whose id is `product` */
     uint32_t left, right, product;
     uint32_t left_characters, right_characters;
 } merge;
@@ -359,8 +362,9 @@ static json_t *build_decoder(const source *s, bool space)
 }
 
 /*
- * Appends a special token (BOS or EOS) to the template `single`, before or after the text, if the
- * GGUF flag `flag` is true; `absent` is its value if the file does not have it.
+ * Appends a special token (BOS or EOS) to the JSON list `single`, the template of the
+ * post-processor, if the value of the GGUF key `flag` is true. If the file does not have that key,
+ * its value is taken to be `absent`. The GGUF key `key` holds the id of the token.
  */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)

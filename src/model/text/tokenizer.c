@@ -343,7 +343,11 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        len = bad; /* the other bytes of this character may follow later */
+        /*
+         * The bytes from offset `bad` on are the beginning of a character whose other bytes may
+         * follow later, so only the text before them is tokenized.
+         */
+        len = bad;
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);
     if (t->llama2c) {

@@ -75,9 +75,10 @@ int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, b
                          kvd_ids *ids, kvd_err *err);
 
 /*
- * Appends the ids with which every document begins that starts with text [len] and continues after
- * it. The text that follows may change the last words, so these ids are fewer than the ids of the
- * text alone, and maybe none. `text` may end inside a character.
+ * Tokenizes the beginning of a document: `text`, of `len` bytes, which may end inside a character.
+ * Appends only ids that are certain, whatever text follows. The text that follows may change the
+ * last words, so these are usually fewer ids than those of `text` as a whole document, and maybe
+ * none.
  */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);

@@ -2,7 +2,8 @@
  * Generates text with the CUDA inference engine: prompts and decode steps in bf16, with a paged
  * cache that stores what the compression method stores (interface in generate_path.h). Several
  * prompts run in one iteration, then one step of all sequences together. Cache sizes are counted as
- * in methods/sequence_cache.h, from the entries and bits that the engine reports.
+ * in methods/sequence_cache.h, from two numbers that the engine reports per sequence: how many
+ * tokens its heads have cached, and how many bits they take.
  */
 #include <math.h>
 #include <stdio.h>
@@ -53,7 +54,10 @@ typedef struct {
     double row_bits;
     /* Bits of K and V of one token in the uncompressed cache, all heads. */
     double dense_bits;
-    /* Bookkeeping bits of one cached token in all heads, by kvd_plan_entry_bits. */
+    /*
+     * Bits that the method stores per cached token of all heads in addition to K and V, such as
+     * positions and importance scores (kvd_plan_entry_bits).
+     */
     double entry_bits;
     kvd_stepwise_account account;
 } by_engine;

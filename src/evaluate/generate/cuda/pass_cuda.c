@@ -21,9 +21,15 @@ typedef struct {
     /* Number of tokens for which the open forward pass has memory. */
     size_t room;
     kvd_device_memory memory;
-    /* Outputs of the forward pass in GPU memory, [max_tokens][d_model]. */
+    /*
+     * Hidden states after the final norm, of all tokens of the batch, in GPU memory:
+     * [max_tokens][d_model].
+     */
     float *hidden;
-    /* Output of the last token of each sequence, in GPU memory, [max_tokens][d_model]. */
+    /*
+     * Hidden state after the final norm, of the last token of each sequence, in GPU memory:
+     * [max_tokens][d_model].
+     */
     float *last;
     float *logits;
 } gpu_pass;

@@ -143,9 +143,9 @@ static int loader_close(loader *l, kvd_err *err)
 }
 
 /*
- * Rectangle of a weight matrix to copy to the device: columns first_col .. first_col + cols - 1,
- * beginning with row first_row. The caller gives the number of elements, which are copied row by
- * row.
+ * Rectangle of a weight matrix that is copied to the device: columns first_col .. first_col + cols
+ * - 1 of the rows from first_row on. The number of rows is not stored here: send and read_cut
+ * receive a number of elements instead, counted row by row.
  */
 typedef struct {
     kvd_weight weight;
@@ -156,7 +156,9 @@ typedef struct {
 } cut;
 
 /*
- * Writes elements first .. first+n-1 of the whole matrix c->weight to `to`, converted to c->type.
+ * Writes elements first .. first+n-1 of the weight matrix of `c` to `to`, converted to the data
+ * type c->type. Elements are counted from the beginning of the whole matrix, not of the rectangle.
+ * `scratch` is room for n floats during the conversion.
  */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
@@ -172,7 +174,8 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
 }
 
 /*
- * Writes elements first .. first+n-1 of the rectangle *c of a matrix to `to`; n is at most CHUNK.
+ * Writes elements first .. first+n-1 of the rectangle `c` of a weight matrix to `to`, counted row
+ * by row within the rectangle. n is at most CHUNK. `scratch` is room for n floats.
  */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
@@ -192,8 +195,8 @@ static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scra
 }
 
 /*
- * Generates the random weights of the rectangle *c, which has `rows` rows, on the device. Calls the
- * generator once per block of rows that are contiguous in the tensor.
+ * Generates the random weights of the rectangle `c` of a weight matrix, which has `rows` rows, on
+ * the device. Calls the generator once per block of rows that are contiguous in the tensor.
  */
 static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
 {
@@ -213,7 +216,9 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
 }
 
 /*
- * Copies n elements of the rectangle *c to the device address `to`, through the two pinned buffers.
+ * Copies n elements of the rectangle `c` of a weight matrix to the device address `to`. They are
+ * converted into one of the loader's two pinned host buffers while the other is copied to the
+ * device. Random weights are generated on the device instead.
  */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
@@ -241,8 +246,9 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 /* ---- layout of the arena (one device allocation for all weights) ---- */
 
 /*
- * State of a walk that assigns every weight array its address in the arena (one device allocation)
- * and fills it. If `base` is NULL, the walk only counts bytes.
+ * State of going through all weights of a model in a fixed order. Each weight array gets an address
+ * in the arena (one device allocation) and is filled. If `base` (the address of the arena) is NULL,
+ * only the bytes are counted, in `used`.
  */
 typedef struct {
     const kvd_config *c;
@@ -498,8 +504,8 @@ struct kvd_gpu_expert_stream {
     kvd_gpu_share share;
     loader load;
     /*
-     * State of the assignment of addresses to the weights of one expert. Field `base` is the
-     * address of the device buffer that receives the expert.
+     * Assigns device addresses to the weight matrices of one routed expert, one after another, and
+     * fills them. place.base is the address of the device buffer that receives the expert.
      */
     walk place;
     char *slot[SLOTS];

@@ -76,8 +76,9 @@ typedef struct {
     void *down;
     float *norm; /* gains of the norm of the latent: [latent] */
     /*
-     * Matrices of each head between the latent and its d_nope key and d_value value dimensions:
-     * [n_heads][d_nope + d_value][latent].
+     * Matrices that map the latent to the keys and values of each head: first d_nope rows for the
+     * unrotated key dimensions, then d_value rows for the value: [n_heads][d_nope +
+     * d_value][latent].
      */
     void *up;
 } kvd_gpu_latent;
@@ -122,22 +123,29 @@ typedef struct {
      */
     float *branch[2], *branch_bias[2];
     /*
-     * Gains of the norms of Q and K: each [d_head], or with qk_norm_whole [n_heads * d_head] and
-     * [n_kv_heads * d_head].
+     * Gains of the norms of Q and K: vectors [d_head], common to all heads. If the configuration
+     * sets qk_norm_whole, each norm covers all heads together: [n_heads * d_head] for Q,
+     * [n_kv_heads * d_head] for K.
      */
     float *norm_q, *norm_k;
     float *sinks;          /* logits of the attention sinks: [n_heads] */
     kvd_gpu_latent latent; /* weights of latent attention, which replace qkv */
     /*
-     * Arrays of a layer with routed experts, which has no gate_up and down. Router: matrix
-     * [n_experts][d_model], bias [n_experts], and a second bias [n_experts] used only to choose
-     * experts. `expert` is a host array [n_experts]; its pointers are NULL if experts are streamed.
-     * `shared` is the shared expert, which every token uses. shared_scale [d_model] is the vector w
-     * of the factor sigmoid(x w) on its output.
+     * Routing of a layer with routed experts, in which gate_up and down are NULL. `router` is the
+     * matrix [n_experts][d_model] that scores the experts, and bias_router [n_experts] its bias.
+     * bias_choice [n_experts] is a second bias of the scores that is used only to choose experts.
      */
     float *router, *bias_router, *bias_choice;
+    /*
+     * Weights of the routed experts: host array [n_experts] of device pointers, which are NULL if
+     * experts are streamed.
+     */
     kvd_gpu_expert *expert;
-    kvd_gpu_expert shared;
+    kvd_gpu_expert shared; /* weights of the shared expert, which every token uses */
+    /*
+     * Vector w [d_model]: the output of the shared expert is multiplied by sigmoid(x w), where x is
+     * the input of the feed-forward block.
+     */
     float *shared_scale;
     /*
      * n_qkv: number of values of Q, K and V per token. n_o: number of columns of the output

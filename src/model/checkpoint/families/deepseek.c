@@ -105,8 +105,10 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads the keys of config.json that DeepSeek-V2 and V3 share. `keys`, `shared`, `dense` and
- * `scale` are the Hugging Face library's defaults for absent keys.
+ * Reads those keys of config.json that DeepSeek-V2 and V3 have in common. The arguments give the
+ * Hugging Face library's defaults for absent keys: `shared` for n_shared_experts, `dense` for
+ * first_k_dense_replace, `scale` for routed_scaling_factor. `keys` has the names and defaults of
+ * the keys of routed experts.
  */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)

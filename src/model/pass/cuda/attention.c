@@ -56,8 +56,8 @@ typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
     /*
-     * Indices (KVD_AT_...) of the matrices a, b and c among those of a head, such as KVD_AT_K,
-     * KVD_AT_Q and KVD_AT_SCORES for the scores.
+     * Kinds (KVD_AT_...) of the product's factors a and b and of its result c. For the scores they
+     * are KVD_AT_K, KVD_AT_Q and KVD_AT_SCORES.
      */
     int a, b, c;
     size_t lda, ldb, ldc;
@@ -123,9 +123,10 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns the addresses of K, Q, scores, values, probabilities and output for block b of the
- * queries, for some neighbouring sequences of `len` tokens each. `at` is the index in the batch of
- * the first token of the first of these sequences.
+ * Returns the addresses of K, Q, scores, values, probabilities and output for one block b of
+ * queries. The block is the same in several neighbouring sequences of `len` tokens each, which are
+ * computed together. `at` is the first token of the first of these sequences, as an index in the
+ * batch.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {

@@ -30,8 +30,9 @@ typedef struct {
     /* Number of tokens of the batch, and of its longest sequence. */
     size_t n_tokens, longest;
     /*
-     * Host arrays with the first position and the final length of each sequence, or NULL if all
-     * sequences are whole, as in kvd_attention_in.
+     * Host arrays for sequences of which the batch has only the last tokens, the earlier ones being
+     * in a KV cache. start: position of each sequence's first token in the batch. whole: length
+     * that each sequence will have in the end. NULL if the batch has all tokens of every sequence.
      */
     const size_t *start, *whole;
     kvd_dtype type; /* element type of Q, K and V: KVD_F32 or KVD_BF16 */
@@ -85,9 +86,10 @@ struct kvd_gpu_attention {
  * and no sliding window shorter than max_len. They also require Q, K and V of a token next to each
  * other in memory, as the QKV projection leaves them.
  *
- * In all other cases cuBLAS computes a product, a softmax and a product per block of queries and
- * some heads. Scores and softmax are float32; probabilities are rounded to the element type of the
- * pass. The scratch of this second way is allocated on first use.
+ * In all other cases cuBLAS is used. For a block of queries of some heads at a time, one product
+ * computes the scores, a kernel their softmax, and a second product the output. Scores and softmax
+ * are float32; probabilities are rounded to the element type of the pass. The scratch of this
+ * second way is allocated on first use.
  *
  * Create and use it with one device current, on one stream. The hook does not wait for the device,
  * with one exception: if the sequence lengths differ from those of the last batch, it waits for the
@@ -115,10 +117,10 @@ const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d, size_t window);
  * cache keeps fewer dimensions than d_head, the caller must pad heads with zeros.
  *
  * kvd_gpu_attend_scratch returns the bytes of `scratch` for sequences of up to max_len tokens (at
- * least in->longest) and the n_heads query heads of this GPU: at most 256 MiB plus 192 KiB, or the
- * scores of one query of each head. The products are fastest if all rows of heads start at
- * multiples of 16 bytes: then one call handles all heads of all neighbouring sequences of equal
- * length.
+ * least in->longest) and the n_heads query heads of this GPU. They are about 256 MiB at most. Only
+ * if the scores of one query of one head are larger than that, they are the bytes of these scores.
+ * The products are fastest if all rows of heads start at multiples of 16 bytes: then one call
+ * handles all heads of all neighbouring sequences of equal length.
  */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,

@@ -34,8 +34,9 @@ typedef struct {
     size_t d, bytes, group;
     size_t n_scores;
     /*
-     * Four scratch buffers: float32 scores (later probabilities), float32 gradients, and both
-     * converted to the element type of the pass.
+     * Four scratch buffers: [0] float32 scores, which become probabilities; [1] float32 gradients
+     * with respect to the probabilities; [2] the probabilities and [3] the gradients with respect
+     * to the scores, both in the element type of the pass.
      */
     char *score[4];
     void **pointers;
@@ -54,8 +55,8 @@ typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
     /*
-     * Indices (KVD_BACK_...) of the matrices a, b and c among those of a head, such as KVD_BACK_K,
-     * KVD_BACK_Q and KVD_BACK_SCORES for the scores.
+     * Kinds (KVD_BACK_...) of the product's factors a and b and of its result c. For the scores
+     * they are KVD_BACK_K, KVD_BACK_Q and KVD_BACK_SCORES.
      */
     int a, b, c;
     size_t lda, ldb, ldc;
@@ -133,9 +134,10 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 
 /*
  * Returns the addresses of the matrices of attention and its gradient (Q, K, V, scores, ...) for
- * block b of the queries. They are for some neighbouring sequences of `len` tokens each, and for
- * query head number `member` in the group of each KV head. `at` is the index in the batch of the
- * first token of the first of these sequences.
+ * one block b of queries. The block is the same in several neighbouring sequences of `len` tokens
+ * each, which are computed together. `at` is the first token of the first of these sequences, as an
+ * index in the batch. Several query heads share a KV head; the addresses are for query head number
+ * `member` of each such group.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)

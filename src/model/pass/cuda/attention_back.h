@@ -43,8 +43,9 @@ typedef struct {
 } kvd_gpu_attention_back_in;
 
 /*
- * Returns the bytes of scratch for sequences of up to max_len tokens: at most about 256 MiB, or the
- * scores of one query of each KV head.
+ * Returns the bytes of scratch that kvd_gpu_attend_back needs for sequences of up to max_len
+ * tokens. They are about 256 MiB at most. Only if the scores, probabilities and gradients of one
+ * query of one head are larger than that, they are the bytes of these.
  */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 

@@ -25,11 +25,13 @@ extern "C" {
 enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
 
 /*
- * Memory layout of all matrices. A unit is one query head of one sequence; unit u is query head u %
- * n_heads of sequence u / n_heads, all sequences having the same length. Matrix m of a unit is at
- * base[m] + (sequence index) * sequence[m] + (head index) * head[m], in bytes; for K and V the
- * index is that of the KV head. Scores and probabilities are in scratch memory, unit after unit,
- * beginning with unit `first`.
+ * Memory layout of the matrices KVD_AT_K .. KVD_AT_OUT of a batch of sequences of equal length. A
+ * unit is one query head of one sequence: unit u is query head u % n_heads of sequence u / n_heads.
+ * Offsets are in bytes.
+ *
+ * Matrix m of head h of sequence s is at base[m] + s * sequence[m] + h * head[m]. For K and V, h
+ * counts KV heads; each KV head is shared by `group` query heads. Scores and probabilities are in
+ * scratch memory: those of unit u are at base[m] + (u - first) * head[m].
  */
 typedef struct {
     char *base[KVD_AT_MATRICES];
@@ -46,9 +48,10 @@ static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units 
 }
 
 /*
- * Fills at [KVD_AT_MATRICES][n] with the addresses of K, Q, scores, values, probabilities and
- * output of units first .. first + n - 1; a unit is one query head of one sequence. Launches a
- * kernel on the stream and returns its error, as the functions of model/pass/cuda/blocks.h do.
+ * Fills the device array `at`, [KVD_AT_MATRICES][n], with the addresses of K, Q, scores, values,
+ * probabilities and output of units first .. first + n - 1. A unit is one query head of one
+ * sequence. The function launches a kernel on the stream and returns the kernel's error, as the
+ * functions of model/pass/cuda/blocks.h do.
  */
 cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
                                    cudaStream_t stream);
@@ -84,9 +87,10 @@ typedef struct {
 } kvd_back_place;
 
 /*
- * Memory layout of all matrices. A unit is one KV head of one sequence; unit u is KV head u %
- * n_heads of sequence u / n_heads. Scratch memory holds unit after unit, beginning with unit
- * `first`.
+ * Memory layout of the matrices KVD_BACK_Q .. KVD_BACK_DS. A unit is one KV head of one sequence,
+ * and one of the query heads that share this KV head: unit u is KV head u % n_heads of sequence u /
+ * n_heads. n_heads is the number of KV heads. Matrices in scratch memory (from KVD_BACK_SCORES on)
+ * follow one another from unit number `first` on.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];
@@ -101,9 +105,9 @@ static inline KVD_ANYWHERE char *kvd_back_matrix(const kvd_back_units *a, int m,
 }
 
 /*
- * Fills at [KVD_BACK_MATRICES][n] with the addresses of the matrices of units first .. first + n -
- * 1. Launches a kernel on the stream and returns its error, as the functions of
- * model/pass/cuda/blocks.h do.
+ * Fills the device array `at`, [KVD_BACK_MATRICES][n], with the addresses of the matrices of units
+ * first .. first + n - 1. A unit is one KV head of one sequence. The function launches a kernel on
+ * the stream and returns the kernel's error, as the functions of model/pass/cuda/blocks.h do.
  */
 cudaError_t kvd_back_pointers(const kvd_back_units *a, size_t n, void **at, cudaStream_t stream);
 

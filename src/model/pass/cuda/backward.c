@@ -160,11 +160,13 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
 /* ---- numbering of the checks for values that are not finite ---------------------------------- */
 
 /*
- * The checks for values that are not finite are numbered in the order in which they are reached;
- * the number of a check is its stage. A check that fails records its stage and the token. Stages of
- * the backward pass follow those of the forward pass. The first check is of the gradient after the
- * last layer. Each layer, from the last on, then has two: of the gradients of Q, K and V, and of
- * the gradient of the layer's input.
+ * The number of a check for values that are not finite is called its stage. Checks are numbered in
+ * the order in which they are reached; those of the backward pass follow those of the forward pass.
+ * A check that fails records its stage and the token.
+ *
+ * The first check of the backward pass is of the gradient after the last layer; this function
+ * returns its stage. Each layer, from the last to the first, then has two checks: of the gradients
+ * of Q, K and V, and of the gradient of the layer's input.
  */
 static unsigned stage_behind(const kvd_config *c)
 {
@@ -220,9 +222,9 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Computes the losses of token rows first .. first + rows - 1 of the last layer's output, and the
- * gradient with respect to these rows. On entry w->dx holds the input of the output head for these
- * rows; on return it holds the gradient.
+ * Computes the losses of tokens first .. first + rows - 1 and the gradient of their sum with
+ * respect to the last layer's output. On entry these tokens' rows of w->dx hold the input of the
+ * output head; on return they hold the gradient.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * The backward pass of every model family on one GPU. model/pass/backward.h is the CPU version;
- * both compute the same loss, draws and gradients, and tests compare them. All weights stay on the
- * device.
+ * both compute the same losses and gradients and draw the same random target tokens, and tests
+ * compare them. All weights stay on the device.
  *
  * Products run on cuBLAS. With KVD_F32 they are float32 without TF32. With KVD_BF16 their inputs,
  * gradients included, are rounded to bf16, and sums are float32. The residual stream, its gradient,
@@ -88,8 +88,9 @@ void kvd_gpu_backward_free(kvd_gpu_backward *w);
 
 /*
  * Makes later runs draw the target token of each position from the model's probabilities, as
- * kvd_backward_draw does, with the same random numbers. Where the logits agree with the CPU's, so
- * do the drawn tokens, unless rounding decides a tie.
+ * kvd_backward_draw does, with the same random numbers. If logits are equal to the CPU's, the drawn
+ * tokens are equal too, except if the random number is so close to the boundary between two tokens
+ * that rounding decides.
  */
 void kvd_gpu_backward_draw(kvd_gpu_backward *w, uint64_t seed);
 

@@ -34,8 +34,9 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 
 /*
  * Writes x [n][width], the rows of the embedding `table` for n token ids, multiplied by `scale`;
- * `scale` 0 means no factor. If `positions`, a table of learned positions, is not NULL, adds its
- * row position + 2.
+ * `scale` 0 means no factor. `positions` is a table of learned positions, or NULL. If it is not
+ * NULL, its row position[i] + 2 is added to row i of x: in OPT models, the only ones with such a
+ * table, rows 0 and 1 belong to no position.
  */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
@@ -74,8 +75,10 @@ typedef struct {
     const float *gain_q, *gain_k;
     double eps; /* epsilon of the norms of Q and K */
     /*
-     * Scratch [n][2], or NULL. If it is not NULL, one norm covers all heads of a token's Q, and one
-     * all heads of its K; gain_q and gain_k then have a value for each dimension of all heads.
+     * If one norm covers all heads of a token's Q, and another all heads of its K: scratch [n][2]
+     * for the scale factors of these two norms of each token. gain_q and gain_k then have a gain
+     * for every dimension of every head: [n_heads * d_head] and [n_kv_heads * d_head]. NULL if each
+     * head has a norm of its own, or none.
      */
     float *factor;
     const float *cosine, *sine; /* tables of kvd_rope_tables, [..][d_head / 2]; NULL without RoPE */
@@ -156,9 +159,9 @@ cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stre
  * Arguments of kvd_gpu_route, which chooses the routed experts of n tokens (model/pass/layer.h).
  * Input: `logit` [n][n_experts], the router's product, to which bias [n_experts] is added unless it
  * is NULL. Output: expert and factor [n][n_chosen] of each token, best first; count [n_experts],
- * the number of tokens of each expert; row and weight [n * n_chosen], the tokens of expert 0 and
- * the factors on its output, then those of expert 1 and so on, the tokens of each expert in
- * ascending order.
+ * the number of tokens of each expert; row [n * n_chosen], the indices of the tokens of expert 0 in
+ * ascending order, then those of expert 1 and so on; weight [n * n_chosen], for each element of
+ * `row` the factor by which the expert's output for this token is multiplied.
  *
  * If `groups` is not 0, experts are chosen by groups (model/pass/routing.h), and `logit` is
  * overwritten by the experts' scores.

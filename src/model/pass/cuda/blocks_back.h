@@ -34,7 +34,7 @@ cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in,
 /*
  * Input and output of kvd_gpu_qkv_back, which computes the gradient of kvd_gpu_qkv_finish (bias,
  * norms and RoPE): from Q and K after RoPE and V back to the output of the QKV projection. A token
- * has n_heads * d_head numbers of Q, then n_kv_heads * d_head each of K and V, here called a row.
+ * has n_heads * d_head numbers of Q, then n_kv_heads * d_head each of K and V: together one row.
  */
 typedef struct {
     kvd_dtype type;
@@ -51,18 +51,22 @@ typedef struct {
     const float *cosine, *sine; /* RoPE tables; NULL without RoPE */
     const uint32_t *rope_row;
     kvd_rope_layout layout;
-    /* Gradients with respect to Q and K after RoPE and to V: n rows. */
+    /*
+     * Input: gradients with respect to Q and K after RoPE and to V, [n][(n_heads + 2 n_kv_heads) *
+     * d_head].
+     */
     const float *d;
     /*
-     * Outputs: d_pre [n][(n_heads + n_kv_heads) * d_head], gradients of Q and K before RoPE; d_raw,
-     * n rows, gradients of Q, K and V before the norms.
+     * Outputs: d_pre [n][(n_heads + n_kv_heads) * d_head], gradients of Q and K before RoPE; d_raw
+     * [n][(n_heads + 2 n_kv_heads) * d_head], gradients of Q, K and V before the norms.
      */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
 /*
- * Computes a->d_pre, the gradients of Q and K before RoPE, and a->d_raw, the gradients of Q, K and
- * V before the norms. The first row of a->d that is not finite is recorded in *bad with the check
- * number `stage`.
+ * Computes the outputs d_pre and d_raw of the arguments *a: the gradients with respect to Q and K
+ * before RoPE, and those with respect to Q, K and V before the norms. a->d is the input: the
+ * gradients with respect to Q and K after RoPE and to V. The first token whose row of a->d is not
+ * finite is recorded in *bad with the check number `stage`.
  */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);

@@ -58,8 +58,10 @@ static size_t pages_of(size_t tokens)
 }
 
 /*
- * Fills entry i of the lists for a sequence of `len` tokens that starts at token `at` of the batch.
- * *next_page is the first unused page of the run, and is advanced.
+ * Stores the length and the positions of a sequence, the i-th that is not empty, in element i of
+ * the host arrays (kvd_dense_columns). The sequence has `len` tokens and starts at token `at` of
+ * the batch. If it is the first of a new run (group of sequences of one kernel launch), the run is
+ * added. *next_page is the first unused page of the run; it is increased by the sequence's pages.
  */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {

@@ -38,7 +38,10 @@ typedef struct {
      * sequences.
      */
     size_t first, n;
-    /* First token in the batch of this run of sequences, and number of tokens of its sequences. */
+    /*
+     * row: the run's first token, as an index in the batch. n_tokens: number of tokens of all
+     * sequences of the run together.
+     */
     size_t row, n_tokens;
     size_t n_q8;      /* number of rows of Q of this run in the blocked layout, padding included */
     size_t max_pages; /* number of pages of the longest sequence of this run */
@@ -50,14 +53,21 @@ typedef struct {
 } kvd_dense_run;
 
 typedef struct {
-    kvd_dense_columns host, device; /* the lists in pinned host memory, and on the device */
+    /*
+     * Arrays with the lengths and positions of a batch's sequences, in pinned host memory and, as a
+     * copy, on the device.
+     */
+    kvd_dense_columns host, device;
     kvd_dense_run *run;
     size_t n_runs;
     /* The following members are private. */
     size_t max_sequences, run_sequences, n_sequences;
-    /* Sequence offsets [n_sequences + 1] of the batch that the lists describe. */
+    /*
+     * Array `offset` of the batch that was passed to the last kvd_dense_lists_upload: [n_sequences
+     * + 1].
+     */
     size_t *offset;
-    int described; /* 1 if the lists describe a batch */
+    int described; /* 1 if the arrays hold the lengths and positions of a batch */
     void *pinned, *array;
     cudaEvent_t copied;
 } kvd_dense_lists;
@@ -66,19 +76,23 @@ typedef struct {
 size_t kvd_dense_lists_bytes(size_t max_sequences);
 
 /*
- * Allocates lists on the current device, for batches of up to max_sequences sequences that are not
- * empty, run_sequences of them per kernel launch. The caller must call kvd_dense_lists_release
- * after a failure too. Returns 0, or -1 with *err.
+ * Allocates the arrays for the lengths and positions of up to max_sequences sequences, in host
+ * memory and on the current device. Empty sequences do not count. One kernel launch will process
+ * run_sequences sequences. The caller must call kvd_dense_lists_release after a failure too.
+ * Returns 0, or -1 with *err.
  */
 int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_sequences,
                          kvd_err *err);
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Makes the lists describe a batch whose sequences start at the tokens offset [n_sequences + 1] (as
- * in kvd_gpu_attention_in), and queues the copy of the lists on the stream. Sets *changed to 1 if
- * the lists described another batch before, else to 0. Waits for the copy of the previous lists,
- * but not for kernels that read them: these must be on the same stream.
+ * Stores the lengths and positions of the sequences of a batch in the host arrays, and queues their
+ * copy to the device on the stream. Sequence s consists of tokens offset[s] .. offset[s + 1] - 1 of
+ * the batch. If `offset` equals that of the previous call, does nothing and sets *changed to 0;
+ * else sets *changed to 1.
+ *
+ * Waits until the copy of the previous call is complete, but not for kernels that still read the
+ * device arrays. So all kernels that read them must run on the same stream.
  */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);

@@ -24,8 +24,9 @@ cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t m
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Copies rows of `bytes` bytes each from `from`, in which sequence b starts at row q_start[b], to
- * `to` [n_tokens][bytes], in which it starts at row start[b] and no row is unused. start [n] is
+ * Copies rows of `bytes` bytes each, one row per token, from `from` to `to` [n_tokens][bytes]. In
+ * `from` there are unused rows between sequences, and sequence b starts at row q_start[b]. In `to`
+ * one sequence directly follows another, and sequence b starts at row start[b]. start [n] is
  * ascending and begins with 0. bytes is a multiple of 16, and both arrays are aligned to 16 bytes.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,

@@ -2,10 +2,10 @@
  * Kernels for routed experts (model/pass/cuda/blocks.h): the choice of experts, the lists of each
  * expert's tokens, and the copies of token rows to and from an expert.
  *
- * One thread chooses the experts of a token, in the order of sums and comparisons of the CPU; with
- * groups of experts, one warp does. One block lists the tokens of an expert: it reads the choices
- * of all tokens twice, first to count its tokens, then to write them. All of this is small next to
- * the products of the experts.
+ * One thread chooses the experts of a token; with groups of experts, one warp does. Sums and
+ * comparisons are made in the same order as on the CPU. One block lists the tokens of an expert: it
+ * reads the choices of all tokens twice, first to count its tokens, then to write them. All of this
+ * is small next to the products of the experts.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -40,7 +40,11 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If fewer than n_chosen logits are numbers (not NaN), the factors are NaN. */
+        /*
+         * If fewer than n_chosen logits are numbers (not NaN), there is no further best expert, and
+         * the factor becomes NaN. Otherwise it starts at 0, and the loop below adds the probability
+         * to it.
+         */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }

@@ -12,7 +12,10 @@ struct kvd_gpu_forward {
     kvd_gpu_forward_spec spec;
     kvd_gpu_worker *worker; /* state of each of the n_gpus GPUs */
     kvd_gpu_sum *sum;
-    /* Pinned host memory: token ids, positions and rows of the RoPE tables, max_tokens each. */
+    /*
+     * Pinned host memory: token ids, positions, and indices of rows of the RoPE tables, max_tokens
+     * numbers each.
+     */
     uint32_t *rows;
     kvd_gpu_bad *bad; /* pinned host memory: first bad token row of each of the n_gpus GPUs */
     char engine[512];

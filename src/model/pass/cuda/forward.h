@@ -31,19 +31,20 @@ typedef struct {
      */
     const kvd_gpu_weights *weights;
     /*
-     * Largest number of bytes of device memory that the pass may take on each GPU; 0 means all free
-     * memory. If the routed experts do not fit into `memory`, or into the free memory less a
-     * twentieth of the device's memory, they are streamed from the checkpoint
-     * (model/checkpoint/cuda/weights.h). All other weights stay resident, and results have the same
-     * bits.
+     * Largest number of bytes of device memory that the forward pass may take on each GPU. 0 means
+     * the free memory; then a twentieth of the device's memory is left unused if possible. Routed
+     * experts that do not fit are streamed: read from the checkpoint whenever a batch needs them
+     * (model/checkpoint/cuda/weights.h). All other weights stay on the device. Streaming does not
+     * change a bit of the results.
      */
     size_t memory;
 } kvd_gpu_forward_spec;
 
 /*
  * Returns the bytes that a forward pass takes on each GPU: weights, activations and scratch of
- * attention. If `memory` of the specification is not 0 and too small for all routed experts, they
- * count as streamed.
+ * attention. If s->memory is not 0 and too small for all routed experts, the experts are not
+ * counted, because the pass would read them from the checkpoint when it needs them; only the
+ * buffers for this are counted.
  */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
@@ -59,7 +60,10 @@ void kvd_gpu_forward_free(kvd_gpu_forward *f);
 /* Return the weights and the CUDA stream of GPU number `gpu`, 0 .. n_gpus - 1. */
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
-/* Returns the hook for exact ("dense") attention of a GPU, which was created with the pass. */
+/*
+ * Returns the hook for exact ("dense") attention on GPU number `gpu`. kvd_gpu_forward_new created
+ * it, and it belongs to the forward pass.
+ */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
  * Returns the description of devices and libraries that result files record, such as "2 x NVIDIA
@@ -93,8 +97,9 @@ int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, fl
 
 /*
  * The phases of a forward pass that can be timed, in the order of a layer with norms before
- * attention and feed-forward block. The sum over GPUs (KVD_GPU_SUM) comes after KVD_GPU_DOWN and
- * after KVD_GPU_O; if attention and feed-forward block are parallel, only after KVD_GPU_DOWN.
+ * attention and feed-forward block. KVD_GPU_SUM, in which the residual streams of several GPUs are
+ * added up, is the exception: it comes twice in a layer, after KVD_GPU_O and after KVD_GPU_DOWN. If
+ * attention and feed-forward block are parallel, it comes only after KVD_GPU_DOWN.
  */
 typedef enum {
     KVD_GPU_EMBED,
@@ -106,7 +111,7 @@ typedef enum {
     KVD_GPU_GATE_UP,
     KVD_GPU_ACTIVATION,
     KVD_GPU_DOWN,
-    KVD_GPU_SUM, /* sum over the GPUs, if there are several */
+    KVD_GPU_SUM, /* sum of the GPUs' residual streams, if there are several GPUs */
     KVD_GPU_FINAL,
     KVD_GPU_PHASES
 } kvd_gpu_phase;

@@ -71,8 +71,9 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                                    .window = in->window,
                                    .sinks = in->sinks ? h->sinks : NULL};
     /*
-     * This copy of the attention sinks needs no wait: the copies of Q, K and V below are on the
-     * same stream and wait for it.
+     * The host need not wait for this copy of the attention sinks here. The copies of Q, K and V
+     * below are queued on the same stream, so the sinks have arrived when the host has waited for
+     * those.
      */
     if (in->sinks && kvd_cuda_check(cudaMemcpyAsync(h->sinks, in->sinks,
                                                     (size_t)in->config->n_heads * sizeof *h->sinks,

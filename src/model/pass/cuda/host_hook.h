@@ -23,7 +23,10 @@ typedef struct {
      */
     float *q, *k, *v, *q_pre, *k_pre, *out;
     float *sinks; /* attention sink logits: [n_heads] */
-    /* Host buffer for rows of a bf16 pass, before conversion. */
+    /*
+     * Host buffer for Q, K, V or the attention output in bf16, on one side of the conversion from
+     * or to float32; NULL in a float32 pass.
+     */
     void *narrow;
 } kvd_host_hook;
 

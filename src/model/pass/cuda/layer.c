@@ -5,9 +5,10 @@
 /* ---- numbering of the checks for values that are not finite ---------------------------------- */
 
 /*
- * A stage is the number of a check; a check that fails records its stage and token. Stages are in
- * the order of the CPU's forward pass: embedding; for each layer first Q, K and V, then the layer's
- * output; final norm.
+ * The number of a check for values that are not finite is called its stage. A check that fails
+ * records its stage and the token. The checks are, in the order of the CPU's forward pass:
+ * embedding (0); for each layer first Q, K and V, then the layer's output; final norm. This
+ * function returns the stage of the check of a layer's Q, K and V.
  */
 static unsigned stage_qkv(int layer)
 {
@@ -169,10 +170,10 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 }
 
 /*
- * Queues the product with the part of a matrix that this GPU holds, into its copy of the residual
- * stream. The first GPU adds the product to the residual. Other GPUs overwrite their copy, or add
- * if `earlier` says that it already holds a product. The sum over the GPUs then is the new
- * residual.
+ * Queues the product of the rows of `from` with `matrix`, this GPU's part of an output matrix (O or
+ * down), into the GPU's array for the residual stream, w->x. The first GPU adds the product to the
+ * residual there. Other GPUs overwrite w->x, or add if `earlier` says that w->x already holds
+ * another product. The sum of w->x over the GPUs then is the new residual.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -182,8 +183,9 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Computes y, the norm of the residual stream, after adding the pending bias or block output
- * (w->pending) to the residual. Without a gain, y is the residual itself.
+ * Computes y, the norm of the residual stream. First adds w->pending to the residual: a bias, or
+ * the output of attention or the feed-forward block, that an earlier step left to be added. If gain
+ * is NULL, y is the residual itself.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -195,8 +197,8 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
     /*
-     * If these are the rows of the first half of the batch, the pending bias is kept: the norm of
-     * the second half still has to add it.
+     * w->pending has now been added to these rows. If they are only the first half of the batch, it
+     * stays set, because the second half still needs the addition.
      */
     if (r.half != 0)
         w->pending = NULL;
@@ -312,7 +314,7 @@ static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
 
 /*
  * Computes Q, K and V from the residual stream, as the attention hook wants them: after bias, norms
- * and RoPE, or raw.
+ * and RoPE, or without these steps (wants_raw).
  */
 static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
                                const kvd_gpu_attention *hook, kvd_err *err)
@@ -444,9 +446,11 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
 
 /*
  * Computes the steps of a layer after attention, for models with norms before attention and
- * feed-forward block. If the token rows are split into halves, the sum over GPUs of the first half
- * runs during the second half's output projection, the sum of the second half during the first
- * half's feed-forward block, and so on into the next layer.
+ * feed-forward block. If the token rows are split into two halves, a sum over GPUs of one half
+ * always runs while the products of the other half are computed: the first half's sum during the
+ * second half's output projection, the second half's sum during the first half's feed-forward
+ * block. The sums after the feed-forward block overlap with the next layer's products in the same
+ * way.
  */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -479,9 +483,9 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
 }
 
 /*
- * Computes the output of attention (`which` 0) or of the feed-forward block (1) in w->branch: the
- * norm of w->narrow [n][in] times `matrix`, plus `bias`. The next norm of the residual stream adds
- * it.
+ * Computes the output of attention (`which` 0) or of the feed-forward block (`which` 1) into
+ * w->branch: y = norm(w->narrow W^T + bias), W being `matrix`, and w->narrow [n][in]. y is not
+ * added to the residual stream here: w->pending makes the next call of norm() add it.
  */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
@@ -564,8 +568,9 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     if (layer < w->config.n_layers - 1)
         return 0;
     /*
-     * The output of the last feed-forward block is added to the residual stream here, because the
-     * caller may read the residual.
+     * No later layer will add the output of the last feed-forward block (w->branch, which
+     * w->pending points to) to the residual stream. norm() without a gain does nothing but this
+     * addition. The caller may read the residual after it.
      */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)

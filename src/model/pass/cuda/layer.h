@@ -76,20 +76,24 @@ typedef struct {
     /* Q, K and V of this GPU's heads: [max_tokens][(n_heads + 2 n_kv_heads) * d_head]. */
     void *qkv;
     /*
-     * Buffer for gate and up projections. Before them a layer uses it for Q and K before RoPE.
-     * Before the first layer it holds an embedding that is to be projected.
+     * Buffer that serves several steps in turn, among them: an embedding that is to be projected,
+     * before the first layer; Q and K before RoPE; gate and up projections.
      */
     void *wide;
     void *narrow; /* output of the activation; before that, the attention output */
-    /* Ids, positions and rows of the RoPE tables of max_tokens tokens each, in one device array. */
+    /*
+     * Three parts, of max_tokens numbers each, of one device array: token ids, positions, and for
+     * each token the index of its row in the RoPE tables.
+     */
     uint32_t *id, *position, *rope_row;
     float *cosine, *sine;
     kvd_gpu_bad *bad; /* position of the first token row that is not finite */
 
     /*
-     * State of the batch that is being computed, from here on. pending: addition that the next norm
-     * makes to the residual stream. It is a bias, added to every row, or the array `branch`, added
-     * row by row; NULL: none.
+     * The last three members are the state of the batch that is being computed. pending: an
+     * addition to the residual stream that the next norm makes first, or NULL. If it points to
+     * `branch`, row i of `branch` is added to row i of the residual; else it is a bias [d_model]
+     * that is added to every row.
      */
     const float *pending;
     /*
@@ -98,8 +102,8 @@ typedef struct {
      */
     unsigned stage;
     /*
-     * Bit set over the two halves of the token rows: bit i is 1 until `stream` has waited for the
-     * sum over GPUs of half i.
+     * Sums over GPUs that run on the second stream: bit i is 1 from the time when the sum of half i
+     * of the token rows is queued until `stream` has been made to wait for it.
      */
     unsigned under_way;
 } kvd_gpu_worker;
@@ -122,9 +126,9 @@ int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gp
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
 /*
- * Starts a batch of n tokens: copies ids, positions and rows of the RoPE tables to the device, and
- * clears the record of bad token rows. `rows` is pinned memory in which these three arrays begin
- * max_tokens apart.
+ * Starts a batch of n tokens. Copies three arrays from the pinned memory `rows` to the device:
+ * token ids, positions, and the index of each token's row in the RoPE tables; they begin max_tokens
+ * elements apart. Clears the record of the first token row that is not finite (w->bad).
  */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 

@@ -149,9 +149,12 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * Computes the gradient of the steps after attention if norms precede attention and feed-forward
- * block (KVD_ORDER_BEFORE): out = x1 + F(norm'(x1)), x1 = x + O(o), with layer input x, attention
- * output o, its projection O and feed-forward block F.
+ * Computes the gradient of a layer's steps after attention, for models with norms before attention
+ * and feed-forward block (KVD_ORDER_BEFORE). From the layer's input x and the output o of attention
+ * these steps compute (biases left out):
+ *
+ *   x1     = x + W_O o
+ *   output = x1 + F(norm(x1)), F being the feed-forward block
  */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -166,9 +169,10 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * Computes the gradient of the steps after attention if attention and feed-forward block are
- * parallel (KVD_ORDER_PARALLEL): out = x + O(o) + F(norm'(x)), with layer input x, attention output
- * o, its projection O and feed-forward block F.
+ * Computes the gradient of a layer's steps after attention, for models in which attention and
+ * feed-forward block both read the layer's input (KVD_ORDER_PARALLEL). From the layer's input x and
+ * the output o of attention these steps compute output = x + W_O o + F(norm(x)), F being the
+ * feed-forward block and biases left out.
  */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
@@ -183,9 +187,12 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
 }
 
 /*
- * Computes the gradient of the steps after attention if norms follow the sums (KVD_ORDER_AFTER): y
- * = norm(x1), x1 = x + O(o); out = norm'(s), s = y + F(y), with layer input x, attention output o,
- * its projection O and feed-forward block F.
+ * Computes the gradient of a layer's steps after attention, for models with norms after the
+ * additions to the residual stream (KVD_ORDER_AFTER). From the layer's input x and the output o of
+ * attention these steps compute, with the feed-forward block F and biases left out:
+ *
+ *   y      = first norm(x + W_O o)
+ *   output = second norm(y + F(y))
  */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {

@@ -75,20 +75,21 @@ struct kvd_gpu_backward {
      * processes at a time: [piece][d_embed].
      */
     float *d_embedded;
-    uint32_t *target; /* token whose probability is the loss of each position: [max_tokens] */
+    /* Token whose negative log probability is the loss of each position: [max_tokens]. */
+    uint32_t *target;
     /*
      * For each of max_tokens positions: the random number u in [0, 1) by which a target token is
      * drawn, and the loss.
      */
     double *u, *loss;
     /*
-     * This and the next two arrays are in pinned host memory. rows: token ids, positions, rows of
-     * the RoPE tables and targets, max_tokens each.
+     * This and the next two arrays are in pinned host memory. rows: token ids, positions, indices
+     * of rows of the RoPE tables, and target tokens, max_tokens numbers each.
      */
     uint32_t *rows;
     /*
-     * Copies for the host, max_tokens numbers each: of `u`, the random numbers by which targets are
-     * drawn, then of `loss`.
+     * The host's copies of the device arrays `u` (random numbers by which target tokens are drawn)
+     * and then `loss`, max_tokens numbers each.
      */
     double *numbers;
     kvd_gpu_bad *bad;
@@ -118,10 +119,11 @@ int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int l
                         bool last, unsigned stage, kvd_err *err);
 
 /*
- * Helpers that the gradient of the output head needs too.
+ * Helpers for the gradients of layers and of the output head.
  *
- * kvd_back_narrow returns a gradient x [n][width] in the element type of the pass: x itself, or a
- * converted copy in w->narrowed. On failure it returns NULL and fills *err.
+ * kvd_back_narrow returns a gradient x [n][width] in the element type of the pass. In a float32
+ * pass it is x itself, else a converted copy in the worker's buffer w->narrowed. On failure it
+ * returns NULL and fills *err.
  */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err);

@@ -3,8 +3,9 @@
  * groups ("runs"), one kernel launch each. A run has a bounded number of sequences, which bounds
  * the memory for padding: each sequence is padded to whole blocks of Q and whole pages. The lists
  * of a batch's sequences (model/pass/cuda/dense_lists.h) are computed when the lengths differ from
- * the last batch's. The page table and the list of attention tiles are computed when the run
- * changes, or the numbers of dimensions that the heads keep.
+ * the last batch's. The page table and the list of attention tiles are computed again only if the
+ * run is not that of the last launch, or if the layer's heads keep other numbers of dimensions than
+ * those of the last launch.
  */
 #include "model/pass/cuda/paged.h"
 
@@ -27,8 +28,9 @@ struct kvd_gpu_paged {
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
     /*
-     * Output buffer for the queries of the second kvd_append launch, which nobody reads; NULL
-     * before such a launch.
+     * If a layer has different projections for Q and K, kvd_append is launched twice, and each
+     * launch writes Q. This buffer receives the Q of the second launch, which is not used. NULL
+     * before the first such launch.
      */
     void *q_unused;
     int32_t *table, *next;
@@ -77,7 +79,11 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns the buffer sizes for attention with all d_head dimensions of each head kept. */
+/*
+ * Returns the sizes of the buffers of attention for batches of up to max_tokens tokens. `map` must
+ * be that of heads with all d_head dimensions kept; buffers of these sizes then suffice also for
+ * heads of which fewer dimensions are kept.
+ */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -221,10 +227,11 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 }
 
 /*
- * Writes K and V of a group of sequences (run) to pages, and Q to blocks of 8 tokens. All are
- * multiplied by the projection matrices of the layer: Q by a_q, K by a_k, V by a_v. kvd_append has
- * one matrix for Q and K. If a_q and a_k differ, the first launch stores K multiplied by a_q, and
- * the second launch overwrites it with K multiplied by a_k.
+ * Multiplies Q, K and V of a group of sequences (run) by the projection matrices a_q, a_k and a_v
+ * of the layer. Stores K and V in pages, and Q in blocks of 8 tokens. The kernel kvd_append applies
+ * one matrix to both Q and K. So if a_q and a_k differ, it is launched twice. The first launch uses
+ * a_q: its Q is kept, its K is wrong. The second launch uses a_k: its K overwrites the wrong one,
+ * its Q goes to an unused buffer.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

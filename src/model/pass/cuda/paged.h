@@ -2,8 +2,9 @@
  * Attention of a layer by the kernels of kernels/cuda, on heads of which different numbers of
  * dimensions are kept. Exact attention (all dimensions) and the caches of methods/cuda use it. The
  * kernels read Q in blocks and K and V in pages (kernels/layout.h); kvd_append multiplies Q, K and
- * V by the projection matrices and stores the result there. Rows of the output O are then moved
- * together, unless there are no gaps between them. bf16 only.
+ * V by the projection matrices and stores the results in these blocks and pages. In the kernels'
+ * output O each sequence starts at a multiple of 8 rows. If this leaves unused rows between
+ * sequences, the rows of O are then copied to an array without gaps. bf16 only.
  *
  * Create and use it with one device current, on one stream. kvd_gpu_paged_run does not wait for the
  * device, with one exception: if the sequence lengths differ from those of the last batch, it waits
@@ -16,11 +17,13 @@
 #include "model/pass/cuda/attention.h"
 
 /*
- * Projection matrices of one layer, which reduce heads to the numbers of dimensions in `map` (d_qk
- * for Q and K, d_v for V). a_q, a_k and a_v are bf16 on the device, aligned to 16 bytes: one matrix
- * [d_head][d_qk] (a_v: [d_head][d_v]) per KV head, one after another. NULL means that the leading
- * dimensions are kept unchanged. If one matrix is used for Q and K, a_k equals a_q. If they differ,
- * the kernel that stores Q, K and V runs twice.
+ * Projection matrices of one layer. They reduce each head from d_head dimensions to those that are
+ * kept: map.d_qk[g] dimensions of Q and K, map.d_v[g] of V, for KV head g. a_q, a_k and a_v are
+ * bf16 on the device, aligned to 16 bytes: one matrix [d_head][d_qk] (a_v: [d_head][d_v]) per KV
+ * head, one after another. NULL means that the leading dimensions are kept unchanged.
+ *
+ * If Q and K have the same matrices, a_k equals a_q. If not, the kernel kvd_append, which applies
+ * one matrix to both, is launched once for each.
  */
 typedef struct {
     kvd_attn_map map;
@@ -50,7 +53,9 @@ const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p); /* "sm_90a kernel" or 
  */
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in);
 /*
- * Queues the attention of a layer: writes out [n_tokens][map.o_pitch] in bf16, aligned to 16 bytes.
+ * Queues the attention of a layer. Writes its output in bf16 to the device array out
+ * [n_tokens][o_pitch], aligned to 16 bytes; o_pitch is layer->map.o_pitch, the number of kept
+ * dimensions of V summed over the query heads.
  */
 int kvd_gpu_paged_run(kvd_gpu_paged *p, const kvd_paged_layer *layer,
                       const kvd_gpu_attention_in *in, void *out, kvd_err *err);

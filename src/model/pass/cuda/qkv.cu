@@ -7,11 +7,13 @@
  * copy before RoPE is wanted. V is read, and written if it has a bias. Arithmetic is float32,
  * rounded once at each store.
  *
- * A team of lanes processes one head at a time; each lane handles 16 bytes of each half of the
- * head. So the two dimensions that RoPE rotates together are in one lane, in either layout. The
- * size of a team is the power of two that covers d_head / 2. A block has one token or a few, and a
- * team keeps its RoPE angles from head to head. If the half of a head is not a multiple of 16
- * bytes, finish_any handles it: a warp per head, element by element.
+ * A group of lanes of a warp (team) processes one head at a time. Each lane handles 16 bytes of the
+ * first half of the head and the corresponding 16 bytes of the second half. RoPE rotates dimensions
+ * i and i + d_head / 2 together, or neighbouring dimensions, depending on the model; in both cases
+ * one lane has both dimensions. The number of lanes of a team is the smallest power of two that
+ * suffices for d_head / 2 dimensions. A block has one token or a few, and a team keeps its RoPE
+ * angles from head to head. If the half of a head is not a multiple of 16 bytes, finish_any handles
+ * it: a warp per head, element by element.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -221,9 +223,10 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
 }
 
 /*
- * Does the steps of kvd_gpu_qkv_finish for any d_head and any number of rotated dimensions. A lane
- * reads only elements that it writes itself, except for the norm's sum, which is complete before
- * anything is written.
+ * Does the steps of kvd_gpu_qkv_finish for any d_head and any number of rotated dimensions. A warp
+ * works on a head in place. If the head has a norm of its own, the lanes first read all elements
+ * for its sum. Only after that does a lane write elements, and it then reads no elements that other
+ * lanes write.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)

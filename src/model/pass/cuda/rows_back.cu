@@ -88,8 +88,10 @@ __device__ __forceinline__ float block_max(float x, float *part)
 }
 
 /*
- * Draws a token on one thread: returns the first token at which the cumulative sum of exponentials
- * exceeds `goal`. sums[s] is the sum over segment s.
+ * Finds the drawn token on one thread. `goal` is a random number times the sum of exp(logit - top)
+ * over the vocabulary. Returns the first token at which the cumulative sum of these exponentials
+ * exceeds `goal`. sums[s] is the sum over segment s of the vocabulary, a.segment tokens; with
+ * these, segments before the right one are skipped.
  */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)

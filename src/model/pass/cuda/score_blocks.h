@@ -27,24 +27,25 @@ typedef struct {
 } kvd_score_block;
 
 /*
- * Returns the number of scores, of per_score bytes each, for which the scratch memory has room if
- * sequences have up to max_len tokens. It is meant for the scores of a block of queries of 16
- * sequences of n_heads heads. It takes at most 256 MiB, but always has room for the scores of one
- * query. The number increases with max_len.
+ * Returns for how many attention scores scratch memory should be allocated, if each takes per_score
+ * bytes and sequences have up to max_len tokens. The result covers a block of queries of 16
+ * sequences with n_heads heads each, or 256 MiB if that is less. It always covers the scores of one
+ * query of one head, even if these exceed 256 MiB. It increases with max_len.
  */
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
 /*
  * Advances *b to the next block of queries of a sequence of len tokens; a zeroed *b is advanced to
- * the first block. Queries see `window` keys (0: all keys up to their position). The block is
- * chosen such that the scores of one head of one sequence fit into `room` scores. Returns false if
- * no block is left.
+ * the first block. Each query sees the last `window` keys up to its position (0: all keys up to its
+ * position). A block has up to 256 queries. It has fewer, but at least one, if one head would
+ * otherwise have more than `room` scores for them. Returns false if no block is left.
  */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
 /*
- * Returns the number of units whose scores of block *b fit into scratch memory for `room` scores;
- * at least 1. A unit is one head of one sequence, in gradients one KV head.
+ * Returns how many units can be computed at a time with scratch memory for `room` scores, if each
+ * has the scores of block *b; at least 1. A unit is one head of one sequence (in the gradient of
+ * attention a KV head).
  */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 

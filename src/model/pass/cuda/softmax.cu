@@ -6,7 +6,7 @@
  * BLOCK_KEYS keys it is kept in registers: maximum, exponentials, sum, result. A longer row is read
  * twice: first for its maximum and, in the same pass, the sum of the exponentials relative to the
  * running maximum; then for the result. A thread writes the scores that it reads, so prob may be
- * the array of scores. A NaN in a row makes all visible columns of the row NaN.
+ * the array of scores. A NaN in a row makes the probabilities of all keys that its query sees NaN.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -21,7 +21,10 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    /* Number of groups of N scores that a thread of a long row reads before it uses them. */
+    /*
+     * For rows of more than BLOCK_KEYS scores: a thread loads CHUNK groups of N neighbouring scores
+     * and then computes with them, so that several loads run at the same time.
+     */
     CHUNK = 4
 };
 
@@ -29,7 +32,7 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* n_rows: rows of all heads; rows: rows of one head. */
+    /* n_rows: number of queries of all heads; rows: of one head. Each has a row of scores. */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale_log2: scale times log2(e) */
     /* With CAPPED, the score is softcap * tanh(inner * product), inner being scale / softcap. */
@@ -123,8 +126,9 @@ __device__ __forceinline__ void put(const softmax_args &a, const row_place &r, u
 #pragma unroll
         for (int i = 0; i < N; i++)
             /*
-             * Hidden columns are set to 0 here, because p is NaN there if the row's sum is not
-             * finite.
+             * Keys that the query does not see (because of the causal mask or the sliding window)
+             * get probability 0 here. Their p may be NaN at this point: 0 times 1 / sum is NaN if
+             * the sum is 0 or NaN.
              */
             p[i] = seen(r, j + i) ? p[i] : 0.0f;
     if (j + N <= a.n_keys) {

@@ -49,9 +49,9 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
      * Sets NCCL's environment variables, unless the user has set them. NVLink multicast is off: a
      * switch has few multicast groups, and on a host whose GPUs are shared, taking a group can fail
      * or hinder other processes; sums of this size gain little from it. All connections are made
-     * now, so that queueing a sum later never waits for other GPUs. Sums in a CUDA graph never run
-     * together with other sums, because all streams of a GPU are waited for in between, so NCCL
-     * needs no support for mixing graphs.
+     * now, so that queueing a sum later never waits for other GPUs. NCCL's support for running sums
+     * of a CUDA graph at the same time as other sums is off: the program always waits for all
+     * streams of a GPU between these two kinds of sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -104,9 +104,11 @@ static int lives(int device)
 
 /*
  * Ends NCCL's work for one GPU: destroys the CUDA graphs that contain its sums, then aborts its
- * communicator. In the last GPU's call, NCCL frees what all GPUs share and waits until no graph
- * contains its work. On a GPU whose context is lost that wait would not end, so such a GPU makes no
- * call.
+ * communicator (ncclCommAbort). When the last communicator is aborted, NCCL frees the memory that
+ * all GPUs share, and first waits until no CUDA graph contains its work. If the CUDA context of a
+ * GPU is lost, its graphs cannot be destroyed, and that wait would never end. So nothing is done
+ * for such a GPU: its communicator is never aborted, that wait does not begin on the other GPUs,
+ * and the shared memory stays allocated.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {
@@ -191,12 +193,13 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 }
 
 /*
- * Polls without sleeping for the time of one or two decode steps (as cudaStreamSynchronize always
- * does), then sleeps between polls.
+ * Asks repeatedly whether the work on the stream is done. For the time of one or two decode steps
+ * it asks without pause (as cudaStreamSynchronize does all the time); after that it sleeps between
+ * two questions.
  */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Number of polls without sleeping, about a microsecond each. */
+    /* Number of calls of cudaStreamQuery before the first sleep; each takes about a microsecond. */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

@@ -211,8 +211,8 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
                         /*
-                         * If the file has a second rule for the same two symbols, it replaces the
-                         * first.
+                         * Id of the joined token. A later rule of the file for the same two tokens
+                         * overwrites this one.
                          */
                         joined};
     return 0;
@@ -340,8 +340,9 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         return 0;
     }
     /*
-     * The tokens of bytes are appended before a pending unknown token, as in Hugging Face
-     * tokenizers.
+     * *pending: an unk_token, for an unknown character before this one, is still to be appended.
+     * That happens before the next character of the vocabulary. A character that becomes byte
+     * tokens does not count: its tokens come before the unk_token, as in Hugging Face tokenizers.
      */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
@@ -408,7 +409,10 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /* As long as the word may still become a single token, none of its ids is certain. */
+    /*
+     * The word continues after its known bytes. With ignore_merges, it may become a single token if
+     * it is not longer than the longest token, so none of its ids is certain yet.
+     */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

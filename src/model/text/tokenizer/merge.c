@@ -9,8 +9,8 @@
 #define NONE UINT32_MAX
 
 /*
- * Smallest number of symbols of a long word that are merged together; a long word is merged part by
- * part.
+ * A word is merged part by part: symbols are merged when at least PART of them have been collected,
+ * so that the list of symbols stays short.
  */
 #define PART 4096
 
@@ -76,8 +76,8 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
 }
 
 /*
- * Returns true if no merge can join `left` and `right`: no merged token contains the last character
- * of `left` followed by the first character of `right`.
+ * Returns true if the symbols `left` and `right` never become part of the same token: no merged
+ * token contains the last character of `left` followed by the first character of `right`.
  */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
@@ -191,8 +191,10 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
         /*
-         * A candidate is stale if its two symbols have changed since it was added. If the new
-         * symbols merge to the same token, it is still valid, as in Hugging Face tokenizers.
+         * A candidate is a pair of neighbouring symbols that was found mergeable earlier. One of
+         * the two may have been merged with another symbol since. The candidate is then dropped,
+         * unless the two symbols that are there now merge to the same token as before (`joined`);
+         * Hugging Face tokenizers does the same.
          */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
@@ -232,8 +234,9 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
 /* ---- words, merged part by part -------------------------------------------------------- */
 
 /*
- * Returns the number of symbols before the last position that no merge can cross, or 0 if there is
- * no such position.
+ * Returns the number of symbols before the last boundary, or 0 if there is none. A boundary is a
+ * position between two symbols that no merge rule can join across, so the symbols before it can be
+ * merged without those after it.
  */
 static size_t last_boundary(const kvd_merge_work *w)
 {
@@ -258,8 +261,8 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         if (n && join(w, n, err))
             return -1;
         /*
-         * last_boundary found no position that no merge can cross if n is 0. The list of symbols
-         * may then double before the next search, so that all searches together take linear time.
+         * If no symbols could be merged (n is 0), the list grows to twice its length before the
+         * next attempt. So all attempts together take linear time.
          */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }

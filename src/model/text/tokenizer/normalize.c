@@ -200,7 +200,10 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /* The character before this one may compose with it. */
+        /*
+         * The run of characters to normalize begins one character earlier, because the character
+         * before byte i may combine with the character at byte i.
+         */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -229,9 +232,9 @@ done:
 }
 
 /*
- * Returns the largest byte offset at which every text that begins with s can be cut without
- * changing its normal forms: before a character that combines with no character before it. Returns
- * 0 if there is no such offset.
+ * Returns the offset of the last character in s that never combines with the characters before it
+ * when a text is brought into a Unicode normal form, or 0 if there is none. The text before that
+ * offset has the same normal form whatever text follows s.
  */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
@@ -239,7 +242,10 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /* No composition has a second character below U+0300 or among the Chinese characters. */
+        /*
+         * Characters below U+0300 and Chinese characters (U+3400 .. U+9FFF) never combine with the
+         * character before them.
+         */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -249,8 +255,8 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
 #define NESTING_MAX 32
 
 /*
- * Limit of the growth of a text: n bytes may become GROWTH n + GROWTH_BASE bytes. Published
- * normalizers at most triple the length.
+ * Limit of the growth of a text of n bytes: normalizing may make it at most GROWTH * n +
+ * GROWTH_BASE bytes long. Published normalizers at most triple the length.
  */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
@@ -403,8 +409,9 @@ static int too_long(const step *s, size_t before, kvd_err *err)
 }
 
 /*
- * Applies a Replace step of the normalizer. `before` is the length in bytes of the text before the
- * first step, from which the growth limit is computed.
+ * Applies a Replace step of the normalizer: appends `text`, with each match of s->pattern replaced
+ * by s->content, to *out. Fails if *out becomes longer than growth_limit(before), where `before` is
+ * the length in bytes of the text before the first step of the normalizer.
  */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
@@ -435,9 +442,10 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * *first is the number of leading bytes of the text that come from the document's first
-         * character; new_first becomes that number for the replaced text. The bytes of a
-         * replacement are counted if the bytes that it replaces all are among these leading bytes.
+         * *first is the number of leading bytes of `text` that come from the document's first
+         * character. Count the bytes of the result that come from it in new_first: unchanged bytes
+         * before this match (done .. begin) up to *first, and the replacement if the match ends
+         * within the first *first bytes.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
@@ -497,8 +505,9 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 }
 
 /*
- * Converts a text to a Unicode normal form. On entry *first is the number of leading bytes that
- * come from the document's first character; on return it is that number for the result.
+ * Converts a text to a Unicode normal form. On entry *first is the number of leading bytes of the
+ * text that come from the document's first character; on return it is the number of such bytes of
+ * the result.
  */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
@@ -521,9 +530,9 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
         same += width;
     }
     /*
-     * `same` is the number of leading bytes that remain if the first character is normalised alone.
-     * If it is 0, the first character was composed with the following ones, and *first becomes the
-     * length of the composed character.
+     * `same` is the number of leading bytes of the result that equal the normal form of the
+     * document's first character alone. If it is 0, the first character was composed with the
+     * characters after it, and *first becomes the length of the composed character.
      */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
@@ -579,7 +588,9 @@ int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err 
         return 0;
     kvd_buffer text = {0}, scratch = {0};
     int rc = -1;
-    /* Number of bytes of all texts so far, before and after normalizing. */
+    /*
+     * Number of bytes of all pieces of text in the list so far: before normalizing, and after it.
+     */
     size_t before = 0, after = 0;
     for (size_t i = 0; i < p->n; i++) {
         kvd_piece piece = p->piece[i];

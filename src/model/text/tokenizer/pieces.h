@@ -45,8 +45,8 @@ typedef struct {
 typedef struct {
     kvd_buffer text;
     /*
-     * The current list and the next list: a step of the tokenizer reads piece[0 .. n) and writes
-     * next[0 .. n_next).
+     * A step of the tokenizer reads the list of pieces piece[0 .. n) and writes a new list next[0
+     * .. n_next), which replaces it for the next step.
      */
     kvd_piece *piece, *next;
     size_t n, n_next, capacity, capacity_next;
@@ -59,23 +59,20 @@ typedef struct {
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/*
- * Appends a piece of the text to the list that kvd_pieces_step will make the current one, unless
- * the piece is empty.
- */
+/* Appends a piece of the text to the list p->next, unless the piece is empty. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 /*
- * Appends bytes [begin, end) of the piece *whole, counted from its beginning, as a piece to the
- * list that kvd_pieces_step will make the current one. The new piece is open if *whole is open and
- * ends at `end`.
+ * Appends bytes [begin, end) of the piece *whole, counted from its beginning, as a new piece to the
+ * list p->next. The field `open` of the new piece is set if *whole is open (its text continues
+ * beyond the known bytes) and `end` is the end of *whole.
  */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
 /*
- * Makes the list of pieces that was filled by kvd_pieces_emit and kvd_pieces_emit_part the current
- * list.
+ * Ends a step of the tokenizer: the list p->next, which the step has filled, becomes p->piece,
+ * which the next step reads.
  */
 void kvd_pieces_step(kvd_pieces *p);
 
@@ -100,9 +97,9 @@ typedef struct {
     kvd_piece whole;
     kvd_split_behavior behavior;
     /*
-     * waiting: bytes [begin, end) of the text are not yet emitted as a piece, because the next
-     * match (or text between matches) may be joined to them. last_was_match: the last range of
-     * bytes that kvd_splitter_feed received was a match.
+     * waiting: bytes [begin, end) of `whole` are not yet emitted as a piece, because the next range
+     * of bytes given to kvd_splitter_feed may extend the piece. last_was_match: the last range
+     * given was a match of the pattern, not text between matches.
      */
     bool waiting, last_was_match;
     size_t begin, end;
@@ -121,8 +118,8 @@ int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
 uint32_t kvd_byte_to_char(unsigned char byte);
 
 /*
- * Returns the byte that a character of this alphabet represents, or -1 if the character is not in
- * it.
+ * Inverse of kvd_byte_to_char: returns the byte that a character represents in byte-level BPE
+ * (GPT-2), or -1 if the character represents none.
  */
 int kvd_char_to_byte(uint32_t code_point);
 

@@ -27,8 +27,8 @@ typedef struct {
     kvd_split_behavior behavior;
     bool invert;
     /*
-     * True after ByteLevel: the pattern is matched against the text written in ByteLevel's
-     * alphabet.
+     * True if this step comes after ByteLevel: the pattern is then matched against the text in
+     * ByteLevel's alphabet, which writes each byte as one printable character.
      */
     bool spelled;
     /*
@@ -212,8 +212,9 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
     /*
-     * ByteLevel writes the bytes of the text as other characters. A step of any of the types below
-     * would have to work on these characters after ByteLevel, which is not implemented.
+     * ByteLevel replaces each byte of the text by a character of its own alphabet. After ByteLevel,
+     * a pre-tokenizer of any type other than Sequence, Split and Digits would have to read these
+     * characters, which is not implemented.
      */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
@@ -329,8 +330,9 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             done = end;
         }
         /*
-         * The rest of an open piece is dropped, because the text that follows may change where it
-         * is cut.
+         * Emit the text after the last match. If the piece is open (its text continues beyond the
+         * known bytes), this rest is dropped instead, because the text that follows may change
+         * where it is cut.
          */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
@@ -346,8 +348,8 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
 }
 
 /*
- * Adds a space before every piece of text that does not begin with one. The longer piece is written
- * at the end of the byte buffer.
+ * Adds a space before every piece of text that does not begin with one. A piece is a range of the
+ * buffer p->text, so the piece with its space is appended to that buffer as a new range.
  */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {

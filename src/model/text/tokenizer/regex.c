@@ -65,8 +65,9 @@ static bool is_letter_or_digit(char c)
 
 /*
  * Translates the character properties \p{Name}, \P{Name} and \p{^Name} from Oniguruma's syntax to
- * that of PCRE2. General categories have the same names in both. Other names are written as
- * scripts, because for PCRE2 a bare script name means script extensions.
+ * that of PCRE2. General categories have the same names in both. Any other name must be a Unicode
+ * script and is written as \p{sc:Name}, which requires PCRE2 10.40; for PCRE2, \p{Name} alone means
+ * the script extensions.
  */
 static int property(walk *w)
 {
@@ -137,7 +138,10 @@ static int escape(walk *w)
     case 's':
         as = w->in_class ? SPACE : "[" SPACE "]";
         break;
-    /* Scripts are written as a property with its name, which requires PCRE2 10.40. */
+    /*
+     * Inside a character class, the complement of SPACE is the property \P{White_Space}, which
+     * PCRE2 knows since version 10.40.
+     */
     case 'S':
         as = w->in_class ? "\\P{White_Space}" : "[^" SPACE "]";
         break;
@@ -229,7 +233,10 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Groups need not be captured, because back references are refused. */
+    /*
+     * Write a capturing group "(" as a group "(?:" without capture: back references are refused, so
+     * captures are not needed.
+     */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -325,12 +332,13 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* Number of matches between two checks of the search's speed and of a request to stop. */
+/* Number of matches after which the speed of the search and a request to stop are checked again. */
 #define SEARCHES 1024
 
 /*
- * Limit of the processor time of a search: SLOW_S seconds plus one second per SLOW_BYTES bytes of
- * text. Patterns of published tokenizers search more than 10 MB per second.
+ * Limit of the processor time for finding the matches of a pattern in one text: SLOW_S seconds plus
+ * one second per SLOW_BYTES bytes searched. Patterns of published tokenizers search more than 10 MB
+ * per second.
  */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
@@ -496,7 +504,9 @@ static double processor_seconds(void)
 }
 
 /*
- * Fails if the search, which has reached byte `at`, is too slow or the program was asked to stop.
+ * Fails if the search for matches, which has reached byte `at` of the text, has been too slow on
+ * average, or if the program was asked to stop. Otherwise adapts s->window (positions per call of
+ * PCRE2) to the time since the last check.
  */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {

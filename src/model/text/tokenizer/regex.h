@@ -38,16 +38,21 @@ typedef struct {
     size_t len, at, last_end;
     bool matched_before, open;
     /*
-     * Set after the last match of an open text (one that continues): no later match begins before
-     * this byte.
+     * For a text that continues beyond `len` bytes (`open`): once kvd_scan_next has returned 0, no
+     * further match begins before byte `known`, whatever text follows.
      */
     size_t known;
-    size_t window;   /* number of positions that one call of PCRE2 tries */
-    size_t searches; /* number of searches in this text so far */
-    /* Processor time in seconds at the first check of the search's speed; 0 if not yet checked. */
+    size_t window;   /* number of positions of the text that one call of PCRE2 tries */
+    size_t searches; /* number of matches found in this text so far */
+    /*
+     * A search for matches that is too slow (a pattern of quadratic time) is stopped, so its speed
+     * is checked from time to time. `clock` is the processor time in seconds at the first check in
+     * this text, or 0 before it.
+     */
     double clock;
-    size_t clock_at; /* byte that the search had reached at time `clock` */
-    /* Processor time in seconds at the last check that the search is fast enough. */
+    /* Offset in bytes that the search for matches had reached when its speed was first checked. */
+    size_t clock_at;
+    /* Processor time in seconds when the speed of the search for matches was last checked. */
     double checked;
 } kvd_scan;
 

@@ -1,7 +1,8 @@
 /*
- * The steps of a tokenizer, in the order in which a text passes them: normalizer, added tokens,
- * pre-tokenizer, byte-pair encoding, post-processor. Then the decoder, and the whole tokenizer of
- * llama2.c.
+ * Declares the steps of a tokenizer.json in the order in which a text passes them: normalizer,
+ * added tokens, pre-tokenizer, byte-pair encoding, post-processor. After these come the decoder,
+ * which turns tokens back into text, the tokenizer of llama2.c, the tokenizer of GGUF files, and
+ * the merging of symbols that byte-pair encoding uses.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
@@ -26,7 +27,8 @@ typedef struct {
     kvd_buffer text;
     kvd_vocab_entry *entry; /* n entries, sorted by id after kvd_vocab_build */
     size_t n, capacity;
-    uint32_t *slot; /* hash table of entry index + 1; 0 means free */
+    /* Hash table for the search by piece: index + 1 of an element of `entry`, or 0 if unused. */
+    uint32_t *slot;
     size_t n_slots; /* number of slots of the hash table, a power of two */
     size_t longest; /* length of the longest piece in bytes */
 } kvd_vocab;
@@ -162,7 +164,7 @@ void kvd_bpe_work_free(kvd_bpe_work *w);
  * Appends the token ids of one word, which is valid UTF-8, or any bytes if the model is byte-level.
  * A character that is neither in the vocabulary nor covered by byte fallback becomes unk_token;
  * without an unk_token it is left out, as in Hugging Face tokenizers. If `open`, `word` is the
- * beginning of a longer word, and only ids with which all such words begin are appended.
+ * beginning of a longer word, and only ids that do not depend on the rest of the word are appended.
  */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
@@ -192,8 +194,9 @@ int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
 /*
- * Appends the ids of the text, and the template's ids around them, to *ids; special ids only if
- * `add_special`. If `open`, more ids of the text follow, so nothing is appended after them.
+ * Appends the ids of a text, with the special ids (such as BOS) that the template t puts before and
+ * after them, to *ids. Special ids are left out unless `add_special`. If `open`, `text` holds only
+ * the first ids of a longer text, so the special ids after the text are left out too.
  */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
@@ -231,9 +234,9 @@ int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kv
 /*
  * The tokenizer.bin of llama2.c: uint32 length of the longest piece (string of a token), then for
  * each piece float32 score, int32 length and bytes (little-endian). Neighbouring pieces whose
- * concatenation is a piece are joined, highest score first, leftmost on ties. A character that is
- * not a piece becomes its bytes, as ids 3 + byte, whichever pieces have those ids (a vocabulary of
- * characters has no byte pieces there).
+ * concatenation is a piece are joined, highest score first, leftmost on ties. Each byte of a
+ * character that is not a piece becomes the id 3 + byte. This holds even if the vocabulary has
+ * other pieces than bytes at these ids, as a vocabulary of characters has.
  */
 
 typedef struct kvd_llama2c kvd_llama2c;
@@ -242,9 +245,11 @@ kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_s
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
 /*
- * Appends the token ids of a text to *ids. A text that is not empty gets a leading space. With
- * `bos`, id 1 comes first, and may be joined with the next piece too. If `open`, `text` is the
- * beginning of a longer text, and only ids with which all such texts begin are appended.
+ * Appends the token ids of a text to *ids. A text that is not empty gets a leading space. If `bos`,
+ * the token with id 1 (beginning of text) comes first. As in llama2.c, it takes part in joining as
+ * any other piece: if its string followed by the next piece is a piece, the two are joined. If
+ * `open`, `text` is the beginning of a longer text, and only ids that do not depend on the text
+ * that follows are appended.
  */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
@@ -265,7 +270,8 @@ struct json_t;
  *
  * A SentencePiece vocabulary has scores instead of BPE merges. As in Transformers, the merges are
  * then all pairs of tokens whose concatenation is a token, ordered by the score of that token, best
- * first. BOS and EOS are added if the file says so; if it says nothing, as llama.cpp adds them.
+ * first. BOS and EOS are added to each text as the flags in the file say. If a flag is missing, its
+ * value is the default of llama.cpp.
  *
  * On failure returns NULL and fills *err: if the file has no tokenizer, one of another kind, or
  * lists that contradict each other.
@@ -290,7 +296,7 @@ typedef struct {
     bool gone;              /* true if joined into the symbol before it */
 } kvd_symbol;
 
-/* Two neighbouring symbols that may be joined, as an entry of the heap. */
+/* Two neighbouring symbols that may be joined. The candidates are elements of a heap. */
 typedef struct {
     uint64_t order; /* merge priority, then position in the word */
     uint32_t id;    /* id of the joined symbol */
@@ -304,9 +310,9 @@ typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t righ
                                uint32_t *priority, uint32_t *id);
 
 /*
- * Set of pairs of neighbouring characters that occur in merged tokens. It is used to find positions
- * in a word that no merge can cross. Stored as one bit per hash value, so it may seem to contain
- * pairs that were not added.
+ * Set of pairs of neighbouring characters that occur in merged tokens. Between two characters that
+ * are not in the set, a word can be cut in two parts that are merged separately. Stored as one bit
+ * per hash value, so it may seem to contain pairs that were not added.
  */
 typedef struct kvd_pair_set kvd_pair_set;
 
@@ -321,12 +327,14 @@ typedef struct {
     /* First argument of every call of `rule`. */
     const void *context;
     /*
-     * Texts of all symbols. The text of a joined symbol is the text of its left part followed by
-     * that of its right part.
+     * Strings of the symbols, found by id. The string of a joined symbol is that of its left symbol
+     * followed by that of its right symbol.
      */
     const kvd_vocab *vocab;
     /*
-     * Pairs of neighbouring characters in the texts of all symbols that a merge by `rule` can give.
+     * Set of the pairs of neighbouring characters that occur in joined symbols. Two symbols are
+     * never joined if the last character of the first one and the first character of the second one
+     * are not in the set.
      */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
@@ -339,8 +347,8 @@ typedef struct {
     kvd_symbol *symbol;
     size_t n, capacity;
     /*
-     * Number of symbols at which kvd_merge_add next merges the symbols of a part of the word, to
-     * keep the list short.
+     * When the list has this many symbols, kvd_merge_add merges the symbols collected so far, which
+     * shortens the list.
      */
     size_t full;
     kvd_merge_candidate *heap;
@@ -351,16 +359,18 @@ typedef struct {
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
 /*
- * Appends a symbol to the word. May append the token ids of earlier parts of the word to the
- * result.
+ * Appends a symbol to the word. If many symbols are waiting to be merged, merges those before the
+ * last boundary (a position that no joined symbol can cross) and appends their token ids to w->ids.
  */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /*
- * Ends a word: joins symbols until no two can be joined, each time those of smallest priority,
- * leftmost on ties, and appends the token ids. If the word is open (it continues), symbols after
- * the last position that no merge can cross are dropped, because the text that follows may still be
- * joined with them.
+ * Ends a word: joins neighbouring symbols until no two can be joined, and appends the ids that
+ * remain. The pair with the smallest priority is joined first, and of equal pairs the leftmost.
+ *
+ * If `open`, the word continues with unknown text, which may be joined with the last symbols. Only
+ * symbols before the last boundary (a position that no joined symbol can cross) are then joined and
+ * appended; the others are dropped.
  */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 

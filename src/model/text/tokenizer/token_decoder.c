@@ -24,8 +24,8 @@ typedef struct {
     kvd_buffer content;
     uint32_t start, stop;
     /*
-     * For Metaspace: the signs for a space (`content`) are removed in the first string of the list
-     * that is decoded. In the other strings they are replaced by spaces.
+     * For Metaspace: every space sign (`content`) in the first token of the decoded list is
+     * removed. In the other tokens, space signs are replaced by spaces.
      */
     bool drop_first;
 } step;
