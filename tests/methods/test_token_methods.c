@@ -324,9 +324,9 @@ static void same_budgets(const char *text, size_t shorter)
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
         /*
          * With tau1 = tau2 = 1, cake prefers a layer by entropy times variance. `observed` holds
-         * that product, so the variance is set to 1.
+         * that product, so the variance is set to 1. windowkv observes nothing here (each is 0).
          */
-        pair[l][0] = observed[(size_t)l * each];
+        pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }
     const kvd_prompt_layers all = {LAYERS, PROMPT, NULL, observed};
