@@ -254,14 +254,29 @@ static void test_similarity(void **state)
                                 .overlap = overlap,
                                 .energy = energy,
                                 .random = {random, random, random, random}};
-    kvd_result item = {.kind = KVD_RESULT_SIMILARITY};
-    item.similarity = (kvd_similarity){.n_files = 3,
-                                       .d_head = 4,
-                                       .n_pairs = 1,
-                                       .label = labels,
-                                       .n_tokens = tokens,
-                                       .pair = &pair};
-    const kvd_results r = {&item, 1};
+    /*
+     * A file that compares one text at two numbers of tokens. Measures over different texts do not
+     * read it, because the other file has different texts.
+     */
+    static char *counts[] = {"a", "t", "t"};
+    static double far[9] = {5, 5, 5, 5, 5, 5, 5, 5, 5};
+    static size_t few[] = {1000, 1000, 2000};
+    kvd_similarity_pair far_pair = pair;
+    far_pair.delta_ratio = far_pair.aligned_ratio = far_pair.energy = far;
+    kvd_result item[2] = {{.kind = KVD_RESULT_SIMILARITY}, {.kind = KVD_RESULT_SIMILARITY}};
+    item[1].similarity = (kvd_similarity){.n_files = 3,
+                                          .d_head = 4,
+                                          .n_pairs = 1,
+                                          .label = counts,
+                                          .n_tokens = few,
+                                          .pair = &far_pair};
+    item[0].similarity = (kvd_similarity){.n_files = 3,
+                                          .d_head = 4,
+                                          .n_pairs = 1,
+                                          .label = labels,
+                                          .n_tokens = tokens,
+                                          .pair = &pair};
+    const kvd_results r = {item, 2};
     static const struct {
         const char *name;
         size_t n;
@@ -455,6 +470,47 @@ static void test_fewer_rows(void **state)
     for (int i = 0; i < 8; i++)
         free(item[i].spectrum.pair[KVD_PAIR_K].sigma);
     kvd_rows_free(rows);
+}
+
+/*
+ * The change of a spectrum when sequences are pruned is judged by the change between the two halves
+ * of a text (labels NAME-a and NAME-b) of the same model. Neither the halves nor the spectrum of
+ * all tokens count as spectra of further texts where another text is there.
+ */
+static void test_halves(void **state)
+{
+    (void)state;
+    static char label[6][8] = {"all", "half", "t-a", "t-b", "u-b", "text"};
+    kvd_result item[6] = {
+        fewer(label[0], 0, 64, false, 1, 9), fewer(label[1], 0.5, 64, false, 1.1, 5),
+        fewer(label[2], 0, 0, false, 1, 0),  fewer(label[3], 0, 0, false, 1.25, 0),
+        fewer(label[4], 0, 0, false, 3, 0),  fewer(label[5], 0, 0, false, 2, 0)};
+    kvd_err err = {""};
+    kvd_measured v;
+    /* Each half comes from tokens of its own. */
+    for (int i = 2; i < 6; i++)
+        item[i].spectrum.corpus_hash[5] = (char)('0' + i);
+    const kvd_results with = {item, 6}, without = {item, 3};
+    assert_int_equal(kvd_measure(&with, "prune-spectrum:k", &v, &err), 0);
+    assert_int_equal(v.n, 1);
+    assert_true(fabs(v.value[0].value - 10) < 1e-9);
+    assert_true(fabs(v.value[0].null_lo - 25) < 1e-9 && fabs(v.value[0].null_hi - 25) < 1e-9);
+    kvd_values_release(&v);
+    /* One half alone gives no change. */
+    assert_int_equal(kvd_measure(&without, "prune-spectrum:k", &v, &err), 0);
+    assert_int_equal(v.n, 1);
+    assert_true(isnan(v.value[0].null_lo) && isnan(v.value[0].null_hi));
+    kvd_values_release(&v);
+    expect_verdict("i,s,c,,,,,%,prune-spectrum:k,below-null,,,,,,halves,w,r,n,\n", &with,
+                   KVD_HOLDS);
+    expect_verdict("i,s,c,,,,,%,prune-spectrum:k,below-null,,,,,,halves,w,r,n,\n", &without,
+                   KVD_CANNOT_TELL);
+    /* u-b has no other half, so it is a text; t-a, t-b and the centroids are not. */
+    assert_int_equal(kvd_measure(&with, "cv:k", &v, &err), 0);
+    assert_int_equal(v.n, 2);
+    kvd_values_release(&v);
+    for (int i = 0; i < 6; i++)
+        free(item[i].spectrum.pair[KVD_PAIR_K].sigma);
 }
 
 /*
@@ -746,6 +802,7 @@ int main(void)
         cmocka_unit_test(test_similarity),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_fewer_rows),
+        cmocka_unit_test(test_halves),
         cmocka_unit_test(test_pruning),
         cmocka_unit_test(test_hostile_ledgers),
         cmocka_unit_test(test_shipped_ledger),

@@ -106,7 +106,7 @@ static void test_one_epsilon(void **unused)
     assert_int_equal(f.fits, 1);
     /*
      * A model has three deltas (distances of its rotations from the reference). One of their six
-     * orders agrees with the epsilons, so a random order agrees with probability 1/6. Of two
+     * orders agrees with the epsilons, so a random order agrees with probability 1/6. Among two
      * models, 1/3 is expected to agree by chance; the probability that at least one does is 1 -
      * (5/6)^2.
      */
