@@ -15,6 +15,8 @@ CODE = (".c", ".h", ".cu", ".cuh")
 SCRIPTS = (".sh", ".py", ".gp", ".mk", "Makefile")
 COLUMNS = 100
 OPENING = re.compile(r"^(What|Whether|Where|Of|Those|That which|So many|As many|The same)\b(?! follows)")
+# A later sentence of a comment of C that opens so leans on the sentence before it.
+LATER = re.compile(r"[.!?] (What|Whether|Where|Of|Those|That which|So many)\b(?!\?)")
 WORDS = re.compile(
     r"\b(doors?|settle[sd]?|hush|tap(?:s|ped)?|hands? out|handed out|at hand|none the less|nonetheless|goes? with|went with|"
     r"stands?|stood|lies|lie|lay|behind|beside|besides|not so|and their kin|unawares|somebody|nobody asked|bears)\b",
@@ -23,7 +25,7 @@ COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*(.*?)\*/|//
 
 
 def tracked(paths):
-    patterns = paths or ["src", "tests", "scripts", "docs", "experiments", "plots", "results", "Makefile",
+    patterns = paths or ["src", "include", "examples", "tests", "scripts", "docs", "experiments", "plots", "results", "Makefile",
                          "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
     listed = subprocess.run(["git", "ls-files", "-z", "--", *patterns], check=True, capture_output=True,
                             text=True).stdout.split("\0")
@@ -84,6 +86,8 @@ def findings(path):
     for n, prose in parts(text):
         if not path.endswith(".md") and OPENING.match(prose):
             yield n, f"a comment opens with '{OPENING.match(prose).group(1)}': {prose[:70]}"
+        for m in LATER.finditer(prose) if path.endswith(CODE) else ():
+            yield n, f"a sentence opens with '{m.group(1)}': {prose[m.start() + 2:m.start() + 72]}"
         for m in WORDS.finditer(prose):
             yield n, f"'{m.group(0)}': {prose[max(0, m.start() - 30):m.end() + 30]}"
 

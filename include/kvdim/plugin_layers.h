@@ -35,8 +35,8 @@ typedef struct kvdim_layers_method {
     /*
      * Merges K or V of a group of layers. Replaces the numbers in b->x by those that a later read
      * of the cache returns; they must be finite. Writes the stored size of the whole group in two
-     * parts: *numbers is how many numbers of the cache's type are stored, *bits is how many bits
-     * the indices and flags take besides. Each is 0 or more.
+     * parts: *numbers is how many numbers of the cache's type are stored, *bits is how many further
+     * bits the indices and flags take. Each is 0 or more.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);

@@ -313,8 +313,8 @@ static int fill_empty(state *s, size_t *moved, kvd_err *err)
 /* ---- means of clusters ---- */
 
 /*
- * Sorts the indices of all rows by cluster into the array `order`. Those of cluster c begin at
- * element first[c].
+ * Sorts the indices of all rows by cluster into the array `order`. The indices of cluster c begin
+ * at element first[c].
  */
 static void sort_by_cluster(state *s)
 {

@@ -190,8 +190,8 @@ typedef struct {
     size_t target;
     /*
      * Measured ZDC settings to which the regression is fitted, [n_best]. From each result file come
-     * those that stored the fewest bytes for their loss of quality (kvd_sweep_oracle). Those of the
-     * first file come first.
+     * those that stored the fewest bytes for their loss of quality (kvd_sweep_oracle). The settings
+     * of the first file come first.
      */
     kvd_tried *best;
     /*

@@ -58,8 +58,8 @@ static void transpose(const double *src, size_t d, double *dst)
 }
 
 /*
- * Returns the sign of the largest entry of column j of R: -1 or 1. Of entries of equal magnitude,
- * the first decides.
+ * Returns the sign of the largest entry of column j of R: -1 or 1. If several entries have the
+ * largest magnitude, the first decides.
  */
 static double column_sign(const double *R, size_t d, size_t j)
 {

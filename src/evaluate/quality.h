@@ -28,9 +28,9 @@ typedef struct {
 /*
  * Adds the quality of n predictions to *q, from logits [n][vocab] and the true next tokens target
  * [n]. `reference` [n][vocab] has the logits of the uncompressed model; if it is NULL, kl and agree
- * do not change. log-sum-exp is computed in double. Of equal logits the first counts as the
- * largest. Fails on a logit that is not finite, naming row and column, and on a target that is not
- * below vocab, naming its row.
+ * do not change. log-sum-exp is computed in double. If several logits are equal, the first counts
+ * as the largest. Fails on a logit that is not finite, naming row and column, and on a target that
+ * is not below vocab, naming its row.
  */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_err *err);

@@ -39,8 +39,8 @@ typedef struct {
      */
     double *log_denominator;
     /*
-     * Numbers that the ranking method computed during the first pass. Those of sequence s begin at
-     * observed_at[s], with one record per layer. NULL: the method computes none.
+     * Numbers that the ranking method computed during the first pass. The numbers of sequence s
+     * begin at observed_at[s], with one record per layer. NULL: the method computes none.
      */
     double *observed;
     /* Index of each sequence's first number in `observed`, [n_sequences + 1]. */

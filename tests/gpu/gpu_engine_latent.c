@@ -199,8 +199,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 
 /*
  * Makes random projections to latents that `heads` KV heads share. Every group of heads has its own
- * orthogonal basis, cut to rank[side] (0: K, 1: V). Of every three groups,
- * the second has `less` and the third 2 `less` dimensions fewer.
+ * orthogonal basis, cut to rank[side] (0: K, 1: V). In every three groups, the second has `less`
+ * and the third 2 `less` dimensions fewer.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)

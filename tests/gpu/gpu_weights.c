@@ -92,7 +92,7 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
 
 /*
  * Compares three matrices of a routed expert, and their biases, with the checkpoint. `part` is the
- * number of its gate matrix; the up matrix is part + 1, the down matrix part + 2. Of gate and up
+ * number of its gate matrix; the up matrix is part + 1, the down matrix part + 2. In gate and up,
  * the GPU has rows first .. first + n - 1; of down it has the columns of these numbers.
  */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,

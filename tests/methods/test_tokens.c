@@ -488,7 +488,7 @@ static void importance(void **state)
      *
      * The sets of layers 0 and 1 differ in one token, and those of layers 1 and 2 in another token.
      * Layer 2 must therefore use the set of layer 0, although its own set differs from that in two
-     * tokens. The sets of layers 2 and 3 have no token in common. Those of layers 3 and 4 are
+     * tokens. The sets of layers 2 and 3 have no token in common. The sets of layers 3 and 4 are
      * equal.
      */
     for (size_t t = 0; t < PROMPT; t++) {

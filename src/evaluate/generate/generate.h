@@ -36,7 +36,7 @@ typedef struct {
     const size_t *end;
     /*
      * Input tokens that the caller prescribes after the prompts, at the indices end[s] ..
-     * end[s+1]-1 of each sequence s. Where the element is KVD_FREE_TOKEN, the model's own choice is
+     * end[s+1]-1 of each sequence s. If the element is KVD_FREE_TOKEN, the model's own choice is
      * the input instead. A run of consecutive own choices is called an answer. NULL means that the
      * model chooses all tokens.
      */

@@ -288,8 +288,8 @@ typedef struct {
 } block;
 
 /*
- * Returns the longest block of characters that is in both a[alo .. ahi-1] and b[blo .. bhi-1]. Of
- * equally long blocks, returns the one that begins first in a, then in b.
+ * Returns the longest block of characters that is in both a[alo .. ahi-1] and b[blo .. bhi-1]. If
+ * several blocks are equally long, returns the one that begins first in a, then in b.
  */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {

@@ -77,7 +77,7 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Copies one page for each of the lanes 0 .. now - 1. A full page is one copy. Of a page that is
+ * Copies one page for each of the lanes 0 .. now - 1. A full page is one copy. In a page that is
  * not full, only the groups of 8 tokens group .. group + groups - 1 are copied.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,

@@ -6,7 +6,7 @@
  * Offline, calibration rows give the range between the outlier quantiles of every channel of keys.
  * For keys and for values of every layer they give 2^bits quantisation levels in [-1, 1], by
  * k-means over the normalised numbers in 4096 bins. Online, a number of a key beyond its channel's
- * range is an outlier. Of a value vector the fraction `outliers` of the numbers are outliers, half
+ * range is an outlier. In a value vector, the fraction `outliers` of the numbers are outliers, half
  * of it the smallest and half the largest (at least one of each); the other numbers give its range.
  * A vector is that of one head; in the paper it is that of all heads. Outliers take 16 bits and a
  * 16-bit index. The first `sink` tokens of a sequence are exact (attention sinks). With `qnorm` the

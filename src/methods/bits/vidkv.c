@@ -5,8 +5,8 @@
  *
  * In a block of tokens, the fraction `k` - 1 of the channels of keys with the largest ranges is
  * quantised at 2 bits, asymmetric, in groups of `group` tokens of a channel. The other channels of
- * a token are transformed by a discrete Fourier transform over these channels, in their order. Of
- * each real or imaginary part of a frequency, `group` tokens store their signs and the mean of
+ * a token are transformed by a discrete Fourier transform over these channels, in their order. Each
+ * `group` of tokens stores the signs of the real or imaginary parts of a frequency and the mean of
  * their magnitudes; a number is read as that mean with its sign. The transform of real numbers is
  * symmetric, so that as many parts are stored as there are channels.
  *

@@ -44,8 +44,8 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 
 /*
  * Completes the rotation R if the prompt has fewer rows than dimensions, because its last
- * eigenvectors are then rounding noise. These columns are computed one after another. Of each unit
- * vector, the part orthogonal to all earlier columns is taken. The longest of these parts,
+ * eigenvectors are then rounding noise. These columns are computed one after another. The part of
+ * each unit vector that is orthogonal to all earlier columns is taken. The longest of these parts,
  * normalised, is the new column. Later rows are thus projected equally in every run of the same
  * prompt. `spare` is scratch [2][d].
  */

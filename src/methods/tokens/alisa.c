@@ -3,8 +3,8 @@
  * (Zhao et al. 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV
  * Caching", arXiv 2403.17312, section IV and Algorithm 1).
  *
- * All tokens stay in the cache. Of the `budget` tokens that a step reads, the fraction `local` are
- * the newest. The others are the older tokens with the largest local attention sums: the attention
+ * All tokens stay in the cache. A step reads `budget` tokens; the fraction `local` of them are the
+ * newest. The others are the older tokens with the largest local attention sums: the attention
  * probabilities that a token received from the last `history` tokens, summed over the query heads
  * of the KV head. A step that did not read a token adds 0.
  */

@@ -5,9 +5,9 @@
  *
  * A first pass runs the prompt followed by a second copy of itself. The score of a token in a KV
  * head is the largest attention probability that it receives from any token of the second copy in
- * any query head of the KV head. The first `sink` tokens stay. Of all other entries of all layers
- * and KV heads together, those with the largest scores stay, so that a KV head keeps `budget`
- * tokens on average. No token is dropped after the prompt.
+ * any query head of the KV head. The first `sink` tokens stay. Among all other entries of all
+ * layers and KV heads together, the entries with the largest scores stay, so that a KV head keeps
+ * `budget` tokens on average. No token is dropped after the prompt.
  */
 #include <cblas.h>
 #include <math.h>

@@ -11,8 +11,8 @@
  * entries. The likeness of a query and a cluster is the sum over channels of `alpha` q max + (1 -
  * `alpha`) q min, where max and min are the largest and the smallest number of the channel in the
  * keys of the cluster. It is summed over the query heads of the KV head. The fraction `first` of
- * the large clusters with the greatest likeness are examined. Of their small clusters the most
- * alike are read, `budget` entries in all. The first and the last cluster are always read.
+ * the large clusters with the greatest likeness are examined. The small clusters of these that are
+ * most alike are read, `budget` entries in all. The first and the last cluster are always read.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
 
 /*
  * Returns the bits of the largest and the smallest number of every channel of every small cluster.
- * Those of large clusters follow from them and are not stored.
+ * The extremes of large clusters follow from those of their small clusters and are not stored.
  */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)

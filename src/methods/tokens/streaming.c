@@ -2,8 +2,8 @@
  * Method streaming: keeps the first tokens and the newest ones (Xiao et al. 2024, "Efficient
  * Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2).
  *
- * The first `sink` tokens of a sequence receive attention whatever their content, so they stay. Of
- * the other tokens only the `recent` newest stay. Kept tokens keep their original positions.
+ * The first `sink` tokens of a sequence receive attention whatever their content, so they stay.
+ * Among the other tokens only the `recent` newest stay. Kept tokens keep their original positions.
  */
 #include "methods/tokens/tokens.h"
 

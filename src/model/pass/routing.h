@@ -5,10 +5,9 @@
  *
  * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). Experts
  * are compared by this score plus, in V3, a learned bias. The groups_chosen best groups stay; a
- * group is ranked by its largest value in V2 and by the sum of its two largest in V3. Of the
- * experts in these groups the n_chosen best are used. The factor on an expert's output is its score
- * without the bias, divided by the sum over the chosen experts if chosen_add_up, times
- * expert_scale.
+ * group is ranked by its largest value in V2 and by the sum of its two largest in V3. The n_chosen
+ * best experts of these groups are used. The factor on an expert's output is its score without the
+ * bias, divided by the sum over the chosen experts if chosen_add_up, times expert_scale.
  */
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H

@@ -70,7 +70,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
 
 /*
  * Returns true if no other text in this similarity file with the label of text i has more tokens.
- * Of texts with equal token counts, this is true for the first.
+ * If several of them have the most tokens, returns true only for the first.
  */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 

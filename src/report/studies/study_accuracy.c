@@ -361,7 +361,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
 
 /*
  * Adds the error of the attention output of each layer (D, as the ZDC paper defines it) for every
- * method. Of each method, the setting is shown whose removed fraction of dimensions is nearest to
+ * method. For each method, the setting is shown whose removed fraction of dimensions is nearest to
  * 0.5.
  */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)

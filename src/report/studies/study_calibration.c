@@ -287,8 +287,8 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 
 /*
  * Appends a sentence that compares calibration on all token vectors with calibration on K-means
- * centroids. Of the centroids that all have equal weight, as in the ZDC paper, the calibration with
- * the lowest perplexity is taken.
+ * centroids. Among the centroids that all have equal weight, as in the ZDC paper, the calibration
+ * with the lowest perplexity is taken.
  */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {

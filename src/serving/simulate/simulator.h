@@ -13,8 +13,8 @@
 #include "serving/simulate/costs.h"
 
 /*
- * Rule that selects the replica (copy of the model) for a request. Of equal replicas the first is
- * selected.
+ * Rule that selects the replica (copy of the model) for a request. Among equal replicas the first
+ * is selected.
  */
 typedef enum {
     /*

@@ -3,7 +3,7 @@
  * Lengths, slots and page numbers are read on the device. Grid sizes depend on the number of
  * requests and on the host's bound of the longest request.
  *
- * Of a request of m tokens, the first m / k_block * k_block keys are coded, and the values of all
+ * In a request of m tokens, the first m / k_block * k_block keys are coded, and the values of all
  * but the newest v_newest tokens (kvd_bits_method.window). The newest rows are in bf16 in the ring
  * of the request's slot. A ring consists of pages in the layout of kernels/layout.h; page p of the
  * request is ring page p % ring_pages.

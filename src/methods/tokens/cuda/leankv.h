@@ -277,8 +277,8 @@ typedef struct {
     float scale;
     /*
      * Thresholds `th` and `tl` as fractions of a head's total significance. Tokens are taken in
-     * rising order of significance. Those within the first fraction `th` of the total are not high;
-     * those within the first `tl` are dropped.
+     * rising order of significance. The tokens within the first fraction `th` of the total are not
+     * high; those within the first `tl` are dropped.
      */
     double th, tl;
     /* Device [n]: slot, first row in `q` and number of tokens of each prompt. */

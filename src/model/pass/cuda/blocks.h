@@ -110,9 +110,9 @@ typedef struct {
     void *qkv; /* output: queries, key and value, [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
 /*
- * Writes the queries, keys and values of latent attention for n tokens to a->qkv. Of each query
- * head only the leading rope_dims dimensions are written; the others are a product with W_UK,
- * computed elsewhere.
+ * Writes the queries, keys and values of latent attention for n tokens to a->qkv. Only the leading
+ * rope_dims dimensions of each query head are written; the others are a product with W_UK, computed
+ * elsewhere.
  */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 

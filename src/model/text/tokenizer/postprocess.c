@@ -87,7 +87,7 @@ static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done
     /*
      * A TemplateProcessing inserts special tokens around the ids of the text. In Hugging Face's
      * library, a second one would take the output of the first not as one text but as a pair of
-     * texts; that is not implemented here.
+     * texts; kvdim refuses it.
      */
     if (*done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");

@@ -214,7 +214,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
     /*
      * ByteLevel replaces each byte of the text by a character of its own alphabet. After ByteLevel,
      * a pre-tokenizer of any type other than Sequence, Split and Digits would have to read these
-     * characters, which is not implemented.
+     * characters; kvdim refuses it.
      */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
