@@ -46,7 +46,8 @@ typedef struct {
 
 /*
  * Starts a run: records the command line and the time, applies --threads to OpenBLAS and OpenMP,
- * silences HDF5's own error stack, and installs handlers for SIGINT and SIGTERM that set a flag.
+ * silences HDF5's own error stack, and installs a handler for SIGINT and SIGTERM. The first signal
+ * sets a flag; another one half a second later or more ends the program at once.
  * Call it once, from main, after parsing. The strings of argv must outlive *run.
  */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -170,7 +171,17 @@ static void test_interruption(void **state)
     assert_int_equal(kvd_run_start(&run, "x", 1, argv, &opt, &err), 0);
     assert_false(kvd_interrupted());
     raise(SIGTERM);
+    raise(SIGTERM); /* as `timeout` does */
     assert_true(kvd_interrupted());
+    const pid_t pid = fork();
+    if (pid == 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL);
+        raise(SIGTERM);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
     assert_int_equal(kvd_fail_interrupted(&err), -1);
     assert_string_equal(err.msg, "interrupted");
     kvd_run_release(&run);
