@@ -136,14 +136,22 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/* Returns the length of a caption's title: its first sentence, or the part of it before a colon. */
+/*
+ * Returns the length of a caption's title: its first sentence, or the part of it before a colon.
+ * Colons and full stops in parentheses do not end the title.
+ */
 static size_t title_length(const char *caption)
 {
-    const char *const colon = strstr(caption, ": ");
-    size_t n = colon ? (size_t)(colon - caption) : strlen(caption);
-    for (const char *dot = strstr(caption, ". "); dot; dot = strstr(dot + 1, ". "))
-        if ((size_t)(dot - caption) < n && dot[2] >= 'A' && dot[2] <= 'Z')
-            return (size_t)(dot - caption);
+    int depth = 0;
+    size_t n = 0;
+    for (; caption[n]; n++) {
+        depth += (caption[n] == '(') - (caption[n] == ')');
+        if (depth || caption[n + 1] != ' ')
+            continue;
+        const char next = caption[n + 2];
+        if (caption[n] == ':' || (caption[n] == '.' && next >= 'A' && next <= 'Z'))
+            break;
+    }
     return n;
 }
 

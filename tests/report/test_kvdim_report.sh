@@ -169,6 +169,7 @@ assert {v: int(n) for n, v in re.findall(r'<b>(\d+)</b> ([a-z ]+)</', first)} ==
 assert text.count('<details class="claim">') == len(verdicts)
 assert [r["method"] for r in rows("summary")] == ["zack", "uniform"] and len(rows("summary-curves")) == 6
 assert first.count("<figure>") == 1 and first.count("<table>") == 1
+for title in re.findall(r"<summary>(.*?)</summary>", text, re.S): assert title.count("(") == title.count(")"), title
 for table in re.findall(r'<div class="wide"><table><caption>.*?</table>', text, re.S): assert table.count("<tr>") <= 7, table[:200]
 P
 # Six of many methods are shown, zack and uniform among them.
