@@ -403,12 +403,11 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    const bool parallel = a->at[x] != UINT64_MAX && to - from >= 8;
     /*
      * Index of the first piece with an error, whichever thread found it; `to` if no piece has one.
      */
     size_t failed = to;
-#pragma omp parallel for schedule(static) if (parallel)
+#pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {
         const size_t lo = p * piece < first ? first : p * piece;
         const size_t hi = (p + 1) * piece < first + n ? (p + 1) * piece : first + n;

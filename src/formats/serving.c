@@ -77,7 +77,7 @@ static const struct {
     {"jct", "s", "time from the arrival to the last token"}};
 enum {
     N_FIXED = sizeof fixed / sizeof *fixed,
-    N_COLUMNS = N_FIXED + KVD_SERVING_MEASURES * KVD_LATENCY_STATISTICS * 3
+    N_COLUMNS = N_FIXED + (int)KVD_SERVING_MEASURES * (int)KVD_LATENCY_STATISTICS * 3
 };
 static const char *const bound_name[3] = {"", "_lo", "_hi"};
 static const char *const bound_meaning[3] = {"", "; lower end of its 95 % interval",

@@ -197,8 +197,8 @@ static const kvd_benchmark_row scbench[] = {
 static const char *const scbench_next[] = {
     "\n\n{input}",
     "\n\n{input}",
-    "\n\nQuestion: {input}\nA. {A}\nB. {B}\nC. {C}\nD. {D}\n\nThe letter of "
-    "the correct answer is",
+    ("\n\nQuestion: {input}\nA. {A}\nB. {B}\nC. {C}\nD. {D}\n\nThe letter of "
+     "the correct answer is"),
     "\n\nQuestion: {input}\nAnswer:",
     "\n\n{input}",
     "\n\n{input}",
