@@ -41,7 +41,7 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
 {
     kvd_method m;
     kvd_point *point = NULL;
-    size_t n_points;
+    size_t n_points = 0;
     if (kvd_method_parse(text, &m, err) || kvd_points_make(&m, &point, &n_points, err))
         fail_msg("%s: %s", text, err->msg);
     *plan = kvd_point_plan(point);

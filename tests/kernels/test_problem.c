@@ -25,7 +25,7 @@ static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, siz
                            kvd_lengths lengths)
 {
     kvd_problem p = {
-        .phase = phase, .dtype = dtype, .seed = 7, .heads = {4, 2, 32, {16, 32}, {32, 8}}};
+        .phase = phase, .dtype = dtype, .seed = 7, .heads = {4, 2, 32, {16, 32}, {32, 8}, 0}};
     kvd_err err = {""};
     if (kvd_problem_lengths(&p, lengths, batch, seq_len, NULL, &err))
         fail_msg("%s", err.msg);
