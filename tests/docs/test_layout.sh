@@ -42,6 +42,13 @@ for f in files:
 P
 if [ $? -eq 0 ] && [ ! -s "$tmp/circles" ]; then echo "ok no circle of includes"; else echo "not ok no circle of includes"; cat "$tmp/circles"; fi
 
+# A build without CUDA reads no header of CUDA, which a machine may have without nvcc.
+find src tests/lib tests/tools tests/*/test_*.c -name '*.c' ! -path '*/cuda/*' ! -path '*/gpu_*' ! -name lose_gpu.c | sort -u |
+  xargs $(sed 's/-DKVD_CUDA=1 -isystem [^ ]*//' "$B/flags") -Itests/lib -M -MG 2>"$tmp/log" | tr -d '\\' | tr ' ' '\n' |
+  awk '/:$/ { file = $0 } /cuda[a-z_]*\.h$|\/cuda\// { print file, $0 }' | sort -u >"$tmp/cuda"
+if [ ! -s "$tmp/cuda" ] && [ ! -s "$tmp/log" ]; then echo "ok a build without CUDA reads no header of CUDA"
+else echo "not ok a build without CUDA reads no header of CUDA"; head -n 20 "$tmp/cuda" "$tmp/log"; fi
+
 xargs grep -nE '\bkvd_schema( +const)? +[a-z_]+( *\[[^]]*\])? *= *\{' <"$tmp/sources" | grep -v '^src/formats/' >"$tmp/schemas"
 if [ ! -s "$tmp/schemas" ]; then echo "ok only src/formats defines schemas"
 else echo "not ok only src/formats defines schemas"; cat "$tmp/schemas"; fi

@@ -10,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/cuda/memory.h"
 #include "formats/kernels.h"
 #include "kernels/timing/problem.h"
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cuda/memory.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/prefill.h"

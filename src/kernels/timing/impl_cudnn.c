@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cuda/memory.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/rivals/cudnn.h"
 #include "kernels/timing/impl.h"
