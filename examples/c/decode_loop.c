@@ -1,5 +1,5 @@
 /*
- * Generates with libkvdim-attention: a prompt, then decode steps, on one layer whose KV heads keep
+ * Runs libkvdim-attention on a prompt and on decode steps, in one layer whose KV heads keep
  * different widths. Prints the bytes per token, a checksum of the output and the time per step.
  *
  *     cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention) -lm -o decode_loop
@@ -26,7 +26,7 @@ static void check(kvdim_status status)
     }
 }
 
-/* Returns memory of the device with the content of `from`, or zeros if `from` is NULL. */
+/* If `from` is NULL, the memory is zeroed. */
 static void *device_copy(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
-    /* Q, K and V of all tokens before RoPE; a model computes them in each step. */
+    /* Q, K and V of all tokens before RoPE; a real model computes them in each step. */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = malloc((size_t)(prompt + steps) * row * 2);
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)

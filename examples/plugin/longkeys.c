@@ -1,6 +1,6 @@
 /*
  * longkeys: a token method as a plugin of kvdim. Every KV head keeps the tokens of the prompt with
- * the largest key norms, `budget` in all, `recent` of which are the newest tokens.
+ * the largest key norms, and the newest tokens.
  *
  *     cc -shared -fPIC -O2 -I/usr/local/include longkeys.c -o longkeys.so
  *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin longkeys.so --method longkeys -o a.h5

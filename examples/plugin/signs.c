@@ -1,7 +1,7 @@
 /*
- * signs: a method of the bits axis as a plugin of kvdim. Every `group` numbers of a key or a value
- * are stored as their signs, one bit each, and one scale in bfloat16, the mean of their magnitudes,
- * which is the scale with the smallest squared error.
+ * signs: a bits method as a plugin of kvdim. Every `group` numbers of a key or a value are stored
+ * as their signs and one scale in bfloat16. The scale is the mean of the magnitudes, which has the
+ * smallest squared error.
  *
  *     cc -shared -fPIC -O2 -I/usr/local/include signs.c -o signs.so
  *     kvdim-eval MODEL --text book.txt --plugin signs.so --method signs,group=16 -o a.h5
@@ -15,7 +15,6 @@ static const kvdim_key keys[] = {
     {"recent", 32, 0, 65536, 1, "newest tokens that stay exact"},
 };
 
-/* Returns x cut to the 16 bits of bfloat16. */
 static float bfloat16(float x)
 {
     uint32_t bits;

@@ -1,11 +1,6 @@
 /*
  * Plugins that remove dimensions of heads: they choose the subspace of a head that is stored.
- * kvdim/plugin.h has what all plugins share.
- *
- * A method defines one of two functions, `project` or `prune`. kvdim calls `project` once for each
- * KV head, before the run; it computes the projection matrices of that head. kvdim calls `prune`
- * for each prompt, after the model has processed it; it chooses the channels (dimensions) of the
- * prompt's keys that are stored.
+ * kvdim/plugin.h has what all plugins share. A method defines either `project` or `prune`.
  */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
@@ -25,56 +20,53 @@ typedef struct kvdim_rows {
     int32_t layer, kv_head;
     int32_t group;      /* number of query heads that read this KV head */
     size_t n, d;        /* number of tokens, at most 4096, and dimensions of a head */
-    const float *q;     /* queries, [group][n][d]: n tokens of d numbers per query head */
-    const float *k, *v; /* keys and values, [n][d]: n tokens of d numbers */
+    const float *q;     /* queries, [group][n][d] */
+    const float *k, *v; /* keys and values, [n][d] */
 } kvdim_rows;
 
 /*
- * Projection matrices of one KV head, row-major and finite, which the method's function `project`
- * writes. The query q, key k and value v of a token are row vectors of d numbers. kvdim stores k' =
- * k a_k and v' = v a_v. An attention score is (q a_q) . k' / sqrt(d), and the output of the head is
- * (P v') b_v, where P holds the attention probabilities. Each array has room for d * d numbers.
+ * Projection matrices of one KV head, row-major and finite. The query q, key k and value v of a
+ * token are row vectors of d numbers. kvdim stores k' = k a_k and v' = v a_v. An attention score is
+ * (q a_q) . k' / sqrt(d). The output of the head is (P v') b_v, where P holds the attention
+ * probabilities. Each array has room for d * d numbers.
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
     /* Stored dimensions of a key and of a value, 1 .. d. On entry they are d. */
     int32_t d_qk, d_v;
-    float *a_q, *a_k; /* matrices for queries and keys, [d][d_qk] each */
-    /*
-     * Matrices for the values v. The cache stores v a_v, and the attention output is multiplied by
-     * b_v. a_v is [d][d_v], b_v is [d_v][d].
-     */
+    float *a_q, *a_k; /* [d][d_qk] each */
+    /* a_v is [d][d_v], b_v is [d_v][d]. */
     float *a_v, *b_v;
 } kvdim_matrices;
 
 /*
- * Queries and keys of one sequence's prompt at one KV head. Tokens that another method has dropped
- * from the cache have queries here, but no keys.
+ * Queries and keys of one prompt at one KV head. Tokens that another method has dropped from the
+ * cache have queries here, but no keys.
  */
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
-    size_t d;       /* d_head: number of channels (dimensions) of a key */
+    size_t d;       /* dimensions (channels) of a key */
     size_t n_q;     /* number of tokens of the prompt */
     const float *q; /* queries after RoPE, [n_q][group][d]: rows are `q_stride` numbers apart */
     size_t q_stride;
     size_t n_k;     /* number of tokens whose keys are still in the cache */
-    const float *k; /* keys of those n_k tokens after RoPE: n_k rows of d numbers */
+    const float *k; /* keys of the n_k tokens after RoPE, [n_k][d] */
 } kvdim_channels;
 
 typedef struct kvdim_dims_method {
     kvdim_method method;
     /*
      * Writes the projection matrices of one KV head to *m. kvdim calls this function once per layer
-     * and KV head, on one thread. `value` holds the values of the method's n_keys parameters.
+     * and KV head, on one thread, before the run. `value` holds the parameter values, [n_keys].
      */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
     /*
-     * Chooses the key channels that are stored. Writes 1 to keep[i] for a channel i that stays and
-     * 0 for one that is removed; at least one must stay. Removed channels are read as 0. *newest,
-     * 0 on entry and at most n_q, is the number of newest tokens of the prompt that keep all
-     * channels. Tokens after the prompt keep all channels.
+     * Chooses the key channels that are stored, after the model has processed a prompt. Writes 1 to
+     * keep[i] if channel i is stored, 0 if it is read as 0. At least one must be stored. *newest, 0
+     * on entry and at most n_q, is the number of newest tokens that keep all channels. Tokens after
+     * the prompt keep all channels.
      */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);

@@ -5,10 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Returns the leading `width` columns of a rotation [d][d] as float32 [d][width]. On failure
- * returns NULL and fills *err.
- */
+/* Returns float32 [d][width]. On failure returns NULL and fills *err. */
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
 {
@@ -44,10 +41,6 @@ static float *transposed(const float *a, size_t rows, size_t cols, kvd_err *err)
     return b;
 }
 
-/*
- * Sets the projections of one head from orthogonal rotations: A_q = A_k = the leading d_qk columns
- * of R of Q-K; A_v = the leading d_v columns of R of V, B_v = A_v^T.
- */
 static int cut_orthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
                           kvd_dims_head *h, kvd_err *err)
 {
@@ -63,10 +56,6 @@ static int cut_orthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int l
     return h->b_v ? 0 : -1;
 }
 
-/*
- * Sets the projections of one head from biorthogonal matrices: A_q and A_k are the leading columns
- * of the left and the right matrix of Q-K, A_v and B_v^T those of V.
- */
 static int cut_biorthogonal(const kvd_dims_method *m, const kvd_spectrum *s, int layer, int kv_head,
                             kvd_dims_head *h, kvd_err *err)
 {
@@ -170,10 +159,7 @@ static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, k
     return 0;
 }
 
-/*
- * Makes the projections of one head from the rotations in the spectrum file, with the numbers of
- * dimensions that *d has for the head. On failure releases *d.
- */
+/* On failure releases *d. */
 static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                     int kv_head, kvd_err *err)
 {

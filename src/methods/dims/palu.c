@@ -3,18 +3,12 @@
  * every step (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections
  * 3.1 to 3.3).
  *
- * The paper factors W_K of a group of heads as A B, whitened by the inputs' second moments, so that
- * ||X W - X A B|| is minimal. For A and B of rank r the minimum is reached by projecting X W, the
- * keys before RoPE, on their leading r right singular vectors. So A is the basis V_r of calibration
- * keys, applied after W_K, and B is its transpose. Values are treated alike; B of values folds into
- * W_O.
+ * The paper factors W_K of a group of heads as A B so that ||X W - X A B|| is minimal for the
+ * inputs X. The minimum of rank r is the projection of X W, the keys before RoPE, on their leading
+ * r right singular vectors. So this code applies these vectors after W_K, and B is their transpose.
  *
- * By default the rank is the same for every group. With `search` 1 or 2 it is proportional to the
- * Fisher information of a group's rows of W_K and W_V, with the same total (the paper's automatic
- * rank allocation, rank_search.py of the public code). With `search` 3 it follows from the singular
- * values of each matrix by Eq. 6 of ZACK (Eq. 1 of FDC), with one removal rate r for all matrices.
- * Random matrices, which are drawn to measure times, have no singular values of their own. They get
- * those of method fdc (pairs qk and wv), so that their ranks are the widths of fdc at the same p.
+ * `search` 1 and 2 allocate ranks as rank_search.py of the public code. Random matrices, which are
+ * drawn to measure times, get the singular values of method fdc (qk and wv).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -39,18 +33,12 @@ static const kvd_tradeoff tradeoff = {"p", 0.1, 0.9, false, NULL, 0, 0};
 
 enum { PIECE = 256 };
 
-/* ---- ranks of latents ------------------------------------------------------------------------ */
-
-/* Rank of the latent vectors of K or V of one group of heads. */
 typedef struct {
     size_t at, rank;
-    double share; /* rank before rounding down to an integer */
+    double share;
 } target;
 
-/*
- * Compares two matrices by the fraction that rounding down their ranks removed, smallest first, as
- * in the public code.
- */
+/* Smallest rounding loss first, as in the public code. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -68,8 +56,8 @@ static size_t largest(const target *t, size_t n)
 }
 
 /*
- * Writes the ranks of n matrices, in proportion to information [n]. Each rank is between 1 and
- * `wide`. The ranks sum to `total`, where n <= total <= n * wide.
+ * Writes ranks in proportion to information [n], each between 1 and `wide`. They sum to `total`,
+ * where n <= total <= n * wide.
  */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
@@ -90,7 +78,6 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
         used += t[i].rank;
     }
     qsort(t, n, sizeof *t, by_rest);
-    /* Each round gives one more rank to every matrix that is not at full rank. */
     while (used < total)
         for (size_t i = 0; i < n && used < total; i++)
             if (t[i].rank < wide) {
@@ -109,12 +96,9 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
     return 0;
 }
 
-/* ---- latents of groups of KV heads ----------------------------------------------------------- */
-
 /*
- * Computes singular values [wide] and right singular vectors, largest first, of n calibration rows,
- * each holding `heads` adjacent heads side by side. The vectors are the columns of basis
- * [wide][wide].
+ * Writes singular values [wide] and right singular vectors [wide][wide] (columns), largest first,
+ * of n calibration rows of `heads` adjacent heads side by side.
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
@@ -143,8 +127,8 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank that Eq. 6 of ZACK keeps at removal rate r. tail[i] is the sum of the singular
- * values from i on, as a fraction of the sum of all `wide` values.
+ * Rank that Eq. 6 of ZACK keeps at removal rate r. tail[i] is the sum of the singular values from i
+ * on, as a fraction of the sum of all `wide` values.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -169,10 +153,7 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/*
- * Copies the singular values [d] that a head's random matrix is given, from the spectrum file in
- * *s.
- */
+/* Copies the singular values [d] of a random matrix from s->spectrum. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -190,8 +171,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes the ranks of n matrices by Eq. 6 of ZACK, at the smallest removal rate r for which the
- * ranks sum to at most `most`, where most >= n.
+ * Writes the ranks of n matrices by Eq. 6 of ZACK, at the smallest removal rate for which they sum
+ * to at most `most`, where most >= n.
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -227,9 +208,6 @@ static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wi
     return status;
 }
 
-/*
- * Writes the rank of K and of V of every layer and group to rank [n_layers][groups][KVD_N_SIDES].
- */
 static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_t wide, size_t each,
                       size_t n_rows, size_t *rank, kvd_err *err)
 {
@@ -275,9 +253,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates and fills the projection a [wide][r] of a group of heads: its columns are columns from
- * .. from + r - 1 of `basis`, wrapping around at the end. Also allocates b [r][d], which rebuilds
- * head h of the group: the transpose of rows h d .. h d + d - 1 of a.
+ * Allocates a [wide][r], columns from .. from + r - 1 of `basis`, wrapping around at the end. Also
+ * allocates b [r][d], the transpose of rows h d .. h d + d - 1 of a.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -295,10 +272,6 @@ static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h
     return 0;
 }
 
-/*
- * Makes the projections of one group of heads, with rank[KVD_KEYS] for K and rank[KVD_VALUES] for
- * V.
- */
 static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int first,
                       const size_t *rank, size_t n, double *basis, kvd_err *err)
 {
@@ -307,10 +280,7 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
         if (!s->drawn && basis_of(s->calibration, rows_of(s->config, side), layer, first, d->heads,
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        /*
-         * Random projections all come from one random basis; every group, and K and V in it, takes
-         * other columns.
-         */
+        /* All random projections come from one random basis, but take different columns. */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
                                                      : 0;
@@ -348,7 +318,7 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     const size_t n = s->drawn || s->calibration->n_tokens > most ? most : s->calibration->n_tokens;
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
-    /* A basis [wide][wide], followed by its singular values [wide]. */
+    /* [wide][wide], then singular values [wide] */
     double *const basis = malloc((wide * wide + wide) * sizeof *basis);
     size_t *const rank = malloc(groups * KVD_N_SIDES * sizeof *rank);
     *d = (kvd_dims){.method = "palu",

@@ -1,7 +1,6 @@
 /*
- * Methods that project heads onto leading columns of the rotations in a spectrum file. Each
- * definition below names the pairs (sets of matrices that share a rotation, docs/notation.md) that
- * it uses; dims.c makes the projections. The last method reads its matrices from a file of its own.
+ * Methods that project heads onto leading columns of the rotations in a spectrum file. `.pair`
+ * names the matrices that share a rotation (docs/notation.md).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,9 +10,9 @@
 #include "methods/dims/dims.h"
 
 /*
- * Method zack (ZACK, sections 3 and 5). Its rotation of Q-K is computed from queries stacked on
- * keys after RoPE, its rotation of V from values stacked on W_O. Every KV head has its own
- * rotations (Z-1 of docs/readings.md) and its own numbers of kept dimensions of Q-K and of V.
+ * Method zack (ZACK, sections 3 and 5). The rotation of Q-K comes from queries stacked on keys
+ * after RoPE, the rotation of V from values stacked on W_O. Every KV head has its own rotations
+ * (Z-1 of docs/readings.md).
  */
 const kvd_dims_method kvd_dims_zack = {
     .info =
@@ -25,9 +24,8 @@ const kvd_dims_method kvd_dims_zack = {
 };
 
 /*
- * Method fdc (FDC, section 4). Q and K are projected as in zack. V is rotated by the singular
- * vectors of its KV head's W_V (F-6 of docs/readings.md), so the basis of V depends on no
- * calibration text.
+ * Method fdc (FDC, section 4). V is rotated by the singular vectors of its KV head's W_V (F-6 of
+ * docs/readings.md), so the basis of V depends on no calibration text.
  */
 const kvd_dims_method kvd_dims_fdc = {
     .info =
@@ -40,8 +38,7 @@ const kvd_dims_method kvd_dims_fdc = {
 
 /*
  * Method uniform: ZACK's rotations with the same number of kept dimensions for all heads and
- * layers, of Q-K and of V. This is the ablation ZACK/AC, and the plain PCA truncation that every
- * adaptive choice of widths must improve on.
+ * layers. This is the ablation ZACK/AC, equal to plain PCA truncation.
  */
 const kvd_dims_method kvd_dims_uniform = {
     .info =
@@ -54,11 +51,10 @@ const kvd_dims_method kvd_dims_uniform = {
 };
 
 /*
- * Method balanced: the projections that minimise the expected squared error of q.k and of P V W_O
- * at a given number of kept dimensions (derivation in docs/methods.md, "balanced"). Q-K and V each
- * have a left and a right matrix, from the singular value decompositions of Cq^{1/2} Ck^{1/2} and
- * Cv^{1/2} (W_O W_O^T)^{1/2}. Cq, Ck and Cv are the second moments of queries, keys and values. At
- * run time the matrices cost as much as a rotation.
+ * Method balanced: minimises the expected squared error of q.k and of P V W_O at a given number of
+ * kept dimensions (docs/methods.md, "balanced"). The matrices come from singular value
+ * decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O W_O^T)^{1/2}. Cq, Ck and Cv are the second
+ * moments of queries, keys and values.
  */
 const kvd_dims_method kvd_dims_balanced = {
     .info =
@@ -71,13 +67,10 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * Method fisher: the projections that change the predictions least, to second order. Like method
- * `balanced`, it projects Q and K with different matrices. Keys are weighted by the gradients of
- * the loss at the queries, and values by the attention outputs and the gradients there. The
- * matrices come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. Cq
- * and Co are second moments of queries and attention outputs. Gq and Go are those of the gradients
- * of the loss, whose target tokens are drawn from the model's predictions. At run time they cost as
- * much as `balanced`.
+ * Method fisher: the projections that change the predictions least, to second order. The matrices
+ * come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. Cq and Co are
+ * second moments of queries and attention outputs. Gq and Go are those of the gradients of the
+ * loss, whose target tokens are drawn from the model's predictions.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -92,10 +85,8 @@ const kvd_dims_method kvd_dims_fisher = {
 
 /*
  * Method matryoshka: MatryoshkaKV before its training (Lin et al. 2024, sections 3 and 4, and
- * cal_pcallama_init.py of the public code). Its rotations are the principal components of K after
- * RoPE and of V, each from its own rows, without queries and without W_O. The training of the paper
- * starts from them. The components are those of second moments; the public code subtracts the mean
- * first.
+ * cal_pcallama_init.py of the public code). The rotations are the principal components of K after
+ * RoPE and of V. They come from second moments; the public code subtracts the mean first.
  */
 const kvd_dims_method kvd_dims_matryoshka = {
     .info =
@@ -108,13 +99,10 @@ const kvd_dims_method kvd_dims_matryoshka = {
 };
 
 /*
- * Method projected: matrices from a file, so that projections trained elsewhere are evaluated here
- * (MatryoshkaKV: Lin et al. 2024, arXiv 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593).
- *
- * The file (formats/projections.h) has a matrix D that shortens and a matrix U that rebuilds, for K
- * and V of every layer and KV head. After RoPE, or in a model without RoPE, k D is stored and an
- * attention score is (q U^T) . (k D), so keys are never rebuilt. Before RoPE, k_pre D is stored and
- * read as RoPE(k_pre D U), as in palu. Values are stored as v D and the output is (P v D) U.
+ * Method projected: matrices from a file, trained elsewhere (MatryoshkaKV: Lin et al. 2024, arXiv
+ * 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593). D shortens and U rebuilds K and V of a KV
+ * head. After RoPE, k D is stored and an attention score is (q U^T) . (k D). Before RoPE, k_pre D
+ * is stored and read as RoPE(k_pre D U). Values are stored as v D and the output is (P v D) U.
  */
 
 static const kvd_parameter parameters[] = {
@@ -126,8 +114,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"p", 0, 0.8, false, NULL, 0, 0};
 
 /*
- * Returns columns 0 .. cols-1 of rows 0 .. rows-1 of x, whose rows are ld doubles apart, as float32
- * [rows][cols], or as [cols][rows] if `transposed`. On failure returns NULL and fills *err.
+ * Returns columns 0 .. cols-1 of x as float32 [rows][cols], or as [cols][rows] if `transposed`. On
+ * failure returns NULL and fills *err.
  */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
@@ -151,10 +139,6 @@ static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool tr
     return y;
 }
 
-/*
- * Returns how many of the `rank` components of a projection remain if the fraction p is left out:
- * at least 1.
- */
 static int kept(int32_t rank, double p)
 {
     const long n = lround((1 - p) * (double)rank);
@@ -177,10 +161,7 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /*
-         * If the matrix that projects queries (a_q) equals the one that projects keys (a_k), one
-         * copy serves both.
-         */
+        /* Equal matrices are stored and counted once. */
         free(h->a_q);
         h->a_q = h->a_k;
     }

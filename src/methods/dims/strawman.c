@@ -1,11 +1,8 @@
 /*
  * Method strawman: every request computes rotations from its own prompt (ZACK, the online SVD of
- * its Fig. 6, and ZACK/OE).
- *
- * At the end of a prompt, K (after RoPE) and V of every KV head are decomposed as X = U S R^T by
- * the eigenvectors of X^T X, and stored as the leading columns of X R. Every later row is stored in
- * the R of its request. A step decompresses all rows, (X R_p) R_p^T with R_p the kept columns of R,
- * and attends to them with all dimensions. The prompt's own rows attend uncompressed.
+ * its Fig. 6, and ZACK/OE). K (after RoPE) and V of every KV head are decomposed as X = U S R^T and
+ * stored as X R_p, with R_p the leading columns of R. A step decompresses all rows, (X R_p) R_p^T.
+ * The prompt itself attends uncompressed.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +23,8 @@ static size_t width(const kvd_parameter_values *v, size_t d)
 }
 
 /*
- * Writes to x the component of unit vector i that is orthogonal to the first m columns of R, and
- * returns its squared length.
+ * Writes to x the part of unit vector i that is orthogonal to the first m columns of R. Returns its
+ * squared length.
  */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
@@ -43,11 +40,9 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 }
 
 /*
- * Completes the rotation R if the prompt has fewer rows than dimensions, because its last
- * eigenvectors are then rounding noise. These columns are computed one after another. The part of
- * each unit vector that is orthogonal to all earlier columns is taken. The longest of these parts,
- * normalised, is the new column. Later rows are thus projected equally in every run of the same
- * prompt. `spare` is scratch [2][d].
+ * If the prompt has fewer rows than dimensions, the last eigenvectors are rounding noise, which
+ * would differ between runs. Each such column of R is replaced by the longest part of a unit vector
+ * that is orthogonal to all earlier columns, normalised. `spare` is scratch [2][d].
  */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {

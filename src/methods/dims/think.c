@@ -1,12 +1,8 @@
 /*
  * Method think: prunes channels of keys that the last queries use little (Xu et al. 2024, "ThinK:
- * Thinner Key Cache by Query-Driven Pruning", section 3 and its public code).
- *
- * At the end of the prompt every channel i of a KV head gets the importance ||Q_i|| ||K_i||, the
- * norm of its contribution to the matrix of attention scores. Q_i are the numbers of the last
- * `window` queries in channel i, K_i those of all cached keys; the importance is summed over the
- * query heads of the KV head. The fraction `p` of channels with the smallest importance is pruned
- * from all tokens of the prompt but its newest `window`. Later tokens keep all channels.
+ * Thinner Key Cache by Query-Driven Pruning", section 3 and its public code). The importance of
+ * channel i of a KV head is ||Q_i|| ||K_i||, summed over query heads. Q_i are the last `window`
+ * queries in channel i, K_i all cached keys.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,13 +1,10 @@
 /*
  * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
  * 2024, "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
- *
- * The two vectors of one token and head in adjacent layers are replaced by one direction, their
- * spherical interpolation at `t`, and each keeps its own length. Two vectors stay unmerged if their
- * angle is in the upper fraction `gamma` of the range between the smallest and the largest angle of
- * the prompt. The paper's text keeps the vectors that differ most; its inequality (d < d_min +
- * gamma (d_max - d_min)) keeps those that differ least. Two merged vectors take d + 2 numbers, two
- * unmerged ones 2 d, and one bit tells which.
+ * The two vectors of a token and head in adjacent layers keep their lengths but share one
+ * direction, their spherical interpolation at `t`. They stay unmerged if their angle is in the
+ * upper fraction `gamma` of the range of angles in the prompt. This follows the paper's text. Its
+ * inequality (d < d_min + gamma (d_max - d_min)) leaves the smallest angles unmerged instead.
  */
 #include <cblas.h>
 #include <math.h>
@@ -51,10 +48,7 @@ static pair measure(const float *a, const float *b, size_t d)
 static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
-    /*
-     * Interpolation needs a unique arc between the two directions. Equal or opposite directions and
-     * zero vectors have none.
-     */
+    /* Equal or opposite directions and zero vectors have no unique arc between them. */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
     if (!(p->length[0] > 0) || !(p->length[1] > 0) || (sine <= 1e-6 && p->angle > 1)) {
@@ -115,12 +109,9 @@ const kvd_layers_method kvd_layers_minicache = {
 
 /*
  * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, "xKV: Cross-Layer SVD for
- * KV-Cache Compression", section 3).
- *
- * Keys before RoPE of `layers` adjacent layers form one matrix [n][layers * heads * d], which is
- * replaced by its best approximation of rank `rank_k`; values likewise with `rank_v`. Stored are
- * the n * rank numbers that the layers share and each layer's rank * heads * d numbers. Every
- * prompt is decomposed anew.
+ * KV-Cache Compression", section 3). Keys before RoPE of `layers` adjacent layers form one matrix
+ * [n][layers * heads * d]. The best approximation of rank `rank_k` replaces the matrix. Values are
+ * treated likewise with `rank_v`.
  */
 
 enum { LAYERS, RANK_K, RANK_V };
@@ -139,10 +130,7 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
     return wanted < left ? wanted : left;
 }
 
-/*
- * Copies the rows of all layers of a group into one matrix w, [n][n_layers * width] with width =
- * heads * d. If `back` is true, copies from w into the rows instead.
- */
+/* w is [n][n_layers * heads * d]. If `back` is true, copies from w into b->x. */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
     const size_t width = b->heads * b->d, wide = (size_t)b->n_layers * width;
@@ -156,9 +144,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Replaces the rows X of the group by their projection onto the leading r singular vectors. Uses
- * the smaller Gram matrix: X V V^T with V the eigenvectors of X^T X, or U U^T X with U those of X
- * X^T.
+ * Projects the rows X onto their leading r singular vectors. Uses the smaller Gram matrix: X V V^T
+ * with V the eigenvectors of X^T X, or U U^T X with U those of X X^T.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {
@@ -176,19 +163,13 @@ static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *er
                 by_rows ? CblasTrans : CblasNoTrans, M, M, (blasint)other, 1.0, x, W, x, W, 0.0,
                 gram, M);
     const int status = kvd_gram_svd(gram, m, sigma, basis, err);
-    /*
-     * X [n][wide] is projected onto its r left singular vectors, the columns of U [n][r] (in
-     * `basis`): first part [wide][r] = X^T U, then X = U part^T.
-     */
+    /* part [wide][r] = X^T U, then X = U part^T */
     if (!status && by_rows) {
         cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, W, R, N, 1.0, x, W, basis, M, 0.0,
                     part, R);
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, W, R, 1.0, basis, M, part, R, 0.0,
                     x, W);
-        /*
-         * X [n][wide] is projected onto its r right singular vectors, the columns of V [wide][r]
-         * (in `basis`): first part [n][r] = X V, then X = part V^T.
-         */
+        /* part [n][r] = X V, then X = part V^T */
     } else if (!status) {
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, R, W, 1.0, x, W, basis, M, 0.0,
                     part, R);

@@ -1,7 +1,6 @@
 /*
- * The layers axis: methods that store K and V of several layers as one. A method acts on a prompt
- * when all its layers have been computed; later tokens are stored layer by layer. Each method has
- * its own functions; the registry is in method.c.
+ * The layers axis: methods that store K and V of several layers as one. A method merges a prompt
+ * when all layers have processed it; later tokens are stored layer by layer.
  */
 #ifndef KVD_METHODS_LAYERS_LAYERS_H
 #define KVD_METHODS_LAYERS_LAYERS_H
@@ -12,18 +11,17 @@
 typedef struct {
     kvd_side side;
     int first_layer, n_layers;
-    /* Number of prompt tokens (n), of KV heads (heads), and of dimensions of a head (d). */
+    /* Prompt tokens, KV heads, and dimensions of a head. */
     size_t n, heads, d;
     /*
-     * Rows of each layer: n_layers pointers to [n][heads][d]. The method's `merge` overwrites these
-     * rows by those that attention will read.
+     * Rows of each layer: n_layers pointers to [n][heads][d]. `merge` replaces them by the rows
+     * that attention reads.
      */
     float *const *x;
 } kvd_layers_block;
 
-/* Stored size of a group of merged layers. */
 typedef struct {
-    /* Number of elements that are stored in the data type of the cache. */
+    /* elements in the data type of the cache */
     double numbers;
     double bits; /* bits of indices and flags */
 } kvd_layers_count;
@@ -31,16 +29,14 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /* True: the keys that `merge` receives are before RoPE; the caller applies RoPE afterwards. */
+    /* True if `merge` receives keys before RoPE. The caller applies RoPE to the result. */
     bool keys_before_rope;
     /*
-     * Fails if the groups do not fit the layers of the model. Called before `group`. NULL: they
-     * always fit.
+     * Fails if the groups do not fit the layers of the model. Called before `group`. May be NULL.
      */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
     /*
-     * Returns the number of layers in the group that begins at `layer`, at least 1. A group of 1
-     * layer is not merged.
+     * Returns the number of layers in the group that begins at `layer`. 1: the layer is not merged.
      */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,

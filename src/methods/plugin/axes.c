@@ -1,7 +1,4 @@
-/*
- * Adapts plugin methods that quantise, reduce head dimensions or merge layers to the method
- * structures of kvdim.
- */
+/* Adapts plugin methods of the bits, dims and layers axes to the method structures of kvdim. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,23 +6,19 @@
 
 #include "methods/plugin/plugin_method.h"
 
-/* Quantisers: adapts include/kvdim/plugin_bits.h to kvd_bits_method. */
-
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/* Private data of an opened method, to which its `self` pointer points. */
 typedef struct {
     const kvd_plugin_method *method;
-    /* Pointer that the functions of the plugin receive as their `self`. */
+    /* `self` argument of the plugin's functions */
     const void *self;
-    /* Pointer that the plugin's `open` stored. */
+    /* pointer that the plugin's `open` stored */
     void *own;
 } opened;
 
 /*
- * Asks the plugin how many of the newest tokens it leaves uncoded (*newest) and how many it codes
- * together (*block). Returns true if both are in range. Otherwise sets valid numbers and returns
- * false.
+ * Returns false if the plugin's `window` set numbers out of range. *newest and *block are valid
+ * also then.
  */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -41,11 +34,7 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/*
- * Returns how many of the newest tokens stay uncoded (*newest), and how many tokens are coded at a
- * time (*block), as the plugin's function `window` sets them. If that function set allowed numbers
- * when the plugin was opened, but does not now, the next call of `code` fails.
- */
+/* Cannot fail. If the plugin sets a bad window, the next call of `code` fails. */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -137,7 +126,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     float *const y = malloc(bytes + KVD_GUARD);
     if (!y)
         return kvd_no_memory(err, "a decoded block", bytes);
-    /* Fill with NaN, so that numbers that the plugin does not write are detected. */
+    /* NaN exposes numbers that the plugin does not write. */
     memset(y, 0xFF, bytes);
     kvd_guard_set(y, bytes);
     *count = (kvd_bits_count){NAN, 0};
@@ -173,23 +162,12 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/*
- * Methods that reduce head dimensions: adapts include/kvdim/plugin_dims.h to kvd_dims_maker and
- * kvd_channels_method.
- */
-
 enum { ROWS_MOST = 4096, MATRICES = 4 };
 
-/* ---- projection matrices --------------------------------------------------------------------- */
-
-/* Buffers for the calibration rows and the projection matrices of one KV head. */
 typedef struct {
-    /*
-     * Q of the query heads that read the KV head, then K, then V: [group + 2][n][d], followed by
-     * scratch [n][d].
-     */
+    /* Q of the query heads, K and V: [group + 2][n][d], then scratch [n][d]. */
     float *row;
-    /* Matrices a_q, a_k, a_v, b_v: room for [d][d] floats each, followed by guard bytes. */
+    /* Matrices a_q, a_k, a_v, b_v: [d][d] floats each, then guard bytes. */
     float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;
@@ -265,7 +243,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (w->n && read_rows(w, s->calibration, layer, g, err))
         return -1;
     for (int i = 0; i < MATRICES; i++) {
-        /* Fill with NaN, so that numbers that the plugin does not write are detected. */
+        /* NaN exposes numbers that the plugin does not write. */
         memset(w->matrix[i], 0xFF, bytes);
         kvd_guard_set(w->matrix[i], bytes);
     }
@@ -290,7 +268,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (check_matrices(p, w, &m, err))
         return -1;
     const size_t n_k = w->d * (size_t)m.d_qk, n_v = w->d * (size_t)m.d_v;
-    /* A matrix that serves both Q and K is stored and counted once. */
+    /* kvd_dims_head counts a matrix once if a_q and a_k are the same pointer. */
     const bool shared = !memcmp(w->matrix[0], w->matrix[1], n_k * sizeof(float));
     *h = (kvd_dims_head){.d_qk = m.d_qk, .d_v = m.d_v};
     h->a_k = copy(w->matrix[1], n_k);
@@ -333,8 +311,6 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     release(&w);
     return status ? -1 : 0;
 }
-
-/* ---- pruning of key channels ----------------------------------------------------------------- */
 
 static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err)
@@ -380,8 +356,6 @@ static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8
     return status;
 }
 
-/* ---- structures of the adapted methods ------------------------------------------------------- */
-
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_dims_method *const a = &m->api.dims;
@@ -404,12 +378,7 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/* Methods that merge layers: adapts include/kvdim/plugin_layers.h to kvd_layers_method. */
-
-/*
- * Asks the plugin how many layers from `layer` on it stores together, and writes that number to *n.
- * Returns true if the number is possible in this model.
- */
+/* Returns false if the plugin's number of layers is impossible in this model. */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
     const kvdim_model model = kvd_plugin_model(c, 0);
@@ -422,10 +391,7 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/*
- * Returns the number of layers that the plugin stores together from `layer` on. If this number was
- * possible when `check` asked for it, but is not now, the next call of `merge` fails.
- */
+/* Cannot fail. If the plugin returns a bad number of layers, the next call of `merge` fails. */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

@@ -19,23 +19,18 @@
 enum { LIBRARIES = 16, METHODS = 32, NAME = 24, KEY = 16, TEXT = 200, VERSION = 40 };
 
 typedef struct {
-    const char *path; /* path of the library, as the user gave it */
+    const char *path; /* path as the user gave it */
     void *handle;
     char version[VERSION + 1];
     size_t n;
     kvd_plugin_method *method[METHODS];
 } library;
 
-/* Loaded libraries. All threads read this array; it is written only before other threads start. */
+/* Written only before other threads start, so all threads may read it. */
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/* ---- checks of a library's table ---- */
-
-/*
- * Returns true if `text` is a name: 1 to `most` characters a-z, digits and '_', starting with a
- * letter.
- */
+/* A name has 1 to `most` characters a-z, digits and '_', and starts with a letter. */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -45,7 +40,7 @@ static bool is_name(const char *text, size_t most)
     return n <= most && strspn(text, letters) == n;
 }
 
-/* Returns true if `text` is a single non-empty line of valid UTF-8 with at most `most` bytes. */
+/* A line is not empty, is valid UTF-8 and has at most `most` bytes. */
 static bool is_line(const char *text, size_t most)
 {
     const size_t n = text ? strnlen(text, most + 1) : 0;
@@ -137,8 +132,6 @@ static int check_name(const char *name, kvd_err *err)
     return strcmp(name, "none") ? 0 : kvd_fail(err, "'none' is the uncompressed model");
 }
 
-/* ---- methods made from the table of a library ---- */
-
 static void fill_keys(kvd_plugin_method *m)
 {
     const kvdim_method *const a = &m->api.method;
@@ -155,9 +148,7 @@ static void fill_keys(kvd_plugin_method *m)
                                  .geometric = a->sweep_ratio != 0};
 }
 
-/*
- * Size of the library's structure and adapter function for each axis, indexed by kvdim_method.axis.
- */
+/* Indexed by kvdim_method.axis. */
 static const struct {
     size_t size;
     int (*adapt)(kvd_plugin_method *m, kvd_err *err);
@@ -169,10 +160,7 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/*
- * Makes a method of kvdim from its entry in the library's table. The caller frees *m, also after a
- * failure.
- */
+/* The caller frees *m, also after a failure. */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {
@@ -217,8 +205,6 @@ static int make_methods(library *l, const kvdim_plugin *p, kvd_err *err)
     return 0;
 }
 
-/* ---- loading of libraries ---- */
-
 static int check_table(const kvdim_plugin *p, kvd_err *err)
 {
     if (!p)
@@ -245,10 +231,7 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail_errno(err, "cannot open it");
     if (!S_ISREG(st.st_mode))
         return kvd_fail(err, "it is not a file");
-    /*
-     * dlopen needs an absolute path: it searches the loader's own folders for a name without a
-     * slash.
-     */
+    /* For a name without a slash, dlopen searches the loader's own folders. */
     char *const path = realpath(l->path, NULL);
     if (!path)
         return kvd_fail_errno(err, "cannot open it");
@@ -290,8 +273,6 @@ int kvd_plugin_option(void *config, const char *path, kvd_err *err)
     return kvd_plugin_load(path, err);
 }
 
-/* ---- access to loaded methods ---- */
-
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind)
 {
     size_t at = (size_t)i;
@@ -328,8 +309,6 @@ int kvd_plugins_record(kvd_run *run, kvd_err *err)
     }
     return n_loaded ? kvd_run_parameter(run, "plugin", err, "%s", text) : 0;
 }
-
-/* ---- functions shared by the adapters ---- */
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v)
 {

@@ -1,7 +1,4 @@
-/*
- * A method of a plugin: the structure that the cache calls, the library's table, and the checks
- * that the adapters of all axes (tokens, bits, dims, layers) share. Private to this folder.
- */
+/* Structures and checks that the adapters of all axes share. Private to this folder. */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 
@@ -21,8 +18,8 @@ enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
     /*
-     * The method as kvdim calls it. Must be the first member, so that a pointer to its
-     * kvd_method_info also points to the whole kvd_plugin_method.
+     * The method as kvdim calls it. Must be the first member, because kvd_plugin_of casts a pointer
+     * to kvd_method_info.
      */
     union {
         kvd_method_info info;
@@ -33,10 +30,7 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /*
-     * Copy of the library's own structure for the method, with zeros where the library's structure
-     * is shorter.
-     */
+    /* Copy of the library's own structure for the method. */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;
@@ -44,50 +38,40 @@ typedef struct {
         kvdim_dims_method dims;
         kvdim_layers_method layers;
     } api;
-    const char *path; /* path of the library, as the user gave it */
+    const char *path; /* path as the user gave it */
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
     /*
-     * Flags that are set when a function of the plugin returned a bad result, but its caller cannot
-     * fail. A later function that can fail then does so.
+     * Set when a function of the plugin returned a bad result to a caller that cannot fail. A later
+     * function then fails.
      */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
-/* Returns the plugin method whose parameters have the values `v`. */
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
-/*
- * Fills *err with "plugin 'FILE': FUNCTION of method 'NAME' ..." and the text of `fmt`, and returns
- * -1. The program then ends with status 2, as it does for a wrong command line.
- */
+/* Fills *err and returns -1. The program then ends with status 2, as for a wrong command line. */
 int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
                      const char *fmt, ...) KVD_PRINTF(4, 5);
-/*
- * Fills *err with the report that `function` of the plugin failed with the text `error`, and
- * returns -1.
- */
+/* Fills *err with the plugin's own text `error`, and returns -1. */
 int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
                       const char error[KVDIM_ERROR_BYTES], kvd_err *err);
 
-/* Returns the shape of the model in the structure that plugins receive. */
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
 /*
- * Number of guard bytes: bytes with a known pattern that follow memory to which a plugin writes.
- * kvd_guard_set writes the pattern after the first `bytes` bytes of `memory`. kvd_guard_holds
- * returns false if the pattern has changed, so the plugin wrote too far.
+ * Bytes with a known pattern after memory to which a plugin writes. kvd_guard_holds returns false
+ * if the plugin has overwritten them.
  */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
 /*
- * Each of these functions fills m->as and m->kind, the method as kvdim calls it, from the library's
- * structure m->api. They fail if a required function is missing or two functions exclude each
- * other.
+ * Fill m->as and m->kind from m->api. Fail if a required function is missing, or two functions
+ * exclude each other.
  */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);

@@ -7,12 +7,11 @@
 
 enum { STATE_MOST = 1 << 30, WINDOW_MOST = 1 << 24 };
 
-/* Private data of an opened method, to which its `self` pointer points. */
 typedef struct {
     const kvd_plugin_method *method;
-    /* Pointer that the functions of the plugin receive as their `self`. */
+    /* `self` argument of the plugin's functions */
     const void *self;
-    /* Pointer that the plugin's `open` stored. */
+    /* pointer that the plugin's `open` stored */
     void *own;
 } opened;
 
@@ -20,8 +19,6 @@ static const kvdim_tokens_method *api_of(const opened *o)
 {
     return &o->method->api.tokens;
 }
-
-/* ---- opening a method ---- */
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
@@ -65,11 +62,7 @@ static size_t window(const kvd_parameter_values *v)
     return rows < WINDOW_MOST ? rows : WINDOW_MOST;
 }
 
-/*
- * Returns the size in bytes of the state that the plugin wants per head. This function cannot fail:
- * if the size is invalid, it returns 0, and the next function that can fail does so before it calls
- * the plugin.
- */
+/* Cannot fail. If the plugin's size is too large, the next function that can fail does so. */
 static size_t state_bytes(const void *self, size_t n)
 {
     const opened *const o = self;
@@ -88,9 +81,7 @@ static int check_state(const opened *o, kvd_err *err)
                : 0;
 }
 
-/* ---- lists of token indices ---- */
-
-/* Returns a list of the indices 0 .. n-1, followed by guard bytes, or NULL if memory runs out. */
+/* Returns the indices 0 .. n-1, followed by guard bytes; NULL if memory runs out. */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -103,9 +94,8 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Sets mark[i] to 0 for every token i (of n) that is not on the plugin's list of chosen tokens.
- * `some` is the length of the list. Fails if the length is wrong, or if the indices do not rise or
- * exceed n - 1.
+ * Sets mark[i] to 0 for every token i that is not in list [some]. Fails if `some` is not in 1 .. n,
+ * or if the indices do not rise or exceed n - 1.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
@@ -132,8 +122,6 @@ static int take_list(const opened *o, const char *function, const uint32_t *list
     }
     return 0;
 }
-
-/* ---- the prompt and the steps of one KV head ---- */
 
 static kvdim_prompt prompt_of(const opened *o, const kvd_prompt_attention *p)
 {
@@ -209,17 +197,13 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return status;
 }
 
-/* ---- all KV heads of a layer together ---- */
-
-/* Lists of kept tokens of all KV heads of a layer, and what the plugin is given to choose them. */
 typedef struct {
     /* Indices of the kept tokens of each head, [n_heads] lists. */
     uint32_t **kept;
-    size_t *n; /* number of cached tokens of each head, [n_heads] */
+    size_t *n;
     union {
         kvdim_prompt *prompt;
         kvdim_step *step;
-        /* Input of the plugin's function for each head, [n_heads]. */
     } in;
 } layer_lists;
 
@@ -232,7 +216,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates a list of l->n[h] tokens for each head h, and `each` bytes of plugin input per head. */
+/* The caller must have set l->n. `each` is the size of l->in per head. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -284,8 +268,6 @@ static int step_heads(const void *self, void *const *state, const kvd_step_atten
     return status ? -1 : 0;
 }
 
-/* ---- choice of the cached tokens that a step reads ---- */
-
 static int choose(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err)
 {
@@ -317,10 +299,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/*
- * Returns the plugin's number of bits of side information for one head. If the number is invalid,
- * the next call of `choose` fails.
- */
+/* Cannot fail. If the plugin's number is invalid, the next call of `choose` fails. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -332,8 +311,6 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     atomic_store(&kvd_plugin_flags(o->method)->bad_bits, true);
     return 0;
 }
-
-/* ---- structure of the adapted method ---- */
 
 static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 {
@@ -361,10 +338,7 @@ static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_tokens_method *const a = &m->api.tokens;
-    /*
-     * A method without functions for later steps (step, step_heads, select) must choose tokens at
-     * the end of the prompt.
-     */
+    /* A method that acts in no later step must choose at the end of the prompt. */
     const bool prompts = !a->step && !a->step_heads && !a->select;
     if (check_functions(a, err))
         return -1;

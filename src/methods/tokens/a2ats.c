@@ -4,13 +4,9 @@
  * Rotary Position Embedding and Query-Aware Vector Quantization", arXiv 2502.12665, section 4, and
  * its public code).
  *
- * All tokens stay in the cache. Calibration data of a KV head give its codebook: `size` centroids c
- * of keys k before RoPE that minimise the sum of (k - c) H (k - c)^T, where H is the second moment
- * of the head's queries, rotated by RoPE to position `relative`. With H = L L^T this is k-means on
- * the rows k L. Every key stores the index of its nearest centroid. In a step, the score of a token
- * is the product of its centroid with the query rotated to position `relative`. A step reads the
- * first `sink` tokens, the `local` newest ones and, for every query head of the KV head, the
- * `budget` other tokens with the largest scores.
+ * A KV head's centroids c of calibration keys k minimise the sum of (k - c) H (k - c)^T, where H =
+ * L L^T is the second moment of its queries. This is k-means on the rows k L. Keys are before RoPE,
+ * queries at RoPE position `relative`.
  */
 #include <cblas.h>
 #include <math.h>
@@ -40,11 +36,11 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    /* [n_layers][n_kv_heads][d][d] Cholesky factor L of the second moment of queries H = L L^T. */
+    /* [n_layers][n_kv_heads][d][d] Cholesky factors L */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] Centroids times the Cholesky factor L (`factor`). */
+    /* [n_layers][n_kv_heads][size][d] centroids times L */
     float *moved;
-    float *centroid; /* [n_layers][n_kv_heads][size][d] centroids */
+    float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
 
 static void close(void *self)
@@ -75,7 +71,7 @@ static void turn(const kvd_config *c, int layer, double positions, float *table,
     kvd_rope_apply(c, table, table + half, &zero, 1, 1, x);
 }
 
-/* Writes the Cholesky factor L of the queries' second moment h [d][d] to `factor`. Overwrites h. */
+/* Writes the Cholesky factor L of h [d][d] = L L^T. Overwrites h. */
 static void factorise(double *h, size_t d, float *factor)
 {
     double trace = 0;
@@ -94,7 +90,6 @@ static void factorise(double *h, size_t d, float *factor)
         }
 }
 
-/* Returns the index of the row of centroid [size][d] that is nearest to y [d]. */
 static size_t nearest(const float *centroid, size_t size, size_t d, const float *y)
 {
     size_t best = 0;
@@ -120,8 +115,8 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
 }
 
 /*
- * Computes the centroids of KV head `at` by k-means, from keys k [n][d] and their products y = k L
- * with the Cholesky factor L of the second moment of queries. sum [size][d + 1] is scratch.
+ * Runs k-means on y [n][d], the keys k [n][d] times the Cholesky factor of the queries' second
+ * moment. sum [size][d + 1] is scratch.
  */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
@@ -150,10 +145,6 @@ static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t 
     }
 }
 
-/*
- * Reads calibration queries and keys of a KV head, and computes its Cholesky factor L and its
- * centroids.
- */
 static int calibrate_head(a2ats *x, const kvd_method_setup *s, int layer, int g, size_t n,
                           float *rows, double *h, size_t *code, double *sum, kvd_err *err)
 {
@@ -232,10 +223,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* State of method a2ats for one KV head of one sequence. */
 typedef struct {
-    size_t n;        /* number of cached tokens whose key has a centroid */
-    uint16_t code[]; /* [n] index of the key's centroid */
+    size_t n;
+    uint16_t code[]; /* [n] index of the nearest centroid */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

@@ -1,11 +1,8 @@
 /*
- * Method adakv: works as snapkv, but the KV heads of a layer share one token budget (Feng et al.
- * 2024, "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation", arXiv 2407.11550,
- * section 3 and Algorithm 1).
- *
- * Every KV head keeps the `alpha` times `budget` older tokens of the prompt with its largest
- * scores. The rest of the layer's budget, n_kv_heads times (1 - `alpha`) `budget` tokens, goes to
- * the largest of all other scores, whichever head they belong to.
+ * Method adakv: like snapkv, but the KV heads of a layer share one token budget (Feng et al. 2024,
+ * "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation", arXiv 2407.11550, section 3
+ * and Algorithm 1). The fraction `alpha` of the budget goes to each head's own largest scores, the
+ * rest to the largest scores of any head.
  */
 #include <stdlib.h>
 
@@ -23,8 +20,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /*
- * Chooses the kept tokens of all KV heads of a layer from their scores [n_heads][old], where `old`
- * is the number of tokens before the window. `all` is scratch [n_heads][old].
+ * score and all [n_heads][old] are overwritten. Every head keeps at least `floor` of the `old`
+ * tokens.
  */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)
@@ -35,7 +32,6 @@ static int choose(double *score, size_t n_heads, size_t old, size_t budget, size
     for (size_t g = 0; g < n_heads; g++) {
         if (kvd_tokens_keep_top(score + g * old, old, floor, level[g], err))
             return -1;
-        /* The tokens that a head keeps by its own scores rank above every score of another head. */
         for (size_t t = 0; t < old; t++) {
             if (level[g][t] != KVD_LEVEL_DROPPED)
                 score[g * old + t] += top + 1;

@@ -1,12 +1,8 @@
 /*
  * Method alisa: every decode step reads the newest tokens and those that recent steps attended to
  * (Zhao et al. 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV
- * Caching", arXiv 2403.17312, section IV and Algorithm 1).
- *
- * All tokens stay in the cache. A step reads `budget` tokens; the fraction `local` of them are the
- * newest. The others are the older tokens with the largest local attention sums: the attention
- * probabilities that a token received from the last `history` tokens, summed over the query heads
- * of the KV head. A step that did not read a token adds 0.
+ * Caching", arXiv 2403.17312, section IV and Algorithm 1). A step that did not read a token counts
+ * as probability 0.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +25,8 @@ static size_t history_of(const kvd_tokens_shaped *a)
 }
 
 /*
- * Returns the size in bytes of the state, an array of doubles [n][history] of attention
- * probabilities. The token at position t, as a query, writes column t % history.
+ * The state has attention probabilities [n][history]. The query at position t writes column t %
+ * history.
  */
 static size_t state_bytes(const void *self, size_t n)
 {

@@ -1,18 +1,11 @@
 /*
  * Method cake: sets the token budgets of layers by how widely their attention is spread and how
  * much it shifts from row to row (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction
- * with Layer Preferences", arXiv 2503.12491, section 4, and its public code).
+ * with Layer Preferences", arXiv 2503.12491, section 4, and its public code). A [window][n] are the
+ * attention probabilities that the last `window` tokens of a prompt give to the older tokens:
  *
- * A [window][n] are the attention probabilities that the last `window` tokens of a prompt give to
- * the older tokens, in all query heads of a layer:
- *
- *   H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
- *   preference of the layer = H^(1/tau1) V^(1/tau2).
- *
- * The layers share n_layers times `budget` older tokens in proportion to their preferences. In a
- * layer every KV head keeps the tokens with the largest mean + gamma variance of A, averaged over
- * `kernel` neighbouring tokens and over the head's query heads. The last `window` tokens stay. No
- * token is dropped after the prompt.
+ *     H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
+ *     budget of a layer ~ H^(1/tau1) V^(1/tau2),   score of a token = mean + gamma variance of A.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -46,10 +39,7 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/*
- * Returns the number of doubles that `observe` writes per layer: the preference of the layer, then
- * token scores [n_kv_heads][old].
- */
+/* `observe` writes the preference of a layer, then token scores [n_kv_heads][old]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const c = self;
@@ -57,8 +47,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds the attention of one query head: its entropy to *h, its variance to *v, and the smoothed
- * scores of its tokens to score [old]. product [n], a [n], mean [old] and square [old] are scratch.
+ * Adds entropy to *h, variance to *v, and token scores to score [old]. product [n], a [n], mean
+ * [old] and square [old] are scratch.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
@@ -86,7 +76,6 @@ static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, i
             score[i] += mean[j];
 }
 
-/* Returns the preference of a layer, from the entropy h and the variance of its attention. */
 static double preference_of(const kvd_parameter_values *v, double h, double variance)
 {
     return pow(h, 1 / v->value[TAU1]) * pow(variance, 1 / v->value[TAU2]);
@@ -110,10 +99,8 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 }
 
 /*
- * Adds `total` tokens, or removes them if `total` is negative, from the budgets budget [n] of n
- * layers. A positive total goes to layers below `most`, a negative one is taken from layers above
- * 1. Each of these layers gets an equal part; the first ones get one token more if the division
- * leaves a remainder.
+ * Adds `total` tokens to the budgets of n layers in equal parts, or removes them if `total` is
+ * negative.
  */
 static void spread(long *budget, int n, long total, long most)
 {
@@ -126,10 +113,6 @@ static void spread(long *budget, int n, long total, long most)
             budget[l] += sign * (amount / valid + (at++ < amount % valid));
 }
 
-/*
- * Divides the token budget `total` over n layers in proportion to their preferences, as the public
- * code does. preference[l * stride] is the preference of layer l.
- */
 static void divide(const double *preference, size_t stride, int n, double total, long most,
                    long *budget)
 {

@@ -1,13 +1,9 @@
 /*
  * Method d2o: chooses tokens as h2o does, and merges dropped tokens into the most similar kept ones
  * (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of
- * Large Language Models", arXiv 2406.13035, section 3.3).
- *
- * The similarity u of a dropped token is the largest cosine of its key with a kept key. The token
- * is merged into that kept token if u reaches the threshold of the KV head. At the end of the
- * prompt the threshold is the mean similarity of the tokens dropped then. After a step that drops
- * tokens it becomes `beta` times their mean similarity plus 1 - `beta` times its previous value. In
- * a merge the kept token has weight e and each token merged into it has weight exp(u).
+ * Large Language Models", arXiv 2406.13035, section 3.3). The similarity u of a dropped token is
+ * the largest cosine of its key with a kept key. Only tokens above a running mean of similarities
+ * are merged. In a merge the kept token has weight e and the merged token exp(u).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,10 +21,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
-/*
- * State of method d2o for one KV head. The state of h2o (attention probability that each cached
- * token received) follows it in memory.
- */
+/* State of one KV head. `sum` is the state of h2o. */
 typedef struct {
     double threshold;
     double begun; /* 1 after tokens were dropped for the first time, else 0 */
@@ -66,8 +59,8 @@ static double product(const float *a, const float *b, size_t d)
 }
 
 /*
- * Finds the kept cached token whose key has the largest cosine with the key of dropped token i.
- * Writes the index of the kept token to *like and returns the cosine.
+ * Returns the largest cosine of key i with the key of a kept token, and sets *like to the index of
+ * that token.
  */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {

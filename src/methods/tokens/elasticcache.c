@@ -3,13 +3,6 @@
  * drop the entry at a fixed index (Liu et al. 2024, "Efficient Inference of Vision
  * Instruction-Following Models with Elastic Cache", arXiv 2407.18121, section 3, and its public
  * code).
- *
- * The importance of a prompt token is the sum of the attention probabilities that it receives from
- * all tokens of the prompt in all query heads of the layer. `budget` tokens stay: the first `sink`,
- * the last one, and the most important of the others, called anchors. Every other token is merged
- * with equal weights into the nearest anchor, the earlier one if two are equally near. If the
- * entries exceed the budget after a step, the entry `distance` places before the end of the
- * compressed prompt is dropped. The entries after it move up, and the newest entries stay.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,9 +21,8 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* State of method elasticcache for one KV head. */
 typedef struct {
-    size_t at; /* index of the cached token that each step drops once the budget is full */
+    size_t at; /* index of the cached token that a step drops over budget */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

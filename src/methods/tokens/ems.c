@@ -1,16 +1,9 @@
 /*
  * Method ems: evicts the least important tokens and merges the next ones into the kept tokens (Li
  * et al. 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
- * Global-Local Importance", arXiv 2412.08521).
- *
- * Only prompt tokens before the last `window` ones are evicted or merged. The local score of such a
- * token is the mean attention probability that the last `window` tokens give it; its global score
- * is the mean over all tokens that see it. Its importance in a KV head is the larger of the two
- * scores, each divided by its mean over these older tokens, then averaged over `kernel`
- * neighbouring tokens. The `budget` most important tokens stay. The next `merge` times `budget`
- * tokens are merged into the kept token whose key has the largest cosine with theirs, with their
- * importance as weight, if the cosine reaches `threshold`. The remaining tokens are evicted. No
- * token is dropped after the prompt.
+ * Global-Local Importance", arXiv 2412.08521). The importance of a token is the larger of two
+ * scores, each relative to its mean. The local score is the mean probability that the last `window`
+ * tokens give it, the global score that of all tokens that see it.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -30,10 +23,9 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-/* State of method ems for one KV head. */
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` ones */
-    /* [old] Importance of each prompt token before the last `window` ones; 0: it is not merged. */
+    /* [old] importance of the first `old` tokens; 0: never merged */
     double importance[];
 } state_of_head;
 
@@ -43,10 +35,6 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(state_of_head) + n * sizeof(double);
 }
 
-/*
- * Computes the importance of the `old` prompt tokens before the last `window` ones. raw [old] is
- * scratch.
- */
 static void find_importance(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                             size_t old, double *raw, double *importance)
 {

@@ -2,17 +2,14 @@
  * Method expectedattention: keeps the tokens of the prompt that later queries are expected to
  * attend to (Devoto et al. 2025, "Expected Attention: KV Cache Compression by Estimating Attention
  * from Future Queries Distribution", arXiv 2510.00636, section 3, and its code in NVIDIA kvpress).
+ * mu and C are the mean and covariance of the queries before RoPE, over the prompt tokens after the
+ * first `sink` (the sinks). R is the RoPE rotation averaged over the next `future` positions. The
+ * expected attention to key k is the softmax, over the tokens after the sinks, of
  *
- * Queries before RoPE are modelled as normally distributed. Their mean mu and covariance C are
- * measured over the prompt tokens after the first `sink` (the sinks). R is the RoPE rotation
- * averaged over the next `future` positions. The expected attention to key k is then
+ *     z = k . R mu / sqrt(d) + k . R C R^T k / (2 d),
  *
- *   z = k . R mu / sqrt(d) + k . R C R^T k / (2 d),   softmax of z over the tokens after the sinks,
- *
- * averaged over the query heads of a KV head and multiplied by the length of the value. If the
- * model defines its own factor of attention scores, it replaces 1 / sqrt(d); a cap on scores is
- * ignored. `budget` tokens stay: the sinks and the tokens with the largest results. No token is
- * dropped after the prompt.
+ * averaged over the query heads of a KV head and multiplied by the length of the value. A model's
+ * own factor of scores replaces 1 / sqrt(d); a cap on scores is ignored.
  */
 #include <cblas.h>
 #include <math.h>
@@ -34,22 +31,15 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Buffers for one KV head and a prompt of n tokens. */
 typedef struct {
     float *cosine, *sine; /* RoPE tables [n + future][d / 2], then their means [d / 2] */
     float *x;             /* [n][d] queries of one query head */
-    /*
-     * [n][d] For every key k: R^T k, with the mean RoPE rotation R of later positions, and C R^T k,
-     * with the covariance C of queries.
-     */
+    /* [n][d] R^T k and C R^T k of every key k. */
     float *k, *y;
-    float *cov, *mean; /* covariance C [d][d] and mean [d] of the queries */
-    /*
-     * [n] Expected attention score z of each key for one query head, and the result summed over
-     * query heads.
-     */
+    float *cov, *mean; /* C [d][d] and mu [d] */
+    /* [n] z for one query head, and the result summed over query heads. */
     double *z, *score;
-    uint32_t *position; /* [n] positions 0 .. n - 1 */
+    uint32_t *position;
 } buffers;
 
 static void release(buffers *b)
@@ -79,8 +69,8 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
 }
 
 /*
- * Writes R^T k for every key k to b->k, where R is the mean RoPE rotation of positions n .. n +
- * future - 1. Then negates the sine table, so that it undoes the rotation of queries.
+ * Writes R^T k, with the mean RoPE rotation R, to b->k for every key k. Then negates the sine
+ * table, so that it undoes the rotation of queries.
  */
 static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
@@ -107,10 +97,6 @@ static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p,
     kvd_rope_apply(e->config, b->cosine, b->sine, b->position, n, 1, b->k);
 }
 
-/*
- * Computes the mean and the covariance of the queries of query head j before RoPE, over the prompt
- * tokens from `sink` on.
- */
 static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j,
                             size_t sink, buffers *b)
 {
@@ -124,8 +110,7 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
         /*
-         * The RoPE tables may include a scale factor. Rotating and rotating back then multiplies by
-         * its square.
+         * RoPE tables may include a factor. Rotating back and forth then multiplies by its square.
          */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
@@ -143,9 +128,6 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
                 1.0f / (float)rows, b->x, (blasint)d, b->x, (blasint)d, 0.0f, b->cov, (blasint)d);
 }
 
-/*
- * Adds the expected attention of query head j to b->score, the scores of the tokens from `sink` on.
- */
 static void add_head(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, int j, size_t sink,
                      buffers *b)
 {
@@ -207,7 +189,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->epsilon = (float)v->value[EPSILON];
 }
 
-/* Returns a budget that includes the first `sink` tokens, because their scores are infinite. */
+/* The scores of the first `sink` tokens are infinite, so the budget includes these tokens. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),

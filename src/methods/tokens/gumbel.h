@@ -1,6 +1,6 @@
 /*
- * Random noise of method keyformer: one standard Gumbel number per token and query head of a layer,
- * computed from the seed and these indices alone. For C and CUDA.
+ * Random noise of method keyformer: one standard Gumbel number per token and query head, computed
+ * from the seed and the indices alone. For C and CUDA.
  */
 #ifndef KVD_METHODS_TOKENS_GUMBEL_H
 #define KVD_METHODS_TOKENS_GUMBEL_H
@@ -22,13 +22,13 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Returns a hash of seed, layer and query head, the first argument of the functions below. */
+/* Returns the argument `head` of the functions below. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));
 }
 
-/* Returns 53 random bits b for a token; the uniform random number in (0, 1) is (b + 1/2) / 2^53. */
+/* 53 random bits b; the uniform random number in (0, 1) is (b + 1/2) / 2^53. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_bits(uint64_t head, uint32_t token)
 {
     return kvd_gumbel_mix(head ^ token) >> 11;
@@ -40,8 +40,8 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
 }
 
 /*
- * Returns the standard Gumbel number of a token in single precision. A uniform number u above 1/2
- * is computed from 1 - u, because float32 has a finer resolution near 0 than near 1.
+ * Single precision. A uniform number u above 1/2 is computed from 1 - u, because float32 has a
+ * finer resolution near 0 than near 1.
  */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {

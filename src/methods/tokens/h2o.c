@@ -1,10 +1,7 @@
 /*
  * Method h2o: keeps heavy hitters and recent tokens (Zhang et al. 2023, "H2O: Heavy-Hitter Oracle",
- * Algorithm 1, and its public code).
- *
- * Every KV head keeps the `recent` newest tokens and, of the others, the `heavy` tokens with the
- * largest sum of attention probabilities received so far in all its query heads. Once the budget is
- * full, every step evicts one token. A budget below 1 is a fraction of the tokens of the sequence.
+ * Algorithm 1, and its public code). Every KV head keeps the `recent` newest tokens and, of the
+ * others, the `heavy` tokens with the largest sum of attention probabilities received so far.
  */
 #include <string.h>
 
@@ -50,7 +47,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     double *const sum = state;
     (void)err;
-    sum[a->n - 1] = 0; /* the element held the sum of a cached token that was dropped */
+    sum[a->n - 1] = 0; /* the element held the sum of a dropped token */
     for (int j = 0; j < a->group; j++)
         for (size_t i = 0; i < a->n; i++)
             sum[i] += (double)a->prob[(size_t)j * a->n + i];

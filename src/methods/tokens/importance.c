@@ -1,16 +1,12 @@
 /*
  * Method importance: ZDC's important and unimportant tokens (ZDC section 5). The important tokens
- * of a layer are those whose softmax denominators, summed over query heads, are largest. The other
- * tokens are stored at the smaller widths of dims_low (the plan's second set of projections).
+ * of a layer are those whose softmax denominators, summed over query heads as logarithms (D-10),
+ * are largest. The other tokens are stored at the smaller widths of dims_low (the plan's second set
+ * of projections).
  *
- * The choice is made at the end of the prompt, for all KV heads of a layer together. Denominators
- * are summed as logarithms (D-10); with `mean` they are divided by the number of keys that the
- * token sees, which the paper does not do (D-11). The fraction of important tokens is `g` in the
- * first layer and `g` + `rise` in the last, linear between them (Eq. 6 requires it to rise, D-6).
- * Adjacent layers use the sets of the first of them if both their important and their unimportant
- * sets overlap by at least `overlap`. The paper finds such layers offline; here this is decided for
- * every prompt, unless `layers` gives the number of layers that share. Tokens after the prompt are
- * at the high level, which the paper leaves open (D-12). D-6 to D-12: docs/readings.md.
+ * With `mean` denominators are divided by the number of keys that the token sees, which the paper
+ * does not do (D-11). The paper finds layers with similar sets offline; here every prompt decides.
+ * Tokens after the prompt are at the high level (D-12). D-10 to D-12: docs/readings.md.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -81,10 +77,7 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
         level[order[i].token] = i < important ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
 }
 
-/*
- * Returns the overlap of the sets of tokens that two layers, a [n] and b [n], assign to `level`
- * (high or low): the number of common tokens, divided by the size of the larger set.
- */
+/* Number of tokens that both layers assign to `level`, divided by the size of the larger set. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;
@@ -108,9 +101,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     free(order);
     const int together = kvd_tokens_layers(v);
     /*
-     * Groups are formed from the last layer to the first, so that the two layers compared still
-     * have their own sets. If layer l does not share the sets of layer l - 1, layers l .. end - 1
-     * form a group and use the sets of layer l.
+     * From the last layer to the first, so that the two layers compared still have their own sets.
+     * Layers l .. end - 1 form a group.
      */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
@@ -127,7 +119,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* Method importance. entry_bits is 1: a bit per entry stores if it is important. */
+/* A bit per entry stores if it is important. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {

@@ -1,11 +1,8 @@
 /*
  * Method keydiff: keeps the tokens of the prompt whose keys differ most from the others (Park et
  * al. 2025, "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference", arXiv
- * 2504.15364, section 3).
- *
- * The anchor of a KV head is the mean of its keys, each divided by its length. Every KV head keeps
- * the `budget` tokens whose keys have the smallest cosine similarity with the anchor; attention is
- * not used. No token is dropped after the prompt.
+ * 2504.15364, section 3). The anchor of a KV head is the mean of its normalised keys. The `budget`
+ * tokens with the smallest cosine similarity with the anchor stay.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -44,10 +41,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /*
-     * The score is not divided by the norm of the anchor, which is the same for all tokens and
-     * would not change their order.
-     */
+    /* The norm of the anchor would not change the order. */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

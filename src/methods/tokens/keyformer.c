@@ -1,12 +1,9 @@
 /*
  * Method keyformer: keeps key tokens by a regularised score, and recent tokens (Adnan et al. 2024,
- * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1).
- *
- * The score f(i) of token i is a sum over the queries so far. To the attention scores x = q.k /
- * sqrt(d_head) of a query, Gumbel noise z is added, one number per token and query head. A
- * temperature tau rises from `tau0` to `tau1` over the steps: f(i) += exp((x_i + z_i) / tau) /
- * sum_j exp((x_j + z_j) / tau). The `recent` newest tokens stay, and of the others the `keys`
- * tokens with the largest f.
+ * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1). The
+ * score of token i sums exp((x_i + z_i) / tau) / sum_j exp((x_j + z_j) / tau) over the queries so
+ * far. x are attention scores, z is Gumbel noise per token and query head, and tau rises from
+ * `tau0` to `tau1`.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -74,7 +71,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    f[a->n - 1] = 0; /* the element held the score of a cached token that was dropped */
+    f[a->n - 1] = 0; /* the element held the score of a dropped token */
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;
         const int head = a->kv_head * a->group + j;

@@ -2,9 +2,6 @@
  * Method knorm: keeps the tokens of the prompt whose keys have a small L2 norm, since such keys
  * receive much attention (Devoto et al. 2024, "A Simple and Effective L2 Norm-Based Strategy for KV
  * Cache Compression", arXiv 2406.11430, section 3).
- *
- * Every KV head keeps the `budget` tokens with the smallest norms; attention is not used. No token
- * is dropped after the prompt.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,16 +1,10 @@
 /*
  * Method kvcrush: spends a part of the budget on tokens that represent the dropped ones (Jha et al.
  * 2025, "KVCrush: Key Value Cache Size-Reduction Using Similarity in Head-Behaviour", arXiv
- * 2503.00022, and its public code in OpenVINO GenAI).
- *
- * All KV heads of a layer keep the same older tokens of the prompt: those with the largest scores
- * of snapkv, summed over heads, and representatives of the others. A token is described by one bit
- * per query head of the layer. The bit is 1 if the token is among the `budget` tokens with the
- * largest probabilities of that head. The other tokens are ordered by the Hamming distance of their
- * bits from an anchor, the earlier first among equal distances, and every k-th of them stays. The
- * anchor has bits 0, 1, 0, 1 ...; with parameter `anchor` it has the more frequent bit of every
- * head, which is 1 if the budget is more than half of the older tokens. No token is dropped after
- * the prompt.
+ * 2503.00022, and its public code in OpenVINO GenAI). A token is described by one bit per query
+ * head: 1 if it is among the `budget` most probable tokens of that head. Tokens that snapkv would
+ * drop are ordered by the Hamming distance of their bits from an anchor, and every k-th of them
+ * stays.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +23,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-/*
- * Describes each of the `old` tokens before the window by one bit per query head: 1 if it is among
- * the head's `budget` most probable tokens. Writes the number of bits in which the token differs
- * from an anchor (a fixed pattern, or the more frequent bit of every head) to `distance`. `bit` is
- * scratch of `old` bytes.
- */
+/* Writes the Hamming distance of each token from the anchor. bit [old] is scratch. */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
 {
@@ -55,8 +44,8 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
 }
 
 /*
- * Keeps n of the dropped tokens, spread evenly over these tokens in order of their distance
- * from the anchor. No distance exceeds `most`.
+ * Keeps n of the dropped tokens, spread evenly in order of their distance. No distance exceeds
+ * `most`.
  */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {

@@ -1,15 +1,10 @@
 /*
  * Method kvmerger: merges runs of consecutive prompt tokens with similar keys (Wang et al. 2024,
  * "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks", arXiv
- * 2407.08454, section 4).
+ * 2407.08454, section 4). The pivot p of a run is its most attended token. The run becomes one
+ * entry at the position of p, the mean of its K and V with weights
  *
- * The `recent` newest tokens and the `heavy` tokens with the largest sums of attention
- * probabilities are never merged. The other tokens form sets: runs of consecutive tokens in which
- * the cosine of every two neighbouring keys exceeds `threshold`. The token of a set with the
- * largest sum of probabilities is its pivot, p. The set becomes one entry at the pivot's position:
- * the mean of its keys and of its values with weights
- *
- *   exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = mean of |k_p - k_i| over the set / sqrt(2).
+ *     exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = mean of |k_p - k_i| over the run / sqrt(2).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -36,10 +31,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/*
- * Returns the size in bytes of the state. For each token of the prompt it has the index of the
- * token into which it is merged (the pivot of its run of similar tokens).
- */
+/* The state has, for each token, the index of the pivot into which it is merged. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

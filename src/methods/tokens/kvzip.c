@@ -1,13 +1,9 @@
 /*
  * Method kvzip: keeps the entries that the model needs to repeat the prompt (Kim et al. 2025,
  * "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", arXiv 2505.23416,
- * section 3).
- *
- * A first pass runs the prompt followed by a second copy of itself. The score of a token in a KV
- * head is the largest attention probability that it receives from any token of the second copy in
- * any query head of the KV head. The first `sink` tokens stay. Among all other entries of all
- * layers and KV heads together, the entries with the largest scores stay, so that a KV head keeps
- * `budget` tokens on average. No token is dropped after the prompt.
+ * section 3). A first pass runs the prompt followed by a second copy of itself. The score of a
+ * token in a KV head is the largest probability that it receives from any token of the copy. The
+ * largest scores of all layers and KV heads together stay.
  */
 #include <cblas.h>
 #include <math.h>
@@ -25,17 +21,14 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Returns the number of doubles that `observe` writes per layer: token scores [n_kv_heads][n]. */
+/* `observe` writes token scores [n_kv_heads][n] for each layer. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/*
- * Raises the scores score [n] of the prompt's tokens to at least the attention probabilities that
- * query token t gives them.
- */
+/* Raises score [n] to at least the probabilities that query token t gives to the prompt. */
 static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, size_t t,
                     const float *product, double *score)
 {

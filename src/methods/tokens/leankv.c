@@ -1,21 +1,14 @@
 /*
- * Method leankv: per-head dynamic sparsity with three levels (LeanKV sections 4.1 to 4.3 and
- * Algorithm 1). Every KV head of every request drops insignificant tokens, lowers less significant
- * ones, and keeps the others. A window of newest tokens is always at the high level.
+ * Method leankv: every KV head of every request drops insignificant tokens, lowers less significant
+ * ones, and keeps the others (LeanKV sections 4.1 to 4.3 and Algorithm 1). L-1 to L-6 are
+ * ambiguities of the paper, decided in docs/readings.md.
  *
- * The significance of a token is the mean attention probability that it received from later tokens
- * (L-4), averaged over the query heads of the KV head (L-6), and normalised to sum 1 over the
- * tokens outside the window (L-3). At the end of the prompt, tokens are taken in rising order of
- * significance. They are dropped while the cumulative significance is below `tl`, and lowered while
- * it is below `th` (L-2: both counted from the least significant token).
- *
- * In a decode step, the token that leaves the window is compared by itself (Algorithm 1).
- * Thresholds on a cumulative sum do not apply to a single token, so they are replaced by the
- * significance, relative to the mean, at which the prompt reached them (L-1). A token that stays
- * high may lower the least significant high token; a token that is lowered may drop the least
- * significant low one. Significances continue as running means (L-5).
- *
- * L-1 to L-6 are ambiguities of the paper, decided in docs/readings.md.
+ * The significance of a token is the mean probability that it received from later tokens (L-4),
+ * averaged over query heads (L-6). It is normalised to sum 1 over the tokens outside a window of
+ * newest tokens (L-3). At the end of the prompt, tokens are dropped while the cumulative
+ * significance is below `tl`, and lowered while it is below `th` (L-2). In a decode step, the token
+ * that leaves the window is compared by itself with the significances, relative to the mean, at
+ * which the prompt reached `tl` and `th` (L-1). Significances continue as running means (L-5).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,12 +25,8 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
-/* State of method leankv for one KV head of one sequence, followed in memory by its arrays. */
 typedef struct {
-    /*
-     * Significance, relative to the mean, below which a token is dropped (cut_low) or lowered
-     * (cut_high).
-     */
+    /* Significance, relative to the mean, below which a token is dropped or lowered. */
     double cut_low, cut_high;
     size_t room;
     /* [room] sums of received probabilities, then [room] numbers of later tokens. */
@@ -114,10 +103,7 @@ static double significance_of(const significance *s, size_t i)
     return s->sum_rows[i] / s->sum_rows[s->room + i];
 }
 
-/*
- * Returns the index of the least significant cached token with level `wanted` (high or low) among
- * the first n tokens, or n if there is none.
- */
+/* Returns n if no token has the level `wanted`. */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
     size_t least = n;
@@ -136,9 +122,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /*
-     * The newest token's sums still hold those of a cached token that was dropped. Set them to 0.
-     */
+    /* the elements held the sums of a dropped token */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
@@ -176,9 +160,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/*
- * Method leankv. entry_bits counts the score and the position of an entry (section 5 of the paper).
- */
+/* entry_bits: the score and the position of an entry (section 5 of the paper). */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =
         {

@@ -1,11 +1,6 @@
 /*
- * Method lower: MiKV (Yang et al. 2024, section 3). Tokens that an eviction by importance would
- * drop are kept with fewer bits or dimensions (the low level).
- *
- * Importance is that of h2o: the sum of attention probabilities received so far in all query heads
- * of the KV head. The `recent` newest entries and, of the others, the `heavy` entries with the
- * largest sums are at the high level. Every step lowers one more entry. Lowered entries stay low,
- * since their exact numbers are lost. A budget below 1 is a fraction of the tokens of the sequence.
+ * Method lower: MiKV (Yang et al. 2024, section 3). Tokens that h2o would drop are kept with fewer
+ * bits or dimensions (the low level). Lowered entries stay low, since their exact numbers are lost.
  */
 #include <string.h>
 

@@ -1,18 +1,10 @@
 /*
  * Method mpcache: drops tokens of the prompt that none of its last tokens attends to, then reads
- * only some clusters of the rest, chosen in two levels (Zeng et al. 2025, "MPCache: MPC-Friendly KV
- * Cache Eviction for Efficient Private LLM Inference", arXiv 2501.06807, section 4, and its public
- * code).
- *
- * After the prompt, all KV heads of a layer drop the same tokens. The probability that a token
- * receives is averaged over the query heads of the layer; the token is dropped if this is below
- * `threshold` for each of the last tokens as a query (the fraction `rows` of the prompt). A step
- * divides the stored entries into clusters of `large` entries, and these into clusters of `small`
- * entries. The likeness of a query and a cluster is the sum over channels of `alpha` q max + (1 -
- * `alpha`) q min, where max and min are the largest and the smallest number of the channel in the
- * keys of the cluster. It is summed over the query heads of the KV head. The fraction `first` of
- * the large clusters with the greatest likeness are examined. The small clusters of these that are
- * most alike are read, `budget` entries in all. The first and the last cluster are always read.
+ * only some clusters of the rest (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache Eviction for
+ * Efficient Private LLM Inference", arXiv 2501.06807, section 4, and its public code). The likeness
+ * of a query and a cluster is the sum over channels of `alpha` q max + (1 - `alpha`) q min, where
+ * max and min are over the keys of the cluster. A step examines the best large clusters, and reads
+ * the best of their small clusters.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -71,10 +63,7 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/*
- * Returns the bits of the largest and the smallest number of every channel of every small cluster.
- * The extremes of large clusters follow from those of their small clusters and are not stored.
- */
+/* Extremes of large clusters follow from those of small clusters, so they are not stored. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -86,8 +75,8 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 }
 
 /*
- * Computes the likeness between the step's queries and every cluster of `size` cached tokens.
- * Returns the number of clusters.
+ * Writes the likeness of the queries and every cluster of `size` tokens. Returns the number of
+ * clusters.
  */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
                       double *likeness)

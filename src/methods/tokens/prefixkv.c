@@ -2,14 +2,7 @@
  * Method prefixkv: sets the token budgets of layers such that every layer keeps the same fraction
  * of its attention (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision
  * Instruction-Following Models Need for Efficient Generation", arXiv 2412.03409, section 3, and its
- * public code).
- *
- * The importance of a token in a layer is the sum of the attention probabilities that it receives
- * from all tokens of the prompt in all query heads. A prefix of a layer is its most important
- * tokens. Each layer keeps the shortest prefix that holds a given fraction of the layer's
- * importance. This fraction, equal in all layers, is the largest with which the layers keep at most
- * n_layers times `budget` tokens. The first `sink` tokens and the last one stay. All KV heads of a
- * layer keep the same tokens. No token is dropped after the prompt.
+ * public code). The prefix of a layer is its most important tokens.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +18,6 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Returns the number of doubles that `observe` writes per layer: the importance of every token. */
 static size_t observed(const void *self, size_t n)
 {
     (void)self;
@@ -55,10 +47,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * Returns the number of tokens in the shortest prefix whose cumulative importance reaches the
- * fraction `share`. sum [n] holds cumulative importances, the most important token first.
- */
+/* sum [n] are cumulative importances, the most important token first. */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t low = 0, high = n - 1;
@@ -72,24 +61,16 @@ static size_t prefix_of(const double *sum, size_t n, double share)
     return low + 1;
 }
 
-/*
- * Returns the number of tokens that a layer keeps: its prefix and `fixed` more tokens, at most n.
- */
 static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
 {
     const size_t k = prefix_of(sum, n, share) + fixed;
     return k < n ? k : n;
 }
 
-/*
- * Finds by bisection the fraction of importance that every layer's prefix must hold so that the
- * layers keep `budget` tokens in all. sum [layers][n] holds cumulative importances.
- */
+/* Returns the largest fraction of importance that fits into layers * budget tokens. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /*
-     * A fraction of 2 is never reached, because importances add up to 1; all tokens are then kept.
-     */
+    /* Importances add up to 1, so a fraction of 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
@@ -104,17 +85,13 @@ static double share_of(const double *sum, size_t layers, size_t n, size_t fixed,
     return low;
 }
 
-/* Returns the number of first tokens (sinks) of an n-token prompt that always stay. */
 static size_t sinks_of(const kvd_parameter_values *v, size_t n)
 {
     const size_t asked = (size_t)v->value[SINK];
     return asked + 1 < n ? asked : n - 1;
 }
 
-/*
- * Sets kept [layers] to the number of tokens that every layer keeps, including the first `sink`
- * tokens and the last one. x [layers][n] is the importance of every token.
- */
+/* x [layers][n] is the importance of every token. `kept` includes the sinks and the last token. */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

@@ -1,12 +1,8 @@
 /*
- * Method pyramidkv: works as snapkv with token budgets that fall from the first layer to the last
- * (Cai et al. 2024, "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information
- * Funneling", arXiv 2406.02069, section 3.2 and its public code).
- *
- * The last of L layers keeps budget / beta older tokens of the prompt, the first keeps 2 budget -
- * budget / beta, and the number falls linearly between them, so the mean is `budget`. If the first
- * layer would keep more tokens than there are, it keeps all n tokens and the last layer keeps 2
- * budget - n.
+ * Method pyramidkv: like snapkv, but budgets fall linearly from the first layer to the last (Cai et
+ * al. 2024, "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
+ * arXiv 2406.02069, section 3.2 and its public code). The last layer keeps budget / beta older
+ * tokens of the prompt, the first 2 budget - budget / beta.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -41,10 +37,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/*
- * Returns the number of tokens that the layer keeps of the `old` tokens before the last `window`
- * ones.
- */
 static size_t budget_of(const pyramid *s, int layer, double budget, size_t old)
 {
     double least = budget / s->v->value[BETA], most = 2 * budget - least;

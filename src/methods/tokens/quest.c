@@ -1,13 +1,8 @@
 /*
  * Method quest: every decode step reads the pages of the cache whose keys may have large attention
  * scores (Tang et al. 2024, "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference",
- * arXiv 2406.10774, section 3).
- *
- * All tokens stay in the cache. A page is `page` consecutive positions. The smallest and the
- * largest number of every channel of its keys are stored next to it. They bound the product of a
- * query and any key of the page: sum over channels of max(q min, q max). A step reads the page of
- * the newest token and the pages with the largest bounds, summed over the query heads of the KV
- * head, until they hold `budget` tokens.
+ * arXiv 2406.10774, section 3). The product of a query and any key of a page is at most the sum
+ * over channels of max(q min, q max). max and min are over the keys of the page.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +18,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-/*
- * Returns the number of pages of consecutive positions that contain at least one of the n cached
- * tokens.
- */
+/* Pages may have gaps, because other methods may have dropped tokens. */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
     const uint32_t page = (uint32_t)v->value[PAGE];
@@ -43,10 +35,6 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)(count_pages(self, position, n) * d * number_bits);
 }
 
-/*
- * Writes the smallest and the largest number of every channel over n stored keys to `low` and
- * `high`.
- */
 static void bound_keys(const kvd_read_choice *c, const float *k, size_t n, float *low, float *high,
                        void *rounded)
 {
@@ -64,10 +52,6 @@ static void bound_keys(const kvd_read_choice *c, const float *k, size_t n, float
     kvd_to_f32(c->type, rounded, high, c->d);
 }
 
-/*
- * Returns an upper bound of the dot product of the step's query with any key whose channels are
- * between `low` and `high`, summed over the query heads of the KV head.
- */
 static double bound(const kvd_read_choice *c, const float *low, const float *high)
 {
     double sum = 0;
@@ -99,7 +83,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
         bound_keys(c, c->k + i * c->d, end - i, low, high, high + c->d);
         score[at] = bound(c, low, high);
     }
-    /* The last page holds the newest token, and is always read. */
+    /* The last page has the newest token, and is always read. */
     status =
         status || kvd_tokens_keep_top(score, pages - 1, wanted > 1 ? wanted - 1 : 0, level, err);
     for (size_t i = 0, at = 0; !status && i < c->n; i++) {

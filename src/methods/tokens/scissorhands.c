@@ -1,11 +1,7 @@
 /*
  * Method scissorhands: keeps tokens that were pivotal recently (Liu et al. 2023, "Scissorhands",
- * section 4 and Algorithms 1 and 2).
- *
- * A query finds a token unimportant if it gives the token a probability below the mean of its
- * probabilities. Once a KV head holds more than `budget` entries, `drop` of them are dropped at
- * once: except for the `recent` newest, those that the last `history` queries found unimportant
- * most often; among equals the older. The query heads of a KV head are counted together.
+ * section 4 and Algorithms 1 and 2). A query finds a token unimportant if it gives the token a
+ * probability below the mean of its probabilities.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,22 +19,12 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
-/*
- * How often a cached token was found unimportant: by the last tokens of the prompt (a number
- * averaged over query heads), and by each later step (one bit, 1 if most query heads found it
- * unimportant).
- */
 typedef struct {
-    /*
-     * Number of the prompt's last tokens that found the entry unimportant, averaged over query
-     * heads.
-     */
+    /* Queries of the prompt that found the token unimportant, averaged over query heads. */
     double prompt;
-    /*
-     * One bit per step: 1 if the step found the cached token unimportant; bit 0 is the newest step.
-     */
+    /* One bit per step: 1 if the step found the token unimportant. Bit 0 is the newest step. */
     uint64_t rows;
-    uint32_t steps; /* number of steps since the cached token was appended */
+    uint32_t steps; /* steps since the token was appended */
 } entry;
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
@@ -69,7 +55,6 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Returns the number of the last `history` queries that found the cached token unimportant. */
 static double unimportant(const entry *e, size_t history)
 {
     const double left =
@@ -77,7 +62,6 @@ static double unimportant(const entry *e, size_t history)
     return count_bits(e->rows & (history < 64 ? (1ull << history) - 1 : ~0ull)) + e->prompt * left;
 }
 
-/* Drops `drop` of the first n cached tokens, or `over` of them if `over` is larger. */
 static int compress(const kvd_parameter_values *v, const entry *e, size_t n, size_t over,
                     uint8_t *level, kvd_err *err)
 {

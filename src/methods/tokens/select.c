@@ -136,8 +136,7 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
 }
 
 /*
- * Returns true if cached token a should be dropped before token b: its score is smaller, or equal
- * with a before b. The heap below holds the k best tokens so far, the worst of them on top.
+ * True if token a should be dropped before token b. Among equal scores the earlier token is worse.
  */
 static bool worse(const double *score, size_t a, size_t b)
 {

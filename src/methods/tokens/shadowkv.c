@@ -4,16 +4,10 @@
  * "ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference", arXiv 2410.21465,
  * section 4, and its public code).
  *
- * At the end of a prompt, the keys before RoPE of all KV heads are put next to each other as X
- * [n][n_kv_heads * d_head]. They are stored as X V_r and V_r, where V_r are the leading `rank`
- * right singular vectors of X. A read multiplies the two and applies RoPE. The prompt is divided
- * into chunks of `chunk` tokens. The landmark of a chunk is the mean of its exact keys after RoPE.
- * Outliers are the `outliers` chunks whose landmark has the smallest cosine with one of their keys.
- * Keys of outliers and of the last `local` chunks stay exact, and every step reads them.
- *
- * A step also reads all tokens after the prompt, and `budget` tokens in the chunks with the largest
- * landmark scores. A landmark score is a softmax over landmarks per query head, then the maximum
- * over the query heads of the KV head.
+ * X [n][n_kv_heads * d_head] are the keys of a prompt before RoPE. They are stored as X V_r and
+ * V_r, where V_r are the leading `rank` right singular vectors. The landmark of a chunk is the mean
+ * of its keys. Outliers are the chunks whose landmark has the smallest cosine with one of their
+ * keys. Their keys stay exact, and every step reads them.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -36,15 +30,11 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 typedef struct {
     const kvd_parameter_values *v;
-    size_t d; /* d_head */
+    size_t d;
 } shadowkv;
 
-/*
- * State of a KV head, followed in memory by its landmarks [chunks][d] and one outlier flag per
- * chunk.
- */
+/* State of a KV head. Landmarks [chunks][d] and one outlier flag per chunk follow in memory. */
 typedef struct {
-    /* Number of prompt tokens, and number of chunks without the last `local` chunks. */
     size_t prompt, chunks;
 } shadow;
 
@@ -53,7 +43,6 @@ static float *landmarks_of(const shadow *s)
     return (float *)(uintptr_t)(s + 1);
 }
 
-/* Returns the address of the outlier flags: 1 for a chunk whose keys stay exact. */
 static uint8_t *outliers_of(const shadow *s, size_t d)
 {
     return (uint8_t *)(landmarks_of(s) + s->chunks * d);
@@ -78,12 +67,7 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(shadow) + chunks * (q->d * sizeof(float) + 1);
 }
 
-/* ---- processing at the end of the prompt ----------------------------------------------------- */
-
-/*
- * Writes the mean of n keys to `mean`, and returns the smallest cosine of one of the keys with the
- * mean.
- */
+/* Returns the smallest cosine of one of the keys with their mean. */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -106,10 +90,7 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/*
- * Computes the landmarks of a prompt's chunks, finds the outlier chunks, and sets exact [n] to 1
- * for tokens whose keys stay exact.
- */
+/* Sets exact [n] to 1 for tokens whose keys stay exact. */
 static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
                           kvd_err *err)
 {
@@ -143,10 +124,7 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/*
- * Writes the keys of one KV head, rebuilt from rank r, to k [n][d]: X V_r V_r^T, with X V_r and V_r
- * rounded to the data type of the cache.
- */
+/* Writes k [n][d] = X V_r V_r^T of one KV head, with X V_r and V_r rounded to the cache's type. */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;
@@ -197,9 +175,6 @@ static int rebuild(const void *self, void *state, const kvd_prompt_keys *p, floa
     return 0;
 }
 
-/* ---- choice of chunks at a step -------------------------------------------------------------- */
-
-/* Returns the number of bits of the landmarks, which every step compares with its queries. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -213,9 +188,6 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return (double)(landmarks * d * number_bits);
 }
 
-/*
- * For each landmark, computes its largest softmax probability over the query heads of the KV head.
- */
 static void score_chunks(const shadow *s, const kvd_read_choice *c, double *score, double *one)
 {
     const uint8_t *const outlier = outliers_of(s, c->d);
@@ -252,7 +224,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     if (!status) {
         score_chunks(s, c, score, score + s->chunks);
         memset(level, KVD_LEVEL_HIGH, s->chunks);
-        for (size_t i = 0; i < s->chunks; i++) /* outlier chunks are always read */
+        for (size_t i = 0; i < s->chunks; i++)
             score[i] = outliers_of(s, c->d)[i] ? -1 : score[i];
         status = kvd_tokens_keep_top(score, s->chunks, budget, level, err);
     }

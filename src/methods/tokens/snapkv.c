@@ -1,12 +1,8 @@
 /*
  * Method snapkv: keeps the tokens of the prompt that the last tokens of the prompt attend to (Li et
  * al. 2024, "SnapKV: LLM Knows What You are Looking for Before Generation", section 4 and its
- * public code).
- *
- * The last `window` tokens always stay. The score of an older token is the sum of the attention
- * probabilities that the last `window` tokens give it, in all query heads of the KV head, averaged
- * over `kernel` neighbouring tokens so that clusters of tokens stay together. The `budget` older
- * tokens with the largest scores stay. No token is dropped after the prompt.
+ * public code). Scores are averaged over `kernel` neighbouring tokens so that clusters stay
+ * together.
  */
 #include <stdlib.h>
 

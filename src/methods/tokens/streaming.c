@@ -1,9 +1,7 @@
 /*
  * Method streaming: keeps the first tokens and the newest ones (Xiao et al. 2024, "Efficient
- * Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2).
- *
- * The first `sink` tokens of a sequence receive attention whatever their content, so they stay.
- * Among the other tokens only the `recent` newest stay. Kept tokens keep their original positions.
+ * Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2). The first tokens
+ * receive attention whatever their content. Kept tokens keep their original positions.
  */
 #include "methods/tokens/tokens.h"
 
@@ -27,7 +25,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Drops all of the n cached tokens except the first `sink` and the `recent` newest ones. */
 static void drop(const kvd_parameter_values *v, size_t n, size_t n_expected, uint8_t *level)
 {
     const size_t sink = (size_t)v->value[SINK],

@@ -1,14 +1,9 @@
 /*
  * Method taskkv: keeps the whole prompt in the KV heads that differ most from the others (He et al.
  * 2025, "Task-KV: Task-aware KV Cache Optimization via Semantic Differentiation of Attention
- * Heads", arXiv 2501.15113).
- *
- * The semantic vector of a KV head is its attention output, averaged over the last `window` tokens
- * of the prompt and over its query heads. The semantic centre is the mean of the vectors of the
- * layer. The fraction `heads` of the KV heads, rounded up, whose vectors are farthest from the
- * centre keep all tokens. Every other head keeps `budget` tokens: the first `sink`, the last ones,
- * and between them the fraction `middle` of the budget with the largest probabilities received from
- * the last `window` tokens. No token is dropped after the prompt.
+ * Heads", arXiv 2501.15113). The semantic vector of a KV head is its attention output, averaged
+ * over the last `window` tokens and the query heads. The heads whose vectors are farthest from
+ * their mean keep all tokens.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -34,10 +29,7 @@ static size_t window_rows(const kvd_parameter_values *v)
     return (size_t)v->value[WINDOW];
 }
 
-/*
- * Computes the semantic vectors x [n_heads][d] of the KV heads of a layer (mean attention outputs)
- * and their distances from the mean of these vectors.
- */
+/* Writes the semantic vectors x [n_heads][d] and their distances from their mean. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -52,8 +44,8 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
         /*
-         * With two KV heads, both vectors are equally far from their mean. The distances stay 0, so
-         * that rounding does not choose between the heads.
+         * Two vectors are equally far from their mean. The distances stay 0, so that rounding does
+         * not choose.
          */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
@@ -64,7 +56,6 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     }
 }
 
-/* Drops tokens of a KV head that has a budget. score [n] is scratch. */
 static int drop(const kvd_parameter_values *v, const kvd_prompt_attention *p, double *score,
                 uint8_t *level, kvd_err *err)
 {

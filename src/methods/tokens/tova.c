@@ -1,10 +1,7 @@
 /*
  * Method tova: keeps the tokens that the newest token attends to (Oren et al. 2024, "Transformers
- * are Multi-State RNNs", arXiv 2401.06104, section 4, and its public code).
- *
- * A layer keeps `budget` tokens, the same in all its KV heads. After the prompt and after every
- * step, the attention probabilities of the newest token are averaged over all query heads of the
- * layer, and the tokens with the smallest averages are dropped. The newest token itself stays.
+ * are Multi-State RNNs", arXiv 2401.06104, section 4, and its public code). All KV heads of a layer
+ * keep the same tokens.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +22,7 @@ static size_t window(const kvd_parameter_values *v)
     return 1;
 }
 
-/*
- * In all KV heads of a layer, drops all of the n cached tokens except the newest and the budget - 1
- * others with the largest sums of probabilities. Frees sum [n].
- */
+/* Keeps the newest token and the budget - 1 others with the largest sums. Frees sum [n]. */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
@@ -71,10 +65,6 @@ static int step(const void *self, void *const *state, const kvd_step_attention *
     return keep(self, sum, n, a->n_expected, n_heads, level, err);
 }
 
-/*
- * Sets the CUDA rule: the attention of the newest token alone chooses which tokens stay, and the
- * newest token stays.
- */
 static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 {
     (void)v;

@@ -1,15 +1,9 @@
 /*
  * Method windowkv: keeps whole windows of consecutive tokens, the same windows in a group of layers
  * (Zuo et al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for Efficient LLM
- * Inference", arXiv 2503.17922, section 3, and its public code).
- *
- * The prompt before its last `window` tokens is cut into windows of `review` tokens. The score of a
- * window is the mean, over its tokens and over all query heads, of the attention probabilities that
- * the last `window` tokens give to a token; with parameter `largest`, the mean is over the largest
- * half of its tokens per head. Groups of `layers` consecutive layers keep the windows that their
- * first layer chooses. Token budgets fall linearly from the first group of layers to the last as in
- * pyramidkv. A group drops the windows with the smallest scores until it is within its budget. No
- * token is dropped after the prompt.
+ * Inference", arXiv 2503.17922, section 3, and its public code). The score of a window is the mean
+ * probability that the last tokens of the prompt give to its tokens or, with `largest`, to the
+ * larger half of them. Budgets fall from group to group as in pyramidkv.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +41,6 @@ static size_t old_of(const kvd_tokens_shaped *w, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/* Returns the number of doubles that `observe` writes per layer: the scores of the windows. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const w = self;
@@ -61,10 +54,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * Returns the score of a window from the sums of attention x [n] that its n tokens received. May
- * sort x.
- */
+/* x [n] are the scores of the tokens of a window. May sort x. */
 static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -85,10 +75,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        /*
-         * A group of layers keeps the same windows (runs of `review` tokens). They are chosen in
-         * its first layer.
-         */
+        /* The other layers of the group keep the windows of the first. */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
@@ -108,7 +95,6 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Returns the number of tokens before the last `window` ones that a group of layers may keep. */
 static size_t budget_of(const kvd_parameter_values *v, size_t group, size_t groups, size_t budget)
 {
     const size_t last = (size_t)((double)budget * v->value[LAYERS] / v->value[BETA]),
@@ -118,21 +104,13 @@ static size_t budget_of(const kvd_parameter_values *v, size_t group, size_t grou
     return group == groups - 1 ? last : first - group * ((first - last) / (groups - 1));
 }
 
-/*
- * Returns how many of the n windows (runs of `review` consecutive tokens) of `old` tokens must be
- * dropped to leave at most `budget` tokens, if every window is counted as full.
- */
 static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
 {
     const size_t drop = old > budget ? (old - budget + review - 1) / review : 0;
     return drop < n ? drop : n;
 }
 
-/*
- * Drops the windows (runs of `review` consecutive tokens) with the smallest scores by setting the
- * level [old] of their tokens. Drops as few as leave at most `budget` of the `old` tokens, if every
- * window is counted as full.
- */
+/* Sets level [old] of the tokens in dropped windows, those with the smallest scores. */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -176,10 +154,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/*
- * Returns a budget of all tokens before the last `window` ones if none are dropped, otherwise of as
- * many windows of `review` tokens as stay, although the last one may be shorter.
- */
+/* Counts the last window as full, although it may be shorter. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],

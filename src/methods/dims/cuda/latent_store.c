@@ -26,9 +26,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Computes where the latents of layer l are within a page. Writes their offsets to two host tables:
- * `head`, one entry per KV head, and `run`, one offset per 8 consecutive elements of a token's
- * latents.
+ * Writes the layout of layer l in a page to two host tables: `head`, one entry per KV head, and
+ * `run`, one offset per 8 consecutive elements of a token's latents.
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run)
 {
@@ -63,7 +62,6 @@ int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err
 {
     const kvd_paged_cache *const c = s->cache;
     const size_t layers = (size_t)c->config->n_layers, kv = (size_t)c->share->n_kv_heads;
-    /* Upper bound of the runs of 8 elements per token and layer. */
     const size_t most = 2 * kv * (size_t)c->config->d_head / 8;
     kvd_latent_head *const head = calloc(layers * kv, sizeof *head);
     int32_t *const run = calloc(layers * most, sizeof *run);
@@ -175,7 +173,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
     const double token = (double)s->page_bytes / KVD_PAGE_TOKENS;
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* s->held counts the bytes of all requests, including those that finish in this iteration. */
+    /* s->held includes the requests that finish in this iteration. */
     s->held = 0;
     for (size_t i = 0; i < s->n_slots; i++)
         s->held += s->tokens[i] ? (double)s->tokens[i] * token + (double)s->slot_bytes : 0;

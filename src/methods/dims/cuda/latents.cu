@@ -1,15 +1,8 @@
 /*
  * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
- * V), where L are latents. A CTA keeps B^T of one head and side in shared memory and streams tokens
- * through its 8 warps, 16 at a time. The layout's blocks of 8 x 8, which are 128 contiguous bytes,
- * are mma.sync fragments in memory order. So latents go directly from global memory to registers,
- * and results directly back. RoPE is applied to the accumulators, where both numbers of a RoPE pair
- * are in one lane. The kernel is memory-bound up to ranks of about d_head. Per token and head it
- * reads 2 rank bytes (from memory for the first head of a group, from L2 for its other heads) and
- * writes 2 d bytes.
- *
- * The other kernels move rows: 8 lanes handle one run of 8 columns of 8 successive tokens, which
- * are 128 contiguous bytes at the destination.
+ * V), where L are latents. The layout's blocks of 8 x 8 are mma.sync fragments in memory order. So
+ * latents go directly from global memory to registers, and results directly back. The kernel is
+ * memory-bound up to ranks of about d_head.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -36,12 +29,9 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* ---- restoring pages from latents ---- */
-
 /*
- * Applies RoPE to the numbers that a lane holds of tokens `token` + lane / 4 and `token` + lane / 4
- * + 8. d_head is 16 * W16. RoPE rotates dimensions i and i + d_head / 2 together or, if
- * interleaved, 2i and 2i + 1.
+ * c are the numbers of tokens `token` + lane / 4 and `token` + lane / 4 + 8 that the lane holds.
+ * d_head is 16 * W16.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -77,19 +67,18 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
 }
 
 /*
- * Returns the distance of two rows of B^T in shared memory, in elements, such that the rows of one
- * ldmatrix are in different banks.
+ * Distance of two rows of B^T in shared memory, in elements. It avoids bank conflicts of ldmatrix.
  */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
     return rank + 8;
 }
 
-enum { AHEAD = 4 /* steps of 16 ranks that a warp fetches at once */ };
+enum { AHEAD = 4 /* steps of 16 ranks fetched at once */ };
 
 /*
- * Loads the mma.sync operands of AHEAD successive blocks of 16 ranks, from block k on. Blocks after
- * the last one are 0.
+ * Loads mma.sync operands of blocks k .. k + AHEAD - 1 of 16 ranks. Blocks after the last one are
+ * 0.
  */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
@@ -186,8 +175,6 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* ---- moving and projecting rows ---- */
-
 __device__ __forceinline__ void floats(uint4 v, float (&x)[8])
 {
     const uint32_t w[4] = {v.x, v.y, v.z, v.w};
@@ -205,7 +192,7 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
                       pack<true>(x[6], x[7]));
 }
 
-/* Applies RoPE to columns c .. c + 7 (low) and c + half .. c + half + 7 (high) of a query. */
+/* `low` are columns c .. c + 7 of a query, `high` are columns c + half .. c + half + 7. */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
 {
@@ -335,8 +322,8 @@ __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather
 }
 
 /*
- * Multiplies the newest row of a head by the projection A [d][rank]. A thread computes eight
- * columns; 32 threads share the rows of A, and their sums are added in a fixed order.
+ * A thread computes eight columns. 32 threads share the rows of A, and their sums are added in a
+ * fixed order.
  */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
@@ -412,10 +399,7 @@ template <int W16> restore_kernel restore_of(int w16)
     return restore<W16>;
 }
 
-/*
- * Returns the number of groups of 8 rows of the longest request, limited to what keeps the device
- * busy.
- */
+/* Groups of 8 rows of the longest request, limited to what keeps the device busy. */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -434,9 +418,7 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
     if (bad_slices(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) || a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
-    /*
-     * A decode step has one token, so its runs of 8 columns, not its tokens, are spread over CTAs.
-     */
+    /* A decode step has one token, so runs of 8 columns, not tokens, are spread over CTAs. */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),
           THREADS, 0, stream>>>(*a);

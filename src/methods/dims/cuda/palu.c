@@ -1,19 +1,12 @@
 /*
- * Method palu in the CUDA engine (methods/dims/palu.c documents the method). Groups of heads store
- * latent vectors of K and V. They are outputs of the matrix product of Q, K and V, whose weights
- * contain the projections to latents. Every row attends to keys that are restored from latents with
- * RoPE applied, including the keys of its own prompt.
+ * Method palu in the CUDA engine (see methods/dims/palu.c). The matrix product of Q, K and V gives
+ * latent vectors of K and V. Every row attends to keys that are restored from latents, also the
+ * keys of its own prompt.
  *
- * Decode steps: if the fused kernel supports the shape (kernels/rivals/palu_decode.h), one kernel
- * restores keys, applies RoPE, computes attention scores and sums latent values. Otherwise the
- * pages of the layer are restored (phase restore) and the cache's attention kernel reads them.
- * Prompts: pages are restored; if a prompt is processed in parts, the pages of its earlier parts
- * are restored again.
- *
- * Values: if no latent of values is wider than a head, attention sums latents, and B_v, which
- * rebuilds values, is folded into W_O. Latents of groups are mostly wider, and W_O would grow
- * accordingly. Then sums of latents are multiplied by B_v, or values are restored together with
- * keys, and W_O is unchanged.
+ * If the fused kernel supports the shape (kernels/rivals/palu_decode.h), it restores keys and
+ * computes attention. Otherwise the pages of the layer are restored before attention. If no latent
+ * of values is wider than a head, B_v is folded into W_O. Otherwise W_O would grow, so B_v is
+ * applied separately.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +26,8 @@ static int padded(int rank)
 }
 
 /*
- * Returns true if the fused kernel supports every layer. It computes the RoPE rotation of a
- * position from two rows of the RoPE table, so angles must be linear in the position and every
- * (cosine, sine) must have length 1.
+ * The fused kernel derives the RoPE rotation of a position from two rows of the RoPE table. Angles
+ * must be linear in the position, and every (cosine, sine) must have length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -73,10 +65,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets the ranks of all groups of heads (rounded up to multiples of 16) and the dimensions of the
- * heads in the cache's pages.
- */
+/* Ranks are rounded up to multiples of 16. */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -102,14 +91,7 @@ static int resolve(kvd_palu *p, kvd_err *err)
     return 0;
 }
 
-/* ---- the fused kernel ---- */
-
-/*
- * Makes the device array of pointers for the batched product that turns sums of latents into
- * attention output. For each query head, the sums [steps][rank_v] are multiplied by the matrix B_v
- * [rank_v][d_head] that rebuilds values. Its three pointers are to B_v, the sums and the output,
- * and never change.
- */
+/* Makes the device pointers of kvd_palu.factor, which never change. */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
     const size_t heads = (size_t)p->method.cache->share->n_heads,
@@ -212,7 +194,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 
 /*
  * Computes latents by separate matrix products. Needed if norms of K or biases are applied between
- * W_K and the projection to latents.
+ * W_K and the projection.
  */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
@@ -302,8 +284,6 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* ---- creation and release ---- */
-
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     return kvd_latent_store_make(&self_of(m)->store, pages, slots, stream, err);
@@ -330,10 +310,6 @@ static void release(kvd_gpu_method *m)
     free(p);
 }
 
-/*
- * Allocates an array for the latents of the new tokens, unless the product that computes Q, K and V
- * gives latents instead of K and V (p->folded).
- */
 static int make_rows(kvd_palu *p, kvd_err *err)
 {
     for (int l = 0; l < p->dims->n_layers; l++)
@@ -379,10 +355,7 @@ static bool by_head(const kvd_plan *plan)
     return true;
 }
 
-/*
- * Copies from the plan the projections of this GPU's KV heads; the matrices still belong to the
- * plan.
- */
+/* The matrices still belong to the plan. */
 static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
 {
     const kvd_gpu_share *const share = p->method.cache->share;

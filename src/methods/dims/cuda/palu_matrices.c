@@ -9,19 +9,16 @@
 
 static const char what[] = "matrices of palu";
 
-/* Array of bf16 matrices that is assembled on the host for one copy to the device. */
+/* bf16 matrices that are assembled on the host for one copy to the device */
 typedef struct {
-    /*
-     * Elements of all matrices, one matrix after another; NULL while only their number n is
-     * counted.
-     */
+    /* NULL while only the number n of elements is counted. */
     uint16_t *x;
     size_t n;
 } pile;
 
 /*
- * Appends x [rows][columns] as a bf16 matrix [to_rows][to_columns], padded with zeros, and returns
- * its offset. If `turned` is set, x is stored as [columns][rows] and is transposed.
+ * Appends x [rows][columns] as bf16 [to_rows][to_columns], padded with zeros, and returns its
+ * offset. If `turned` is set, x is [columns][rows].
  */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
@@ -36,10 +33,7 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/*
- * Appends the matrices that rebuild keys from latents (B_k) of all heads, with elements in the
- * order of the fused kernel.
- */
+/* Appends B_k of all heads in the element order of the fused kernel. */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -120,8 +114,8 @@ int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err)
 }
 
 /*
- * Replaces the rows [heads * d_head][d_model] of W_K and W_V of each group of heads by A^T times
- * these rows, so that they compute latents. The products follow the rows of W_Q without gaps.
+ * Multiplies the rows [heads * d_head][d_model] of W_K and W_V of each group by A^T. The products
+ * follow the rows of W_Q without gaps.
  */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {

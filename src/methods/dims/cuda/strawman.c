@@ -1,10 +1,7 @@
 /*
- * Method strawman in the CUDA engine (methods/dims/strawman.c documents the method). A prompt
- * attends uncompressed. Then, layer by layer, K and V of each request are decomposed (phase
- * compress: Gram matrices by cuBLAS, eigenvectors by cuSOLVER) and stored as projections on the
- * leading eigenvectors (phase rotate). A decode step projects its new row by its request's matrices
- * (phase rotate), restores K and V of the whole layer (phase restore), and attends to the restored
- * rows.
+ * Method strawman in the CUDA engine (see methods/dims/strawman.c). Phase compress: Gram matrices
+ * by cuBLAS, eigenvectors by cuSOLVER. Phase rotate: products with the leading eigenvectors. Phase
+ * restore: a decode step restores K and V of the whole layer.
  */
 #include "methods/cuda/paged_cache.h"
 
@@ -21,37 +18,27 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     /*
-     * `width` is the number of kept dimensions, `rank` that number rounded up to a multiple of 16.
-     * `n` is the number of projection matrices of a layer and slot: one per KV head for K, then one
-     * per head for V.
-     */
-    int width, rank, n;
-    /*
-     * Projection matrices in device memory, n per slot and layer:
-     * [slots][n_layers][n][d_head][rank].
-     */
-    uint16_t *matrix;
-    /*
-     * K and V of prompts: [max_tokens][n][d_head]; n is the number of KV heads of K and V together.
-     */
-    uint16_t *rows;
-    /*
-     * K and V of prompts after projection to `rank` dimensions: [max_tokens][n][rank]; n is the
+     * `rank` is `width`, the number of kept dimensions, rounded up to a multiple of 16. n is the
      * number of KV heads of K and V together.
      */
+    int width, rank, n;
+    /* Projection matrices on the device, [slots][n_layers][n][d_head][rank], those of K first. */
+    uint16_t *matrix;
+    /* K and V of prompts, [max_tokens][n][d_head]. */
+    uint16_t *rows;
+    /* K and V of prompts after projection, [max_tokens][n][rank]. */
     uint16_t *cut;
     float *gram, *value;
-    /* Members for the eigenvector library cuSOLVER. */
     const kvd_cusolver *lib;
     cusolverDnHandle_t solver;
     cusolverDnParams_t params;
     void *work, *host_work;
     size_t work_bytes, host_bytes;
-    /* Status of each of the n decompositions of a layer, in device memory. */
+    /* Status of the n decompositions of a layer, on the device. */
     int *info;
-    /* Status of all decompositions, in pinned host memory, [max_slices][n_layers][n]. */
+    /* Status of all decompositions, pinned host memory, [max_slices][n_layers][n]. */
     int *host_info;
-    size_t prompts; /* number of prompts in the running iteration */
+    size_t prompts; /* prompts in the running iteration */
 } strawman;
 
 static strawman *self_of(kvd_gpu_method *m)
@@ -69,10 +56,7 @@ static size_t layer_elements(const strawman *s)
     return (size_t)s->n * (size_t)s->method.cache->config->d_head * (size_t)s->rank;
 }
 
-/*
- * Computes the eigenvectors of X^T X for all heads of one request. X [tokens][n][d] holds K and V
- * of its prompt.
- */
+/* Leaves the eigenvectors of X^T X of every head in s->gram. X is [tokens][n][d]. */
 static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t prompt, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -100,10 +84,7 @@ static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t promp
                : 0;
 }
 
-/*
- * Multiplies the rows [tokens][n][d] of one request by its projections; the result is
- * [tokens][n][rank].
- */
+/* x is [tokens][n][d], the result [tokens][n][rank]. */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
@@ -150,10 +131,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Runs after attention: projects the K and V of prompts, which the cache's pages hold unprojected,
- * and stores the results as latents.
- */
+/* Prompts attend to unprojected K and V, so they are projected after attention. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     strawman *const s = self_of(m);
@@ -225,10 +203,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 {
     strawman *const s = self_of(m);
     const size_t n = slots * s->store.matrix_slot;
-    /*
-     * Fill the matrices with random numbers, so that decode steps can be timed for requests whose
-     * prompt was never computed.
-     */
+    /* Random matrices let decode steps be timed for prompts that were never computed. */
     const kvd_random_tensor some = kvd_random_tensor_of(1, what, 0.1F, 0);
     if (!(s->matrix = kvd_device_new(&s->store.memory, n * sizeof *s->matrix, what, err)) ||
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &some, 0, n, s->matrix, stream), what, err))

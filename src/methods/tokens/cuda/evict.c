@@ -1,7 +1,4 @@
-/*
- * Methods of the tokens axis that drop entries (cached tokens), in the CUDA engine: computes the
- * budgets of requests, owns the memory and launches the kernels of evict.h.
- */
+/* Methods of the tokens axis that drop cached tokens (entries), in the CUDA engine. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,13 +11,9 @@
 
 static const char what[] = "eviction";
 
-/* Request in a slot, as the host tracks it. */
 typedef struct {
     size_t tokens, entries;
-    /*
-     * Number of cached tokens at the end of the latest iteration, even if the request finished in
-     * it.
-     */
+    /* Number of cached tokens at the end of the latest iteration, also of a finished request. */
     double held;
 } evict_slot;
 
@@ -29,25 +22,18 @@ typedef struct {
     kvd_evict_rule rule;
     kvd_evict_state state;
     const char *name;
-    /* true: cached tokens are dropped after decode steps too, not only after the prompt. */
     bool steps;
-    /*
-     * True if scores and positions of cached tokens are stored, because steps choose the dropped
-     * token by score.
-     */
+    /* True if steps choose the dropped token by score. Scores and positions are then stored. */
     bool notes;
     size_t n_slots, max_len, n_q8;
-    evict_slot *slot;         /* [n_slots] state of every slot */
-    kvd_evict_budget *budget; /* budget of every slot, pinned [n_slots] */
-    kvd_evict_budget *there;  /* device copy of `budget` */
+    evict_slot *slot;
+    kvd_evict_budget *budget;
+    kvd_evict_budget *there;
     float *mass, *score, *lse, *lse_steps, *work;
     int32_t *kept;
-    /*
-     * RoPE of the layers that use rope_local_theta [1] and of all others [0], used with
-     * KVD_EVICT_EXPECTED only. expected_of sets `cosine` and `sine` for each layer.
-     */
+    /* RoPE of the layers with rope_local_theta [1] and of all others [0]. */
     kvd_evict_expected expected[2];
-    double entry_bytes; /* bytes of one token's K, V, score and position in all heads and layers */
+    double entry_bytes; /* bytes per token: K, V, score and position in all heads and layers */
     cudaStream_t stream;
     kvd_device_memory memory;
 } evict;
@@ -62,16 +48,10 @@ static const evict *of_const(const kvd_gpu_method *m)
     return (const evict *)(const void *)m;
 }
 
-/* ---- budgets of requests ---- */
-
-/*
- * Returns the budget of a request with n prompt tokens and `whole` tokens in all. It is the same in
- * every layer.
- */
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* `budget` returns numbers alone; cppcheck assumes that the result keeps the address of r. */
+    /* The result has no address of r, but cppcheck assumes so. */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
@@ -81,14 +61,11 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns the number of tokens of an n-token prompt that stay in each KV head. */
 static size_t kept_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = smaller(n, (size_t)b->keep_new);
     return newest + smaller(n - newest, (size_t)b->keep_old);
 }
-
-/* ---- hooks of an iteration ---- */
 
 static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
 {
@@ -110,8 +87,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (i < it->n_steps && slot->tokens == s->before)
             continue;
         /*
-         * A decode step may follow tokens that were never computed, as in timing runs. It then
-         * finds as many entries as if those tokens had been a prompt.
+         * In timing runs, steps may follow tokens that were never computed. Such tokens count as a
+         * prompt.
          */
         if (i >= it->n_steps && s->before)
             return kvd_fail(err,
@@ -146,7 +123,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* room for one more cached token, that of the next step */
+        else /* room for the token of the next step */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -165,8 +142,6 @@ static double held(const kvd_gpu_method *m)
         n += e->slot[i].held;
     return n * e->entry_bytes;
 }
-
-/* ---- hooks of a layer ---- */
 
 static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -192,7 +167,6 @@ static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err);
 }
 
-/* Returns the RoPE tables and the scratch memory for scores by expected attention in a layer. */
 static kvd_evict_expected expected_of(const evict *e, int layer)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -232,9 +206,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     if (!c->whole)
         return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
-    /*
-     * Scores are computed from rows of full width, as on the CPU, but the projected rows are moved.
-     */
+    /* As on the CPU, scores come from rows of full width, but the projected rows are moved. */
     kvd_evict_prompts_args whole = a;
     whole.map = c->whole[r->layer].map;
     whole.pool = c->whole_pool;
@@ -253,8 +225,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* ---- creation and release ---- */
-
 static void release(kvd_gpu_method *m)
 {
     evict *const e = of(m);
@@ -264,10 +234,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/*
- * Allocates the arrays with an element per slot. Scores and positions are 0 until a prompt sets
- * them, and stay 0 for tokens that were never computed.
- */
+/* Scores and positions stay 0 for tokens that were never computed. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     evict *const e = of(m);
@@ -293,9 +260,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 }
 
 /*
- * Sets x->future: for every number of tokens n up to the longest request, the mean cosine and sine
- * of each RoPE pair over the positions n .. n + future - 1, device [n][half][2]. If `local` is
- * true, the tables are those of layers that use rope_local_theta.
+ * x->future[n], device [half][2], has the mean cosine and sine of each RoPE pair over the positions
+ * n .. n + future - 1. `local` selects the layers with rope_local_theta.
  */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
@@ -331,10 +297,6 @@ static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err
     return status ? -1 : 0;
 }
 
-/*
- * Allocates the scratch memory and computes the RoPE tables that scores by expected attention
- * (KVD_EVICT_EXPECTED) need.
- */
 static int make_expected(evict *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -398,10 +360,6 @@ static void describe(evict *e, const kvd_plan *plan)
     e->entry_bytes += e->notes ? (double)heads * (sizeof(float) + sizeof(uint32_t)) : 0;
 }
 
-/*
- * Returns the name of a method of the plan that cannot be combined with eviction, or NULL if there
- * is none.
- */
 static const char *other_member(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name
@@ -445,7 +403,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         return -1;
     /*
      * The attention kernel writes softmax denominators only if they are read here. With a
-     * temperature the kernels of eviction compute their own.
+     * temperature, eviction computes its own.
      */
     const bool reads = e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0);
     e->method.lse = reads ? e->lse : NULL;
@@ -472,20 +430,12 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                : 0;
 }
 
-/*
- * Returns true if the plan can generate text, not only be timed: its prompts attend to full-width
- * rows before cached tokens are dropped. If a method of the dims axis projects rows, scores are
- * computed at full width too.
- */
+/* True if the plan can generate text, not only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);
 }
 
-/*
- * Returns true if the method chooses tokens per KV head and its choice does not depend on the index
- * of the head.
- */
 static bool by_head(const kvd_plan *plan)
 {
     return !other_member(plan) &&

@@ -1,17 +1,7 @@
 /*
  * Chooses the tokens of a prompt that stay and moves their rows of K and V to the front of the
- * pages.
- *
- * choose_kernel: a CTA per KV head and prompt. Attention probabilities are summed over the query
- * heads of the KV head, or of the layer, and over neighbouring tokens; other scores are used as
- * they are. A sort key has the score in its upper half and the position in its lower half. A radix
- * select finds the k-th largest key of the older tokens; those with at least this key stay. The
- * tokens that stay keep their order.
- *
- * move_kernel: token kept[i] >= i moves to index i, in rising order of i, RUN tokens at a time.
- * Every row that is overwritten was read in the same run or in an earlier one. A CTA handles 32
- * dims of K or of V of a head, so CTAs work independently. Bound by latency: a few runs of 256
- * rows.
+ * pages. move_kernel: token kept[i] >= i moves to index i, RUN tokens at a time. Every row that is
+ * overwritten was read in the same run or in an earlier one.
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -43,10 +33,7 @@ __global__ void __launch_bounds__(CHOOSE)
         sum_heads<CHOOSE>(a, a.rule.whole_layer ? 0 : g * group,
                           a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
     const float *rank = score;
-    /*
-     * The smoothed scores overwrite the attention sums (`mass`) of the KV head's first query head,
-     * which are no longer needed.
-     */
+    /* Smoothed scores overwrite `mass` of the KV head's first query head. */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
         smooth<CHOOSE>(score, old, a.rule.smooth, to);
@@ -75,11 +62,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/*
- * Returns the index of the element at which dims 8 block .. 8 block + 7 of token t start in the
- * pages of a slot, relative to the first element of a KV head's K or V in page 0. d is the width of
- * K or V.
- */
+/* Index of dims 8 block .. 8 block + 7 of token t, relative to K or V (of width d) in page 0. */
 __device__ __forceinline__ size_t piece(const kvd_evict_prompts_args &a, const int32_t *page, int t,
                                         int block, int d)
 {
@@ -104,7 +87,6 @@ __global__ void __launch_bounds__(MOVE)
     const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
     uint16_t *const x = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
                         (side ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0);
-    /* Number of rows written: the last group of 8 rows is filled up with zeros. */
     const int end = (m + 7) / 8 * 8;
     for (int first = 0; first < end; first += RUN) {
         uint4 held[EACH];
@@ -130,10 +112,7 @@ __global__ void __launch_bounds__(MOVE)
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /*
-     * With `whole_layer`, smoothing would overwrite sums that another CTA still reads, so the two
-     * are not combined.
-     */
+    /* With `whole_layer`, smoothing would overwrite sums that another CTA still reads. */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1))
         return cudaErrorInvalidValue;

@@ -1,25 +1,12 @@
 /*
  * Scores the tokens of a prompt by the attention that later queries are expected to pay to them
- * (expectedattention.c). The queries x of a query head before RoPE have the mean mu and the
- * covariance C over the rows from `sink` on. R is the RoPE rotation averaged over the `future`
- * positions after the prompt, and k_t and v_t are K and V of token t:
+ * (expectedattention.c). mu and C are mean and covariance of the queries of a head before RoPE, R
+ * is the mean RoPE rotation of the `future` next positions:
  *
- *   z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
- *   score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
+ *     z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
+ *     score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
  *
- * Logarithms order the tokens as the numbers themselves do, and do not underflow. The first `sink`
- * tokens get the score infinity.
- *
- * moments_kernel: SPLITS CTAs per query head and prompt undo RoPE in their part of the queries and
- * sum x - y and (x - y)(x - y)^T. y is the first of the rows; subtracting it avoids cancellation.
- * combine_kernel: a CTA per query head and prompt adds the parts, and computes R mu and R C R^T.
- * logits_kernel: a CTA per page of keys, query head and prompt computes z, as a product of the keys
- * and R C R^T.
- * weigh_kernel: a CTA per KV head and prompt computes the softmax of every query head, and scores.
- *
- * Both products take 2 n d^2 FLOP per query head, in float32 without tensor cores. Each is d / n of
- * the product Q K^T of a prompt of n tokens. Sums are in a fixed order. TOGETHER prompts share a
- * launch, which limits the scratch memory.
+ * Logarithms do not underflow. TOGETHER prompts share a launch, which limits the scratch memory.
  */
 #include "methods/tokens/cuda/evict.h"
 
@@ -30,26 +17,22 @@ enum {
     SPLITS = 8,
     TOGETHER = 4,
     THREADS = 256,
-    ROWS = 64,                 /* number of queries in shared memory */
-    PITCH = KVD_WIDTH_MAX + 4, /* number of floats from one row in shared memory to the next */
-    SLAB = 16,                 /* number of rows of the matrix R C R^T in shared memory */
+    ROWS = 64,
+    PITCH = KVD_WIDTH_MAX + 4,
+    SLAB = 16, /* rows of the matrix R C R^T in shared memory */
     WEIGH = 512,
-    BLOCKS = KVD_WIDTH_MAX / 32 /* blocks of 8 dimensions of a token that a lane reads */
+    BLOCKS = KVD_WIDTH_MAX / 32
 };
 
 /*
- * Returns the number of floats of the sums of one CTA over its queries x of width d:
- * (x - y)(x - y)^T [d][d], then x - y [d], then the subtracted query y [d].
+ * Floats of one CTA's sums over its queries x: (x - y)(x - y)^T [d][d], then x - y [d], then y [d].
+ * y is the first query; subtracting it avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
     return (size_t)d * (size_t)(d + 2);
 }
 
-/*
- * Returns the sums of one CTA, the index of which is `split`, for query head h of the prompt with
- * index b in the launch.
- */
 __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b, int h, int split)
 {
     const int d = a.map.d_qk[0];
@@ -64,9 +47,8 @@ __device__ __forceinline__ float wide(uint16_t x)
 }
 
 /*
- * Copies `rows` queries of a head, starting at token t, to shared memory and undoes their RoPE.
- * `q` is the first query of the prompt. Rows `rows` .. ROWS - 1 of x become 0. All threads of the
- * CTA must call it, and must call __syncthreads before they read x.
+ * Copies `rows` queries from token t on to shared memory and undoes their RoPE. The other rows of x
+ * become 0. All threads must call it, and __syncthreads before they read x.
  */
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (*x)[PITCH])
@@ -156,16 +138,12 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/*
- * Row i of the mean RoPE rotation R, which has two elements that are not 0: element i of R x is
- * own * x[i] + other * x[partner].
- */
+/* Row of the mean RoPE rotation R: element i of R x is own * x[i] + other * x[partner]. */
 struct turn {
     int partner;
     float own, other;
 };
 
-/* Returns row i of the mean RoPE rotation after a prompt of n tokens. */
 __device__ __forceinline__ turn turn_of(const kvd_evict_expected &e, int n, int i)
 {
     const int pairs = e.dims / 2;
@@ -217,8 +195,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns the address of the 8 dimensions 8 * block .. 8 * block + 7 of token t of KV head g: in K
- * if `after` is 0, in V if it is the number of elements of K in a page.
+ * Address of dimensions 8 block .. 8 block + 7 of token t. `after` is 0 for K, and the elements of
+ * K in a page for V.
  */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
@@ -291,7 +269,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the maximum of x over all threads of the CTA, or the sum if `largest` is false. */
+/* Returns the maximum over the CTA, or the sum if `largest` is false. */
 __device__ float over_cta(float x, bool largest, float *of_warp)
 {
     for (int step = 1; step < 32; step *= 2) {
@@ -308,10 +286,7 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
     return x;
 }
 
-/*
- * Returns the squared length of V of token 8 * t8 + lane % 8 in KV head g of prompt b. The four
- * lanes of a token return the same number. Lanes whose token is n or later return 0.
- */
+/* Returns |v|^2 of token 8 t8 + lane % 8 in all four lanes of the token, 0 from token n on. */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
 {

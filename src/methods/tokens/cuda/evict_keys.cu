@@ -4,12 +4,8 @@
  *   KVD_EVICT_SHORT_KEYS   score[t] = -|k_t|
  *   KVD_EVICT_ODD_KEYS     score[t] = -(k_t / |k_t|) . anchor,  anchor = mean over t of k_t / |k_t|
  *
- * A CTA handles a KV head of a prompt. A warp reads the keys of 8 tokens at a time, in the order of
- * the layout's blocks of 8 x 8: lane l has 8 dims of token l % 8, in the blocks l / 8, l / 8 + 4
- * and so on. ODD_KEYS reads the keys twice, the second time from L2.
- *
- * Grid: KV heads x prompts. 8192 keys of 128 dims are 2 MiB per CTA, far less work than the
- * attention of the prompt.
+ * A warp reads 8 keys at a time: lane l has 8 dims of token l % 8, in the blocks l / 8, l / 8 + 4
+ * and so on.
  */
 #include "methods/tokens/cuda/evict.h"
 
@@ -18,15 +14,11 @@ namespace
 
 enum { THREADS = 512, WARPS = THREADS / 32, BLOCKS = KVD_WIDTH_MAX / 32 };
 
-/* Dims of one token's key that a lane holds, as float32 numbers. */
 struct part {
     float x[BLOCKS][8];
 };
 
-/*
- * Loads this lane's dims of the keys of tokens 8 t8 .. 8 t8 + 7; keys of tokens from n on are set
- * to 0.
- */
+/* Keys of tokens n and later are read as 0. */
 __device__ __forceinline__ part load(const kvd_evict_prompts_args &a, const int32_t *page, int g,
                                      int t8, int n, int lane)
 {
@@ -49,10 +41,6 @@ __device__ __forceinline__ part load(const kvd_evict_prompts_args &a, const int3
     return p;
 }
 
-/*
- * Returns the dot product of two vectors that the lanes of a token hold in parts, in all of these
- * lanes.
- */
 __device__ __forceinline__ float product(const part &x, const part &y)
 {
     float sum = 0;

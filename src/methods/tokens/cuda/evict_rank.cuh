@@ -1,26 +1,16 @@
-/*
- * Device functions that rank a prompt's tokens for eviction: sums of received attention (`mass`)
- * over query heads, smoothed over neighbouring tokens, become the keys of a radix select. All
- * THREADS threads of a CTA must call them.
- */
+/* Device functions that rank a prompt's tokens. All THREADS threads of a CTA must call them. */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 
 #include "methods/tokens/cuda/evict.h"
 
-/*
- * Returns a 64-bit sort key of token t that rises with the score and, among equal scores, with the
- * position. The bits of a negative score are inverted, so that the key rises with it as well.
- */
+/* Returns a sort key that rises with the score and, among equal scores, with t. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
     return (unsigned long long)rising << 32 | (unsigned)t;
 }
 
-/*
- * For every token, sums the mass (received attention probability) over query heads from .. to - 1.
- */
 template <int THREADS>
 static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int to, size_t at,
                                  int n, float *sum)
@@ -34,7 +24,7 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/* Sums the scores of the `width` tokens centred on each of the first n tokens. */
+/* Sums the scores of the `width` tokens centred on each token. */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {

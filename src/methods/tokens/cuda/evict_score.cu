@@ -1,22 +1,13 @@
 /*
  * Sums the attention probabilities that every token of a prompt received, per query head:
  *
- *   mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
+ *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
- * where lse_t is the logarithm of row t's softmax denominator. With a temperature tau, (s +
- * noise_k) / tau takes the place of s, and lse is that of these scores.
+ * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first.
  *
- * The attention kernels keep no probabilities, so Q K^T is computed again. With a temperature it is
- * computed twice, because lse differs. One pass takes 2 d_qk FLOP and one exponential per (row,
- * visible key, head), half the FLOP of an attention with d_qk = d_v.
- *
- * A CTA holds 128 tokens of one operand (queries or keys) as fragments in registers, 32 per warp.
- * Tiles of 64 tokens of the other operand pass through shared memory in two stages. For `mass` keys
- * are held and queries pass; for lse queries are held and keys pass. The layout's blocks of 8 x 8
- * are mma.sync fragments in memory order. The sums of a tile are added up before they are added to
- * the total, so that a total of thousands loses no precision.
- *
- * Grid: query heads x blocks of 128 tokens (those with most work first) x prompts.
+ * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
+ * the other operand pass through shared memory. Every tile is summed by itself, so that a total of
+ * thousands loses no precision.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -42,7 +33,6 @@ __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there
                  : "memory");
 }
 
-/* Copies 4 bytes asynchronously to shared memory, or fills them with 0 if `there` is false. */
 __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
@@ -55,17 +45,11 @@ __device__ __forceinline__ void copies_done()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/*
- * Queries or keys of one head of one prompt. group(t8) returns the address of tokens 8 t8 .. 8 t8 +
- * 7.
- */
+/* Queries or keys of one head of one prompt. */
 struct side {
-    /*
-     * Address of the first element. For queries: the prompt's first row of the query head. For
-     * keys: the KV head's first key in page 0.
-     */
+    /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page numbers of the prompt's keys; NULL for queries, which are contiguous. */
+    /* NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
@@ -76,8 +60,7 @@ struct side {
 };
 
 /*
- * Loads the 32 tokens that a warp holds, as two fragments of 16 tokens for each step of 16 dims.
- * Groups of 8 tokens beyond the prompt are set to 0.
+ * Loads the 32 tokens of a warp as mma.sync fragments. Groups of 8 tokens beyond the prompt are 0.
  */
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -98,22 +81,15 @@ __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
         }
 }
 
-/*
- * Starts the copy of a tile of 64 tokens to shared memory. A tile is contiguous in global and in
- * shared memory.
- */
 __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t to)
 {
     const uint16_t *const from = s.group(tile * (TILE / 8));
-    const int there = min(TILE / 8, (n - tile * TILE + 7) / 8) * s.d; /* number of 16-byte copies */
+    const int there = min(TILE / 8, (n - tile * TILE + 7) / 8) * s.d;
     for (int i = (int)threadIdx.x; i < TILE / 8 * s.d; i += THREADS)
         copy16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there);
 }
 
-/*
- * Multiplies the warp's 32 tokens in registers by 16 tokens of the tile in shared memory. Four
- * independent accumulator chains hide the latency of mma.sync.
- */
+/* Four independent accumulator chains hide the latency of mma.sync. */
 __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from, int d,
                                          float (&acc)[2][2][4])
 {
@@ -144,20 +120,16 @@ __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint3
 
 struct params {
     kvd_evict_prompts_args a;
-    /*
-     * Factor of the products q k: scale * log2(e) / tau, with the temperature tau of the softmax.
-     */
+    /* Factor of q k: scale * log2(e) / temperature. */
     float factor;
-    /* Factor of the noise on scores: log2(e) / tau, with the temperature tau; 0: no noise. */
+    /* Factor of the noise: log2(e) / temperature; 0 if there is no noise. */
     float noise;
     float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
 /*
- * Each lane has four tokens of one operand (queries or keys). Adds, for each of them, its products
- * with tokens `other` and other + 1 of the other operand to its sum. If SUMS, adds attention
- * probabilities; otherwise updates the sum of a softmax denominator. MASKED: products of a query
- * with a later key do not count.
+ * Adds the products of the lane's four tokens with tokens `other` and other + 1 of the tile. If
+ * MASKED, products of a query with a later key do not count.
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
@@ -193,11 +165,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/*
- * If SUMS, computes the sum of the attention probabilities that every key receives: keys are held
- * in registers and queries pass through shared memory. Otherwise computes the logarithms of softmax
- * denominators: queries are held and keys pass.
- */
+/* If SUMS, writes `mass`. Otherwise writes `lse`, the logarithms of the softmax denominators. */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)
 {

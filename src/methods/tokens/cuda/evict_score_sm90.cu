@@ -1,14 +1,7 @@
 /*
  * Computes the sums of evict_score.cu with instructions of sm_90: products by wgmma, tiles by bulk
- * copies.
- *
- * A CTA holds 128 tokens of one operand (queries or keys) in shared memory, 64 per warpgroup. Tiles
- * of 128 tokens of the other operand arrive in two stages; a tile of keys is two pages. A row of
- * the product is a held token, so its sum stays in a thread and is reduced over four neighbouring
- * threads at the end. Tensor cores and the exponential unit take about equal time for a tile. Two
- * CTAs per SM, which are four warpgroups, keep both busy.
- *
- * Grid: query heads x blocks of 128 tokens (those with most work first) x prompts.
+ * copies. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs per
+ * SM keep both busy.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -29,11 +22,9 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 struct params {
     kvd_evict_prompts_args a;
-    /*
-     * Factor of the products q k: scale * log2(e) / tau, with the temperature tau of the softmax.
-     */
+    /* Factor of q k: scale * log2(e) / temperature. */
     float factor;
-    /* Factor of the noise on scores: log2(e) / tau, with the temperature tau; 0: no noise. */
+    /* Factor of the noise: log2(e) / temperature; 0 if there is no noise. */
     float noise;
     float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
@@ -41,26 +32,20 @@ struct params {
 struct shared {
     uint16_t held[HELD * KVD_WIDTH_MAX];
     uint16_t tile[2][TILE * KVD_WIDTH_MAX];
-    float column[SLOTS][TILE]; /* logarithms of softmax denominators of the queries in a tile */
+    float column[SLOTS][TILE]; /* softmax denominators (log) of the queries in a tile */
     float noise[2][2][TILE];   /* noise of keys, [warpgroup][tile % 2] */
     unsigned long long full[2], empty[2], held_full;
 };
 
 /* Queries or keys of one head of one prompt. */
 struct side {
-    /*
-     * Address of the first element. For queries: the prompt's first row of the query head. For
-     * keys: the KV head's first key in page 0.
-     */
+    /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* Page numbers of the prompt's keys; NULL for queries, which are contiguous. */
+    /* NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d, n;
 
-    /*
-     * Returns the size in bytes of those of the 64 tokens from t on that exist, rounded up to
-     * groups of 8 tokens.
-     */
+    /* Bytes of those of the 64 tokens from t on that exist, rounded up to groups of 8. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -75,10 +60,7 @@ struct side {
     }
 };
 
-/*
- * Starts the copy into shared memory of 128 tokens and, if they are queries, of the logarithms of
- * their softmax denominators. Called by one thread.
- */
+/* Starts the copies of 128 tokens and, for queries, of lse. Called by one thread. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {
@@ -90,19 +72,14 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/*
- * Running results of a thread for the two tokens of the operand in `held` whose products it
- * computes, which are 8 rows apart.
- */
+/* Results of a thread for two tokens, which are 8 rows apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
 /*
- * Adds to the totals of the thread's two tokens `token` and token + 8 (keys if SUMS, else queries)
- * their products x with the tokens of a tile of the other operand. `other` is the token of the tile
- * to which the thread's first product belongs. MASKED: products of a query with a later key do not
- * count.
+ * Adds the products x of tokens `token` and token + 8 with a tile, whose first token for this
+ * thread is `other`. If MASKED, products of a query with a later key do not count.
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
@@ -150,8 +127,8 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
 }
 
 /*
- * Processes one block of 128 tokens of the operand `held`, which stay in shared memory, with all
- * tiles of the other operand `moves`. SUMS: keys are held, else queries. STEPS is d_qk / 16.
+ * Multiplies 128 tokens of `held`, which stay in shared memory, with all tiles of `moves`. STEPS is
+ * d_qk / 16.
  */
 template <bool SUMS, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
@@ -213,11 +190,7 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
     }
 }
 
-/*
- * If SUMS, computes the sum of the attention probabilities that every key receives: keys are held
- * in shared memory and queries pass. Otherwise computes the logarithms of softmax denominators:
- * queries are held and keys pass.
- */
+/* If SUMS, writes `mass`. Otherwise writes `lse`, the logarithms of the softmax denominators. */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)
 {

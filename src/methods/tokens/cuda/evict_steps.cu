@@ -1,25 +1,9 @@
 /*
  * Runs after the attention of a decode step: adds the step's attention probabilities to the scores
- * of the entries (cached tokens) and finds the entry that is dropped.
- *
- * The attention kernel keeps no probabilities, so q k is computed again. This reads 2 d_qk bytes
- * per entry and KV head, from L2 if the keys of a layer fit. A warp handles 16 entries at a time. A
- * lane reads 16 bytes of an entry, which are 8 adjacent dims, and passes them to two products. The
- * order of dims in the products is permuted, and queries are read in the same permuted order.
- *
- * The entries of a KV head are divided among the CTAs of a cluster, which exchange the smallest
- * score among the entries that may be dropped, through shared memory. With a temperature they also
- * exchange softmax denominators, because the softmax differs from that of the attention kernel.
- * Until those are known, scores wait in a work array. Equal inputs give equal bits in every run; a
- * cluster of another size rounds the denominators differently.
- *
- * Grid: splits (one cluster) x KV heads x requests. Before sm_90 there are no clusters, and one CTA
- * handles a head.
- *
- * If the heads of a layer keep the same entries (whole_layer), this launch stores the step's sums
- * of each head instead. layer_kernel, a CTA per request, then sums them over the heads and moves
- * the newest entry. KVD_EVICT_FIRST needs no scores: first_kernel, a warp per KV head and request,
- * moves the newest entry to the index of the oldest, which follows from the position.
+ * of the entries (cached tokens) and finds the entry that is dropped. The attention kernel keeps no
+ * probabilities, so q k is computed again. The entries of a KV head are divided among the CTAs of a
+ * cluster, which exchange the smallest score. Equal inputs give equal bits in every run; another
+ * cluster size rounds the softmax denominators differently.
  */
 #include <cooperative_groups.h>
 
@@ -48,9 +32,7 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/*
- * Waits until all CTAs of a KV head have arrived; their writes to shared memory are then visible.
- */
+/* Waits for all CTAs of a KV head and makes their shared memory visible. */
 __device__ __forceinline__ void head_barrier()
 {
 #if __CUDA_ARCH__ >= 900
@@ -60,10 +42,6 @@ __device__ __forceinline__ void head_barrier()
 #endif
 }
 
-/*
- * Returns the address of shared array x in CTA number `rank` of the cluster that handles the KV
- * head.
- */
 template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank)
 {
 #if __CUDA_ARCH__ >= 900
@@ -75,35 +53,32 @@ template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank
 }
 
 struct candidate {
-    unsigned long long key; /* sort key: score in the upper half, position in the lower half */
+    unsigned long long key; /* score in the upper half, position in the lower half */
     int place;
 };
 
 struct shared {
-    /*
-     * Softmax of each warp and query head: maximum score, and sum of powers of 2 relative to that
-     * maximum.
-     */
+    /* Softmax per warp and query head: maximum, and sum of powers of 2 relative to it. */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
 };
 
-/* A KV head of a request, and the range of its cached tokens [first, end) that this CTA handles. */
+/* Cached tokens [first, end) of a KV head of a request, which this CTA handles. */
 struct head {
     int b, g, n, first, end, wide;
     uint32_t now;
     const int32_t *page;
-    uint16_t *pool; /* cache pages, from this KV head's first element on */
-    /* [n][wide] scores times log2(e), with noise and temperature applied; `wide` is width_of. */
+    uint16_t *pool; /* pages, from this KV head's first element on */
+    /* [n][wide] scores times log2(e), with noise and temperature applied. */
     float *x;
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    bool own; /* true: the score of a cached token is its probability in this step alone */
+    bool own; /* true: a score is the probability in this step alone */
 };
 
-/* Returns the softmax temperature of this decode step, as in keyformer.c. */
+/* Temperature of this decode step, as in keyformer.c. */
 __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head &w)
 {
     const float progress = w.budget.steps > 1
@@ -112,10 +87,7 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
     return r.tau0 + (r.tau1 - r.tau0) * progress;
 }
 
-/*
- * Queries of a KV head's query heads as fragments of a matrix product, in HALVES sets of 8 query
- * heads.
- */
+/* Queries of a KV head as mma.sync fragments, in HALVES sets of 8 heads. */
 template <int HALVES> struct queries {
     uint4 q[HALVES][BLOCKS];
 
@@ -137,8 +109,9 @@ template <int HALVES> struct queries {
 };
 
 /*
- * Multiplies the queries by the keys of cached tokens e .. e + 15. acc [half][c] belongs to token e
- * + lane / 4 + 8 (c / 2) and to query head 8 half + 2 (lane % 4) + c % 2 of the KV head.
+ * Multiplies the queries by the keys of tokens e .. e + 15. acc [half][c] belongs to query head 8
+ * half + 2 (lane % 4) + c % 2 and token e + lane / 4 + 8 (c / 2). The order of dims is permuted in
+ * both operands, so that a lane reads 16 bytes.
  */
 template <int HALVES>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
@@ -174,7 +147,6 @@ __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const he
     }
 }
 
-/* Writes the step's attention scores, with noise and temperature applied, to the work array w.x. */
 template <int HALVES>
 __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &w)
 {
@@ -207,7 +179,7 @@ __device__ __forceinline__ void join(float2 &a, float2 b)
     a.x = most;
 }
 
-/* Returns log2 of the softmax denominator of query head threadIdx.x % wide of the KV head. */
+/* Returns log2 of the softmax denominator of query head threadIdx.x % w.wide. */
 __device__ __forceinline__ float denominator(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -252,9 +224,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
 }
 
 /*
- * Adds the step's probability p to the score of cached token i; if w.own is true, p replaces the
- * score. If the token may be dropped, it becomes a candidate for `least`, the token with the
- * smallest score.
+ * Adds probability p to the score of token i. If token i may be dropped and its score is smaller,
+ * it becomes `least`.
  */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
@@ -268,8 +239,8 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
 }
 
 /*
- * With a temperature: computes probabilities from the work array and adds them to the scores of
- * cached tokens. Returns this thread's candidate for eviction.
+ * With a temperature: computes probabilities from w.x. Returns this thread's candidate for
+ * eviction.
  */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
@@ -301,8 +272,7 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
 }
 
 /*
- * Without a temperature: computes probabilities from the products q k and the attention kernel's
- * softmax denominators and adds them to the scores of cached tokens. Returns this thread's
+ * Without a temperature: uses the attention kernel's softmax denominators. Returns this thread's
  * candidate for eviction.
  */
 template <int HALVES>
@@ -324,7 +294,6 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
                     : INFINITY;
         }
     for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
-        /* The cached token that a lane with quad < 2 updates. */
         const int i = e + lane / 4 + 8 * quad;
         const bool mine = quad < 2 && i < w.end, old = mine && i < w.n - 1;
         const float score = old ? w.score[i] : 0;
@@ -347,10 +316,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/*
- * Returns, in every thread, the candidate with the smallest score over all threads and CTAs of the
- * KV head.
- */
+/* Returns the smallest candidate over all CTAs of the KV head, in every thread. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -374,9 +340,7 @@ __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
     return least;
 }
 
-/*
- * Moves 16 bytes, number c, of the newest cached token of KV head g to the token at index `place`.
- */
+/* Moves 16 bytes, number c, of token `newest` of KV head g to index `place`. */
 __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                            const int32_t *page, int newest, int place, int c)
 {
@@ -394,7 +358,6 @@ __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
     *at(place) = *at(newest);
 }
 
-/* Moves the newest cached token of a KV head to index `place`, over the evicted token. */
 __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const head &w, int place)
 {
     const int from = w.n - 1;
@@ -405,10 +368,6 @@ __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const hea
     }
 }
 
-/*
- * Returns the index of the first element of KV head g of a slot in the arrays of scores and
- * positions.
- */
 __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
 {
     return (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.layer) * (size_t)a.map.n_kv_heads +
@@ -457,10 +416,7 @@ __global__ void __launch_bounds__(THREADS)
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/*
- * Finds the cached token of a layer with the smallest sum of scores over the KV heads, and moves
- * the newest token of every KV head to its index. Positions are the same in all KV heads.
- */
+/* Drops the token with the smallest sum of scores over KV heads, in all KV heads of the layer. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -517,8 +473,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     if (n <= budget.limit || budget.recent < 1)
         return;
     /*
-     * From the first step beyond the limit on, the `recent` last cached tokens form a ring, in
-     * which each new token overwrites the oldest.
+     * Beyond the limit, the `recent` last tokens form a ring, in which each new token overwrites
+     * the oldest.
      */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
@@ -526,10 +482,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
                (int)threadIdx.x);
 }
 
-/*
- * Returns the number of floats per cached token in the work array: the number of query heads per KV
- * head, rounded up to a power of 2.
- */
+/* Query heads per KV head, rounded up to a power of 2. */
 int width_of(const kvd_attn_map *m)
 {
     int wide = 1;
@@ -545,10 +498,7 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * (size_t)width_of(m) * sizeof(float);
 }
 
-/*
- * Returns the number of CTAs per KV head (splits) that fills the device, with at least 64 cached
- * tokens per split.
- */
+/* At least 64 cached tokens per CTA. */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

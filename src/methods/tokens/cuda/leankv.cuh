@@ -1,7 +1,4 @@
-/*
- * Device functions shared by the kernels on LeanKV's pages: addresses of entries (cached tokens),
- * and the quantiser of methods/bits/hetero.c.
- */
+/* Device functions shared by the kernels on LeanKV's pages. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
 
@@ -13,16 +10,12 @@
 namespace leankv
 {
 
-/*
- * Returns the index of KV head g of a slot and layer in the pool's arrays, or -1 if the slot has no
- * request.
- */
+/* Returns -1 if the slot has no request. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
 }
 
-/* Returns the address of the k-th page of a KV head at precision `level` (high or low). */
 __device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int level, int k)
 {
     const int at = level == KVD_LEANKV_HIGH ? k : p.table_length - 1 - k;
@@ -30,10 +23,9 @@ __device__ __forceinline__ char *page_of(const kvd_leankv_pool &p, int head, int
     return p.page + (size_t)id * (size_t)p.layout.page_bytes;
 }
 
-/* Location of an entry (cached token) of a KV head. */
 struct entry {
     char *page;
-    int at; /* index of the cached token within the page */
+    int at;
 };
 
 __device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, int head, int level, int i)
@@ -52,10 +44,6 @@ __device__ __forceinline__ int32_t *position_of(const kvd_leankv_precision &l, c
     return reinterpret_cast<int32_t *>(e.page + l.position) + e.at;
 }
 
-/*
- * Return the address of the code words of the tile that contains a cached token, of keys and of
- * values.
- */
 __device__ __forceinline__ uint32_t *keys_of(const kvd_leankv_layout &y,
                                              const kvd_leankv_precision &l, const entry &e)
 {
@@ -81,9 +69,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Returns the quantisation scale and zero point of a vector; every lane of the warp passes N of its
- * numbers. The divisions are IEEE divisions, so that codes equal those of kvd_quantise_group on the
- * CPU.
+ * Scale and zero point of a vector; every lane of the warp passes N of its numbers. IEEE divisions
+ * make the codes equal to those of kvd_quantise_group on the CPU.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -102,10 +89,7 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/*
- * Returns the quantised code of x. The code is clamped, because the rounded scale may put the
- * largest number one code too high.
- */
+/* The rounded scale may put the largest number one code too high, so the code is clamped. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -114,10 +98,7 @@ __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
     return (uint32_t)fminf(fmaxf(q, 0.0f), top);
 }
 
-/*
- * Loads features (dimensions) lane, lane + 32, ... of token row r of K or V in a BLOCKED page.
- * `from` is the first element of that K or V.
- */
+/* Loads dimensions lane, lane + 32, ... of row r of K or V in a BLOCKED page. */
 template <int N>
 __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int lane, float (&x)[N])
 {
@@ -129,8 +110,8 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
 }
 
 /*
- * Returns the sum of x over the threads of the CTA before this one, and sets *all to the sum over
- * all threads. The CTA has WARPS warps, all of which must call it.
+ * Returns the sum over the threads before this one, and sets *all to the sum over the CTA. All
+ * WARPS warps must call it.
  */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
@@ -142,7 +123,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
         const int below = __shfl_up_sync(~0u, upto, step);
         upto += lane >= step ? below : 0;
     }
-    __syncthreads(); /* all threads have read the partial sums of the preceding call */
+    __syncthreads(); /* all threads have read the sums of the preceding call */
     if (lane == 31)
         sum[warp] = upto;
     __syncthreads();
@@ -156,10 +137,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
     return before + upto - x;
 }
 
-/*
- * Replaces x[i] by its sum over the threads of the CTA, in every thread. The order of summation is
- * fixed.
- */
+/* Sums x[i] over the CTA, in a fixed order, to all threads. */
 template <int WARPS, int N> __device__ void sums(double (&x)[N])
 {
     __shared__ double part[WARPS][N];
@@ -180,10 +158,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/*
- * Returns word number `at` of the key codes that a lane of class c (lane % 4) has in a tile. `code`
- * [tokens][F] has the codes, of which those of token `row` are used.
- */
+/* Packs the key codes of token `row` into word number `at` of a lane of class c (lane % 4). */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -199,8 +174,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
 }
 
 /*
- * Returns the number of features (dimensions) coded in word w of a lane's values, and sets *first
- * to the first of them. The features are 8 apart.
+ * Returns the number of dimensions in word w of a lane's values, and sets *first to the first of
+ * them. They are 8 apart.
  */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
@@ -208,10 +183,7 @@ __device__ __forceinline__ int value_features(int bits, int lane, int w, int *fi
     return 8 / bits;
 }
 
-/*
- * put_key and put_value write the codes of one token's key or value to row r of a tile. One warp
- * calls them.
- */
+/* Write the codes of one token to row r of a tile. One warp calls these functions. */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {

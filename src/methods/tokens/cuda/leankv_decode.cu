@@ -1,27 +1,17 @@
 /*
  * Attention of decode steps over LeanKV's pages. Every KV head of every request has its own numbers
- * of entries (cached tokens) at the high and at the low precision.
+ * of cached tokens at high and at low precision.
  *
- *   O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
+ *     O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
  *
  * c and c' are the codes of value and key, s and s' their scales, z and z' their zero points. Codes
- * are operands of the products: integers up to 255 are exact in float16 and bf16. Scales and zero
- * points are applied to results, q . k = s' (q . c') + z' sum(q), or to probabilities, p_j s_j. A
- * code is converted by writing it into the last bits of 1024 (float16) or 128 (bf16), so two codes
- * cost a shift and a mask. The contribution of this offset is subtracted together with the zero
- * points. The float32 sums of offsets add an error of about 1e-4 to a score with 4-bit keys.
+ * are operands of the products: integers up to 255 are exact in float16 and bf16. A code is
+ * converted by writing it into the last bits of 1024 (float16) or 128 (bf16). This offset is
+ * subtracted together with the zero points.
  *
- * The kernel is bound by reading the codes and scales. Grid: `splits` CTAs per (request, KV head),
- * 8 warps each. Tiles of 16 tokens are dealt to the warps of all splits in turn, first all high
- * tiles and then the low ones (section 6 of the paper). So no tile mixes precisions, and at each
- * precision no warp has more than one tile more than another, whatever the numbers of entries. A
- * tile computes
- *
- *   S^T = K Q^T, tokens as rows and the up to 8 query heads as columns; its accumulator, packed and
- *   transposed by movmatrix, is the B operand of O^T += V^T (p s)^T, features as rows.
- *
- * Warps merge their results through shared memory, and the last split to finish merges the splits;
- * both merge in a fixed order.
+ * The kernel is bound by reading the codes and scales. Tiles of 16 tokens are dealt to the warps of
+ * all splits in turn (section 6 of the paper), so the load is even. Results are merged in a fixed
+ * order.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -33,7 +23,7 @@ enum {
     WARPS = 8,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    STAGES = 3, /* ring slots per warp in shared memory, one tile each */
+    STAGES = 3, /* tiles per warp in shared memory */
     LAZY = 8    /* rescale only if p would exceed 2^LAZY */
 };
 
@@ -51,18 +41,10 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* ---- codes to numbers ---- */
-
-/*
- * Offset that the conversion adds to codes of values: codes of fewer than 8 bits become 128 + c in
- * bf16. Codes of keys become 1024 + c in float16.
- */
+/* Codes of values below 8 bits become 128 + c in bf16. Codes of keys become 1024 + c in float16. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/*
- * Returns two of the key codes that a lane needs for step s (16 features) as float16, from the
- * words of one token's row. b = 0 or 1 selects which two.
- */
+/* Returns two key codes of step s (16 dimensions) as float16; b = 0 or 1 selects which two. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -70,10 +52,7 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/*
- * Returns two of the four 8-bit codes of word w as bf16, taken from the upper halves of floats.
- * b = 0 or 1 selects which two.
- */
+/* Returns two of the four 8-bit codes of w as bf16; b = 0 or 1 selects which two. */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -81,10 +60,7 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
     return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
 }
 
-/*
- * Returns the value codes of two of a lane's four tokens as bf16, from the lane's words. The codes
- * are those of the feature in half u of tile m of 16 features; b = 0 or 1 selects which two tokens.
- */
+/* Returns codes of two of a lane's four tokens as bf16, for half u of tile m of 16 dimensions. */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
 {
@@ -95,9 +71,6 @@ __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int 
     return (word[m / 2] >> (2 * (4 * (m % 2) + 2 * u + b)) & 0x00030003u) | 0x43004300u;
 }
 
-/* ---- computing a tile of 16 tokens ---- */
-
-/* Loads the N words of codes that a lane owns from a tile in shared memory. */
 template <int N>
 __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t (&w)[N])
 {
@@ -118,18 +91,14 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/*
- * Running softmax of a lane. Index [2] is for query heads 2 c and 2 c + 1 of the KV head, c = lane
- * % 4.
- */
+/* Running softmax of a lane. Index [2] is for query heads 2 (lane % 4) and 2 (lane % 4) + 1. */
 template <int F> struct state {
-    uint32_t q[F / 16][2]; /* queries as B fragments of Q^T */
+    uint32_t q[F / 16][2];
     float factor[2], q_sum[2];
     float most[2], sum[2], zeros[2];
     float o[F / 16][4];
 };
 
-/* Returns the maximum of x over the 8 tokens (rows) of a column, which is a query head. */
 __device__ __forceinline__ float most_of_column(float x)
 {
 #pragma unroll
@@ -139,8 +108,8 @@ __device__ __forceinline__ float most_of_column(float x)
 }
 
 /*
- * Turns the attention scores s of a tile into probabilities relative to the running maximum. Scores
- * of rows beyond the last cached token must be -INFINITY.
+ * Turns scores into probabilities relative to the running maximum. Rows beyond the last token must
+ * be -INFINITY.
  */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
@@ -167,10 +136,8 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 }
 
 /*
- * Processes a tile in shared memory: keys, values, scales and zero points of keys, scales and zero
- * points of values. The first `rows` rows of the tile are cached tokens. `score` receives the
- * attention score of the first row; those of later rows follow at multiples of `step` floats.
- * `score` is NULL for columns that have no query head.
+ * The first `rows` rows of the tile are cached tokens. `score` receives their attention scores,
+ * `step` floats apart; NULL for columns without a query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -229,32 +196,25 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 }
 
 /*
- * Tiles of 16 tokens that a warp processes: first, first + stride, ... of the high entries, then of
- * the low entries. They pass through a ring buffer in shared memory that only this warp uses.
+ * Tiles that a warp processes: first, first + stride, ... of the high-precision tokens, then of the
+ * others.
  */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /*
-     * Page numbers of the KV head: first its high-precision pages, then from index low_pages on its
-     * low-precision pages.
-     */
+    /* Page numbers: high-precision pages, then from low_pages on low-precision pages. */
     const int32_t *table;
-    int first, stride, high, low, low_pages; /* high, low: numbers of tiles */
-    /*
-     * Reciprocals of the number of tiles in a page, times 2^32; a multiplication then divides by
-     * that number.
-     */
+    int first, stride, high, low, low_pages;
+    /* 2^32 divided by the number of tiles of a page, so that multiplications divide. */
     uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
-    uint32_t full; /* address of the mbarriers of the ring's slots */
+    uint32_t full; /* mbarriers in shared memory, one per ring slot */
 };
 
 /*
- * Returns the offset in bytes, within a page, of part k of the page's tile number `in`, and sets
- * *bytes to the size of the part. Parts 0 to 3 are keys, values, scales and zero points of keys,
- * scales and zero points of values.
+ * Offset in a page of part k of tile `in`. Parts 0 to 3 are keys, values, scales and zero points of
+ * keys, and those of values.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -264,10 +224,7 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/*
- * Starts the copies of a tile of a page to shared memory at `to`. They are complete after
- * wait_tile. All lanes must call it.
- */
+/* Starts the copies of a tile, which are complete after wait_tile. All lanes must call it. */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,
@@ -336,10 +293,7 @@ __device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
 }
 #endif
 
-/*
- * Starts the copy of the warp's tile number `at` to shared memory; does nothing beyond the last
- * tile.
- */
+/* Does nothing beyond the last tile. */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
     if (at < x.high + x.low) {
@@ -360,9 +314,8 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes the n tiles of one precision (high or low), beginning with the warp's tile number `at`.
- * `score` is the address of the score of that precision's first cached token; consecutive scores
- * are `step` floats apart.
+ * Processes n tiles of one precision, from the warp's tile `at` on. `score` is the score of the
+ * first token of this precision.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
@@ -371,7 +324,7 @@ __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int 
     for (int k = 0; k < n; k++) {
         const int first = (x.first + k * x.stride) * KVD_LEANKV_TILE;
         wait_tile(x.full + 8u * (uint32_t)((at + k) % STAGES), (uint32_t)((at + k) / STAGES) & 1);
-        __syncwarp(); /* all lanes have read the preceding tile, which the next copy overwrites */
+        __syncwarp(); /* all lanes have read the tile that the next copy overwrites */
         fetch(x, at + k + STAGES - 1, lane);
         take_tile<F, KB, VB>(x.ring + (at + k) % STAGES * x.stage_bytes, entries - first, lane, a,
                              score ? score + first * step : NULL, step);
@@ -398,15 +351,14 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* Softmax over the tokens of one warp or one split, for one query head: maximum and sum. */
+/* Softmax of one warp or split, for one query head. */
 struct part {
     float most, sum, zeros;
 };
 
 /*
- * Writes the query of head j as float16 to q [F], scaled by a power of 2 so that no significant bit
- * is lost, and as float32 to x. Sets *factor to `scale` times the inverse of that power of 2, and
- * *q_sum to the sum of q.
+ * Writes a query as float16, scaled by a power of 2 so that no bit is lost, and as float32 to x.
+ * *factor is `scale` divided by that power of 2.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -437,10 +389,7 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/*
- * Merges the attention outputs of n warps or splits for one query head. Consecutive outputs are
- * `pitch` floats apart. Returns the common softmax maximum and sum.
- */
+/* Merges the outputs of n warps, `pitch` floats apart. Returns their common maximum and sum. */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])
@@ -464,7 +413,6 @@ __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch
     return all;
 }
 
-/* Adds the new token of the step, whose K and V are bf16, to the merged attention output. */
 template <int F>
 __device__ __forceinline__ void add_fresh(const __nv_bfloat16 *k, const __nv_bfloat16 *v,
                                           float scale, const float (&q)[F / 32], int lane,
@@ -504,10 +452,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
             all.most + log2f(all.sum);
 }
 
-/*
- * Writes the partial attention output of this split to global memory. Returns true in the last
- * split to arrive.
- */
+/* Writes the partial output of this split. Returns true in the last split to arrive. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -566,8 +511,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
     /*
-     * Dynamic shared memory holds the rings of tiles, and after the loop the outputs O
-     * [WARPS][HEADS][F]. At table_at it holds the page numbers of the head.
+     * Dynamic shared memory: rings of tiles, later outputs [WARPS][HEADS][F]. Page numbers are at
+     * table_at.
      */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
@@ -589,7 +534,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                                         ? i
                                         : p.table_length - 1 - (i - h.pages[KVD_LEANKV_HIGH]))];
     make_barriers(full[warp], lane);
-    float mine[F / 32]; /* F / 32 numbers of the query of head number `warp` */
+    float mine[F / 32];
     const __nv_bfloat16 *const query =
         static_cast<const __nv_bfloat16 *>(s.q) + (at * (size_t)s.group + (size_t)warp) * F;
     const float scale_log2 = s.scale * 1.44269504088896340736f;
@@ -624,7 +569,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Multiplying by this rounded-up reciprocal gives exact quotients for fewer than 2^16 tiles. */
+    /* This rounded-up reciprocal gives exact quotients for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
@@ -645,7 +590,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                     !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
                     high ? columns : -columns, lane, a);
     }
-    __syncthreads(); /* the outputs O overwrite the rings of tiles */
+    __syncthreads(); /* the outputs overwrite the rings of tiles */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -711,10 +656,6 @@ template <int F> cudaError_t launch(const kvd_leankv_steps *s, cudaStream_t stre
 
 } // namespace
 
-/*
- * Returns the number of CTAs per KV head (splits): enough for two rounds of two CTAs per SM, at
- * least 1 and at most 32.
- */
 extern "C" int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms)
 {
     const int most = 4 * n_sms / (rows * n_kv_heads);

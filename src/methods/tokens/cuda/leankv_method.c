@@ -1,9 +1,7 @@
 /*
- * Method leankv in the CUDA engine (gpu_method.h): token method sparsity with bits method hetero,
- * in pages that hold tokens of either precision (leankv.h).
- *
- * The bf16 pages hold one layer at a time. For prompts they hold all rows. For decode steps they
- * hold the new row, which attention reads in bf16 and which kvd_leankv_update quantises afterwards.
+ * Method leankv in the CUDA engine (gpu_method.h): token method sparsity with bits method hetero
+ * (leankv.h). The bf16 pages hold one layer at a time: all rows of prompts, and the new row of
+ * decode steps, which kvd_leankv_update quantises after attention.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,17 +17,14 @@ typedef struct {
     kvd_device_memory memory;
     cudaStream_t stream;
     double th, tl;
-    size_t rows; /* number of rows of blocked Q */
+    size_t rows; /* number of rows of Q in layout BLOCKED */
     size_t room; /* largest number of cached tokens of a KV head */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /*
-     * Slots whose requests finished [n_slots], then slots that start a new request [n_slots];
-     * pinned.
-     */
+    /* Finished slots [n_slots], then slots that start a new request [n_slots]; pinned. */
     int32_t *host_leaving;
-    uint32_t *known;        /* [n_slots] number of tokens that each slot has processed */
+    uint32_t *known;
     kvd_leankv_state *seen; /* pool state at the end of the iteration, pinned */
 } leankv;
 
@@ -46,12 +41,7 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/* ---- hooks of an iteration ---- */
-
-/*
- * Frees the pages of n slots. `slot` is pinned memory and must not change until the iteration has
- * ended.
- */
+/* `slot` is pinned memory and must not change until the iteration has ended. */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -68,10 +58,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
-    /*
-     * The device may still be reading the first half of the array, the slots freed last. So the
-     * second half is used.
-     */
+    /* The device may still be reading the first half of the array. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -106,10 +93,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/*
- * Returns 0, because the bf16 pages hold no earlier entries: only the new token of a decode step,
- * or all rows of a prompt.
- */
+/* The bf16 pages hold no earlier entries. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -127,8 +111,6 @@ static double held(const kvd_gpu_method *m)
     }
     return bytes;
 }
-
-/* ---- hooks of a layer ---- */
 
 static kvd_leankv_steps steps_of(const leankv *k, const kvd_paged_rows *r)
 {
@@ -219,8 +201,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         what, err);
 }
 
-/* ---- creation and release ---- */
-
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     leankv *const k = self_of(m);
@@ -263,14 +243,12 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Allocates the arrays whose sizes do not depend on the number of pages. */
 static int make_scratch(leankv *k, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
     const size_t slices = c->batch->max_slices, kv = (size_t)k->pool.n_kv_heads,
                  group = (size_t)c->layer[0].map.group, columns = (group + 1) / 2 * 2;
     size_t splits = 0;
-    /* Find the largest number of CTAs that write partial results. */
     for (size_t n = 1; n <= slices; n++) {
         const size_t parts = n * (size_t)kvd_leankv_splits((int)n, (int)kv, c->n_sms);
         splits = parts > splits ? parts : splits;
@@ -330,10 +308,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/*
- * Returns true if the plan has bits method hetero in addition to token method sparsity. On a GPU,
- * hetero's codes hold the cached tokens of both precision levels.
- */
+/* On a GPU, hetero's codes hold the cached tokens of both precision levels. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;

@@ -1,9 +1,6 @@
 /*
- * Memory manager of LeanKV's pages. The planning of pages is independent per KV head. Their
- * assignment uses an exclusive prefix sum over all heads by one CTA. So the free list, counts and
- * page tables need no locks, and the assignment of pages depends only on the order of heads. The
- * kernel is bound by latency: a batch of 64 requests with 32 layers of 8 heads takes 16 rounds of
- * 1024 heads.
+ * Memory manager of LeanKV's pages. One CTA assigns pages by an exclusive prefix sum over all
+ * heads, so nothing needs locks. The assignment depends only on the order of heads.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -17,10 +14,7 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/*
- * Returns the index in the pool of the i-th KV head of the listed slots' layers, or -1 if its slot
- * has no request.
- */
+/* Returns -1 if the slot has no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -39,10 +33,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/*
- * Reduces the numbers of cached tokens of a KV head to those that its pages hold. Tokens that were
- * still to be written are not stored.
- */
+/* Drops tokens that the pages of the head do not hold. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
@@ -61,7 +52,7 @@ __global__ void __launch_bounds__(THREADS)
     const int heads = heads_of(p, n, n_layers), rounds = (heads + THREADS - 1) / THREADS;
     const uint64_t start = p.state->start, left = p.state->end - start;
     uint64_t wanted = 0;
-    for (int r = 0; r < rounds; r++) { /* planning: count the pages that heads need */
+    for (int r = 0; r < rounds; r++) {
         const int i = r * THREADS + (int)threadIdx.x;
         const int at = i < heads ? head_of(p, slot, first_layer, n_layers, i) : -1;
         const kvd_leankv_head h = at < 0 ? kvd_leankv_head{} : p.head[at];
@@ -75,7 +66,7 @@ __global__ void __launch_bounds__(THREADS)
     if (wanted == 0)
         return;
     uint64_t given = start;
-    for (int r = 0; r < rounds; r++) { /* coordination: assign pages to heads */
+    for (int r = 0; r < rounds; r++) {
         const int i = r * THREADS + (int)threadIdx.x;
         const int at = i < heads ? head_of(p, slot, first_layer, n_layers, i) : -1;
         kvd_leankv_head h = at < 0 ? kvd_leankv_head{} : p.head[at];

@@ -2,11 +2,6 @@
  * LeanKV at the end of a prompt (section 4.2 of the paper): computes the attention probability that
  * every token received (its mass), decides which tokens are dropped, lowered or kept, and writes
  * their codes to pages.
- *
- * Masses are computed in a second pass over Q K^T with the softmax denominators of the attention:
- * n^2 / 2 * 2 d FLOP per head for n tokens, and n^2 / 2 exponentials, which are the bottleneck. The
- * ranking that follows is bound by latency, with one CTA per KV head. Quantisation reads K and V
- * once.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -29,10 +24,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/*
- * Returns the address of K of KV head g in page number `page` of a prompt; V starts PAGE * F
- * elements later.
- */
+/* V starts PAGE * F elements after K. */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
@@ -42,9 +34,6 @@ __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prom
                (size_t)(PAGE * 2 * p.pool.layout.d);
 }
 
-/* ---- masses: attention probabilities that tokens receive ---- */
-
-/* Loads the F / 8 mma fragments of 8 token rows of a BLOCKED matrix. */
 template <int F>
 __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint32_t (&r)[F / 8])
 {
@@ -53,10 +42,7 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
         r[i] = block[i * 32 + lane];
 }
 
-/*
- * Computes the masses of the prompt's tokens in one query head. A warp handles 32 keys and reads
- * all queries that see any of them. CTAs with early keys have the most work and come first.
- */
+/* A warp handles 32 keys. CTAs with early keys have the most work and come first. */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
 {
@@ -111,25 +97,22 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* ---- choice of levels ---- */
-
 /*
- * Point at which the sum of significances, taken in rising order, first reaches a target. The
- * tokens before this point are all tokens below `value`, and the first `ties` tokens, in token
- * order, whose significance equals `value`.
+ * The least significant tokens that reach a target sum: all tokens below `value`, and the first
+ * `ties` tokens equal to `value`.
  */
 struct border {
-    uint32_t value; /* bits of a significance, a non-negative float */
+    uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
 /*
- * Finds the borders of two targets by bisection over the bits of non-negative floats, which are
- * ordered as the floats are. All threads get the same result.
+ * Bisection over the bits of non-negative floats, which are ordered as the floats are. All threads
+ * get the same result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* hi[k] stays so large that the significances up to it add up to at least target[k]. */
+    /* Significances up to hi[k] always add up to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -160,7 +143,9 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* For each level, largest significance of a dropped token and of a token that is not high. */
+    /*
+     * Largest significance of a dropped token, and of a token that is not kept at high precision.
+     */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -225,13 +210,10 @@ __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_
               (unsigned long long)n_low);
 }
 
-/* ---- coding of tokens ---- */
-
 template <int F> struct staged {
     uint8_t key[KVD_LEANKV_TILE][F], value[KVD_LEANKV_TILE][F];
 };
 
-/* Quantises one token of a tile and writes its scales, zero points, position and score. */
 template <int F>
 __device__ void code_token(const kvd_leankv_prompts &p, const kvd_leankv_precision &l, int prompt,
                            int g, int t, int r, const leankv::entry &e, int lane, staged<F> *to)
@@ -258,10 +240,6 @@ __device__ void code_token(const kvd_leankv_prompts &p, const kvd_leankv_precisi
                               (float)max(n - t - 1, 1);
 }
 
-/*
- * Quantises the tokens that stay and writes them to pages. A warp handles a tile of 16 entries;
- * tiles of the high precision come first.
- */
 template <int F>
 __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_prompts p)
 {
@@ -314,8 +292,6 @@ __global__ void __launch_bounds__(32 * CODE_WARPS) code_kernel(const kvd_leankv_
         values[kvd_leankv_word(words, lane, w)] = word;
     }
 }
-
-/* ---- kernel launches ---- */
 
 template <int F> cudaError_t masses(const kvd_leankv_prompts *p, cudaStream_t stream)
 {

@@ -1,32 +1,21 @@
 /*
  * LeanKV after the attention of a decode step (Algorithm 1), one CTA per KV head of every request.
- * One pass over all entries (cached tokens) adds the attention probabilities they received,
- * averages the significance outside the window of newest tokens, and finds the least significant
- * entry of each level and the token that leaves the window. Then at most one entry changes from the
- * high to the low precision level, at most one is dropped, and the new token takes the freed index
- * or the next one.
- *
- * The kernel is bound by latency in small batches and by memory in large ones: it reads and writes
- * 12 + 4 group bytes per entry, with `group` query heads per KV head.
+ * At most one cached token changes to low precision, at most one is dropped, and the new token
+ * takes the freed index or the next one.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 
 namespace
 {
 
-enum {
-    WARPS = 32,
-    THREADS = 32 * WARPS,
-    HEADS = 8,
-    AT_ONCE = 2 /* number of cached tokens that a thread loads at a time */
-};
+enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
 /*
- * Least significant cached token of a level (high or low) outside the window; among equally
- * significant ones the oldest.
+ * Least significant token of a precision outside the window of newest tokens, the oldest among
+ * equals.
  */
 struct least {
-    /* Sort key: significance bits in the upper half, position in the lower half. */
+    /* Significance bits in the upper half, position in the lower half. */
     unsigned long long key;
     int at;
 };
@@ -34,24 +23,21 @@ struct least {
 struct found {
     least level[KVD_LEANKV_LEVELS];
     /*
-     * Index, among the cached tokens at the high level, of the token that leaves the window of
-     * newest tokens; -1: none.
+     * Index, among the high-precision tokens, of the token that leaves the window of newest tokens;
+     * -1: none.
      */
     int leaving;
     float leaving_significance;
 };
 
 /*
- * Decision of a decode step for one KV head. Cached tokens at the high level and at the low level
- * are stored in two separate lists. Members are indices into these lists; -1 means no token.
+ * Indices of cached tokens; those of high and of low precision are numbered separately. -1: no
+ * token.
  */
 struct decision {
-    /*
-     * Token that changes from the high to the low level: its index in the list of high tokens, and
-     * its new index in the list of low tokens.
-     */
+    /* Token that changes from high to low precision: its old and its new index. */
     int lowered, low_to;
-    /* Index that the new token gets in the list of high tokens. */
+    /* Index of the new token among the high-precision tokens. */
     int fresh_to;
     int n[KVD_LEANKV_LEVELS];
 };
@@ -61,10 +47,7 @@ __device__ __forceinline__ float significance_of(unsigned long long key)
     return __uint_as_float((uint32_t)(key >> 32));
 }
 
-/*
- * Returns the attention probability that a cached token received in this step, averaged over the
- * query heads of the KV head.
- */
+/* Attention probability of a token in this step, averaged over the query heads. */
 __device__ __forceinline__ float received(const float (&score)[HEADS], const float *lse2, int group)
 {
     float sum = 0;
@@ -87,10 +70,7 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/*
- * Reduces the sum of significances and the least significant cached tokens over the threads of the
- * CTA. The result is in thread 0.
- */
+/* The result is in thread 0. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -121,11 +101,7 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/*
- * Decides if the token that leaves the window is kept, lowered or dropped, and at which index the
- * new token is stored. `sum` is the sum of the significances of the `body` cached tokens outside
- * the window.
- */
+/* `sum` adds the significances of the `body` cached tokens outside the window of newest tokens. */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -154,7 +130,6 @@ __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum,
     return d;
 }
 
-/* Pages of a KV head. `table` is a copy of its page table in shared memory. */
 struct pages {
     const kvd_leankv_pool *pool;
     const int32_t *table;
@@ -170,9 +145,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
         i - k * tokens};
 }
 
-/*
- * Decodes the key or value of a cached token and rounds it to bf16, as a bf16 cache would hold it.
- */
+/* Rounds to bf16, as a bf16 cache would hold the vector. */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -189,7 +162,6 @@ __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precisi
     }
 }
 
-/* A quantised key or value; each of warps 0 to 3 has one. */
 template <int F> struct coded {
     uint8_t code[1][F];
     __half2 scale;
@@ -221,9 +193,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Quantises the vectors that a step changes. Warps 0 and 1 quantise again, at the low precision,
- * the key and value of the token that changes from the high to the low level. Warps 2 and 3 write
- * the key and value of the new token, possibly over that token.
+ * Warps 0 and 1 quantise again, at the low precision, the key and value of the lowered token. Warps
+ * 2 and 3 write those of the new token, possibly over that token.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -243,10 +214,6 @@ __device__ void move_vectors(const pages &p, const decision &d, int warp, int la
     }
 }
 
-/*
- * Moves the score and position of the cached token that changes from the high to the low level to
- * the list of low tokens, and writes those of the new token.
- */
 __device__ void move_scores(const pages &p, const decision &d, int position)
 {
     const kvd_leankv_precision &high = p.pool->layout.level[KVD_LEANKV_HIGH],
@@ -258,11 +225,10 @@ __device__ void move_scores(const pages &p, const decision &d, int position)
         *leankv::position_of(low, to) = *leankv::position_of(high, from);
     }
     const leankv::entry e = entry_of(p, KVD_LEANKV_HIGH, d.fresh_to);
-    *leankv::score_of(high, e) = 0; /* no later token has attended to the new token */
+    *leankv::score_of(high, e) = 0;
     *leankv::position_of(high, e) = position;
 }
 
-/* Score and position of a cached token, as a thread loads them. */
 struct held {
     float *score;
     float total, given[HEADS];
@@ -287,9 +253,8 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the attention probability that every cached token received in this step to its score. After
- * the call, thread 0 has the least significant cached tokens and the sum of significances outside
- * the window, and `out` has the token that leaves the window.
+ * Adds the attention probabilities of this step to the scores. Thread 0 gets `sum` and `mine`, both
+ * without the window of newest tokens.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
@@ -349,7 +314,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
-            return; /* pages ran short; the host reports it */
+            return; /* no free page; the host reports it */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)

@@ -1,17 +1,12 @@
 /*
- * Finds the k largest of n 64-bit keys with one CTA, by a radix select of 8 bits per pass. A key
- * has the 32 bits of a value in its upper half and a number below n in its lower half. That number
- * is unique to the token, so no two keys are equal.
+ * Finds the k largest of n 64-bit keys with one CTA, by a radix select of 8 bits per pass. The
+ * upper half of a key is a value, the lower half a unique number below n.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 
 enum { KVD_SELECT_BINS = 256 };
 
-/*
- * Adds 1 to a bin of a histogram. If all active threads of a warp add to the same bin, one thread
- * adds for all of them.
- */
 static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digit)
 {
     const unsigned active = __activemask();
@@ -24,9 +19,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the 8-bit digit at which the sum of histogram bins, taken from the last bin downwards,
- * reaches *k. Sets *k to the number of keys still wanted from that bin, and *all to true if the
- * whole bin is wanted. The first warp calls it.
+ * Finds the bin at which the number of keys, counted from the last bin downwards, reaches *k. Then
+ * sets *k to the number still wanted from this bin. The first warp calls it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -56,9 +50,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns a threshold such that exactly k of the n keys are at or above it; 0 < k < n. key(t)
- * returns the key of token t; `bin` is scratch of KVD_SELECT_BINS numbers in shared memory. All
- * threads of the CTA must call it.
+ * Returns a threshold that exactly k of the n keys reach; 0 < k < n. `bin` is scratch
+ * [KVD_SELECT_BINS] in shared memory. All threads of the CTA must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
@@ -71,10 +64,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (n - 1) >> shift == 0 && shift > 0)
-            /*
-             * The lower half of a sort key is a number below n, so its bits from this shift on are
-             * all 0.
-             */
+            /* The lower half of a key is below n, so its bits from this shift on are 0. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -96,8 +86,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the number of earlier threads in the CTA whose token stays, and sets *all to the number
- * of threads in the whole CTA whose token stays. All THREADS threads must call it.
+ * Returns the number of earlier threads with `stays`, and sets *all to that of the CTA. All THREADS
+ * threads must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {

@@ -1,7 +1,6 @@
 /*
  * Methods of the tokens axis whose KV heads keep different numbers of entries (cached tokens), in
- * the CUDA engine: token budgets of layers, pages of KV heads, and the lists of page numbers and
- * lengths that decode steps read.
+ * the CUDA engine.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +12,11 @@
 
 static const char what[] = "eviction with budgets of heads";
 
-/* Request in a slot, as the host tracks it. */
 typedef struct {
     size_t tokens;
     /*
      * Number of cached tokens, summed over all KV heads and layers, at the end of the latest
-     * iteration, even if the request finished in it.
+     * iteration.
      */
     double held;
 } uneven_slot;
@@ -28,52 +26,43 @@ typedef struct {
     kvd_gpu_heads heads;
     kvd_evict_rule rule;
     const char *name;
-    size_t layers, kv; /* number of layers and of KV heads of a layer */
+    size_t layers, kv;
     size_t n_slots, max_len;
-    uneven_slot *slot; /* [n_slots] state of every slot */
-    size_t *entries;   /* [n_slots][layers][kv] number of cached tokens of every KV head */
-    /*
-     * Pages of one KV head each. In `pages`, KV head g of layer l of slot s has number (s layers +
-     * l) kv + g.
-     */
+    uneven_slot *slot;
+    size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
+    /* In `pages`, KV head g of layer l of slot s has number (s layers + l) kv + g. */
     kvd_pages pages;
-    size_t page_bytes;        /* bytes of a page of one KV head */
-    kvd_evict_budget *budget; /* budget of every layer and slot, pinned [layers][n_slots] */
-    kvd_evict_budget *there;  /* device copy of `budget` */
+    size_t page_bytes;
+    kvd_evict_budget *budget; /* pinned [layers][n_slots] */
+    kvd_evict_budget *there;
     /*
-     * Number of entries of every KV head, the new token included, pinned [layers][heads.rows];
-     * then, in one more element, the number of decode steps.
+     * Number of cached tokens of every KV head, the new token included, pinned
+     * [layers][heads.rows]. One more element is the number of decode steps.
      */
     int32_t *length;
-    int32_t *lengths; /* device copy of `length` */
-    /*
-     * Device [layers][n_slots][kv]: number of tokens of the latest prompt that stay in every KV
-     * head.
-     */
+    int32_t *lengths;
+    /* Number of tokens of the latest prompt that stay, device [layers][n_slots][kv]. */
     int32_t *count;
-    int32_t *counted; /* pinned copy of `count` */
+    int32_t *counted;
     float *mass, *score, *lse;
     int32_t *kept;
     unsigned long long *least;
-    /* Budgets that are computed after the last layer, from statistics of all layers. */
+    /* For budgets that are computed after the last layer, from statistics of all layers. */
     struct {
-        /*
-         * True if the method computes budgets from statistics of all layers
-         * (kvd_tokens_eviction.divide). The other members are used only then.
-         */
+        /* False if the method has no kvd_tokens_eviction.divide. */
         bool on;
         /* True if the statistics are entropy and variance, false if they are scores of tokens. */
         bool spreads;
         size_t ranks;  /* number of scores of a token in a layer: kv, or 1 if heads share them */
-        float *rank;   /* scores of tokens, device [layers][ranks][rows of Q in layout BLOCKED] */
+        float *rank;   /* device [layers][ranks][n_q8]: scores of tokens */
         float *spread; /* scratch of kvd_uneven_rank on the device */
         double *pair;  /* entropy and variance, device [layers][n_slots][2] */
-        double *pairs; /* pinned copy of `pair` */
-        float *scores; /* pinned copy of `rank`, made if the statistics are scores */
-        double *x;     /* statistics of one prompt in all layers, as in kvd_evict_layers.x */
+        double *pairs;
+        float *scores;
+        double *x;                  /* statistics of one prompt, as in kvd_evict_layers.x */
         kvd_evict_budget *of_layer; /* budgets of one prompt, [layers] */
-        size_t first, end; /* the prompts of the iteration are its slices first .. end - 1 */
-        kvd_err err;       /* error message of `divide`, empty if it did not fail */
+        size_t first, end;
+        kvd_err err;
     } late;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -94,19 +83,12 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* ---- budgets of requests ---- */
-
-/*
- * Returns the number of tokens of an n-token prompt that a KV head keeps, on average over the
- * heads.
- */
 static size_t kept_of(const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = smaller(n, (size_t)b->keep_new);
     return newest + smaller(n - newest, (size_t)b->keep_old);
 }
 
-/* Returns the largest number of tokens of an n-token prompt that one KV head may keep. */
 static size_t most_of(const uneven *e, const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = smaller(n, (size_t)b->keep_new), own = (size_t)b->keep_own,
@@ -129,13 +111,9 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* ---- hooks of an iteration ---- */
-
 /*
- * Assigns pages to the KV heads of slice i of the iteration (the tokens of one request), and writes
- * their numbers of cached tokens and page numbers to the lists of decode steps. If the slice is a
- * prompt, its heads get pages for the largest number of tokens that they may keep, or for the whole
- * prompt if the budgets of its layers are computed after the last layer.
+ * Assigns pages to the KV heads of slice i (tokens of one request). If the budgets of a prompt are
+ * computed after the last layer, there are pages for the whole prompt.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -154,11 +132,7 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/*
- * Sets the numbers of cache entries for timing runs, whose decode steps follow tokens that were
- * never computed. Every KV head gets the mean number of entries that a head would keep after a
- * prompt of that many tokens.
- */
+/* Sets the numbers of cached tokens for timing runs, whose prompts were never computed. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -236,7 +210,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* one more cached token, for the next step */
+                /* one more token, for the next step */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -249,9 +223,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns 0 whatever `before` is, because the bf16 pages of a slot hold nothing between iterations.
- */
+/* The bf16 pages of a slot hold nothing between iterations. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -273,9 +245,6 @@ static double held(const kvd_gpu_method *m)
     return n * (double)e->page_bytes / KVD_PAGE_TOKENS;
 }
 
-/* ---- hooks of a layer ---- */
-
-/* Returns the page table of a layer, from request number `slice` of the batch on. */
 static const int32_t *table_of(const uneven *e, int layer, size_t slice)
 {
     return e->heads.table +
@@ -302,7 +271,6 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Returns the arguments with which kernels process the prompts of an iteration in a layer. */
 static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_rows *r, int layer)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -343,7 +311,6 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
     return a;
 }
 
-/* Copies the statistics of the prompt in slice i, of all layers, to late.x and describes them. */
 static kvd_evict_layers statistics_of(const uneven *e, size_t i)
 {
     const kvd_step_batch *const b = e->method.cache->batch;
@@ -358,11 +325,7 @@ static kvd_evict_layers statistics_of(const uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/*
- * Computes the budgets of all layers for the prompts of an iteration. The CUDA stream calls it on
- * the host after the statistics have been copied to the host and before the budgets are copied to
- * the device. It must not call CUDA functions.
- */
+/* The CUDA stream calls this function on the host. It must not call CUDA functions. */
 static void CUDART_CB divide(void *of_method)
 {
     uneven *const e = of_method;
@@ -377,10 +340,6 @@ static void CUDART_CB divide(void *of_method)
     }
 }
 
-/*
- * Queues the work that follows the last layer: computes the budgets of all layers, and in every
- * layer chooses the tokens that stay and moves them to the front of their pages.
- */
 static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const size_t pairs = e->layers * e->n_slots * 2,
@@ -409,10 +368,7 @@ static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Copies the rows that stay in a layer whose group of layers keeps the same windows of tokens. In
- * the first layer of a group, chooses these windows first.
- */
+/* The first layer of a group chooses the windows of tokens for all layers of the group. */
 static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream)
 {
     const int layer = a->prompt.layer, left = (int)e->layers - layer;
@@ -445,8 +401,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                 : 0;
 }
 
-/* ---- creation and release ---- */
-
 static void release(kvd_gpu_method *m)
 {
     uneven *const e = of(m);
@@ -465,9 +419,8 @@ static void release(kvd_gpu_method *m)
 }
 
 /*
- * Allocates the pages of KV heads and the arrays with an element per slot. The pages are filled
- * with random numbers, which timing runs read where nothing was computed. Before the first
- * iteration, every KV head has one cached token, in page 0.
+ * Timing runs read random numbers where nothing was computed. Before the first iteration, every KV
+ * head has one cached token, in page 0.
  */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
@@ -534,10 +487,6 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                           err);
 }
 
-/*
- * Allocates the arrays that hold the scores of all layers until budgets are computed from them.
- * `rows` is the largest number of rows of Q, and `slices` of requests, in an iteration.
- */
 static int make_late(uneven *e, size_t rows, size_t slices, kvd_err *err)
 {
     static const char scores[] = "scores of the prompts in all layers";
@@ -575,10 +524,6 @@ static int make_work(uneven *e, kvd_err *err)
                : -1;
 }
 
-/*
- * Returns the name of a method of the plan that cannot be combined with this one, or NULL if there
- * is none.
- */
 static const char *other_member(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name
@@ -649,18 +594,13 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-/*
- * Returns true if the plan can generate text, not only be timed: its prompts attend to uncompressed
- * rows before cached tokens are dropped.
- */
+/* True if the plan can generate text, not only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !other_member(plan);
 }
 
 const kvd_gpu_kind kvd_gpu_uneven = {.generates = generates, .open = open_method};
-
-/* ---- access for tests ---- */
 
 static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
 {

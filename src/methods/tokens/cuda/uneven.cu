@@ -1,17 +1,8 @@
 /*
  * Chooses the tokens of a prompt that stay if layers or KV heads keep different numbers of tokens,
- * and copies rows of K and V to pages of one KV head each.
- *
- * rank_kernel: a CTA per KV head and prompt sums and smooths the scores, and finds the threshold of
- * the tokens that the head keeps by its own scores. shared_kernel: if the KV heads of the layer
- * share a part of the budget, a CTA per prompt finds the threshold over all of them. The tokens
- * that a head keeps by its own scores count as larger than any other. Among equal scores of one
- * head the later token is larger, among those of several heads that of the last head, as on the CPU
- * (adakv.c). place_kernel: a CTA per KV head and prompt lists the tokens that stay, in rising
- * order. copy_kernel: a CTA per KV head, prompt and page of entries copies their rows, 16 bytes a
- * thread.
- *
- * step_kernel: a warp per KV head and decode step copies the step's row, 16 bytes a lane.
+ * and copies rows of K and V to pages of one KV head each. If the KV heads of a layer share a part
+ * of the budget, ties are broken as on the CPU (adakv.c): among equal scores the later token of the
+ * last head is largest.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -26,9 +17,9 @@ typedef unsigned long long u64;
 
 struct head {
     kvd_evict_budget budget;
-    int n, old; /* number of tokens of the prompt, and of those that are ranked */
-    int sink;   /* number of first tokens of the prompt that stay whatever their scores are */
-    size_t at;  /* first row of the prompt in the scores */
+    int n, old;
+    int sink; /* first tokens of the prompt that always stay */
+    size_t at;
     const float *rank;
 };
 
@@ -41,7 +32,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores are in the `mass` of the KV head's first query head, which they overwrite. */
+    /* Smoothed scores overwrite `mass` of the KV head's first query head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
                                : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
     if (u.rank)
@@ -49,25 +40,18 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/*
- * Returns the sort key of token t of a KV head. Keys of the first h.sink tokens are above those of
- * all other tokens.
- */
+/* Sort keys of the first h.sink tokens are above all others. */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
 }
 
-/* Returns true if the KV heads of a layer share a part of their token budget. */
 __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
 {
     return b.keep_own < b.keep_old;
 }
 
-/*
- * Returns the 64-bit sort key by which token t of KV head g is ranked among the tokens of all KV
- * heads of the layer.
- */
+/* Sort key of token t of KV head g among all KV heads of the layer. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -150,16 +134,12 @@ __global__ void __launch_bounds__(CHOOSE)
         u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g] = place;
 }
 
-/*
- * Returns the index of the element at which dims 8 block .. 8 block + 7 of token t start, in a
- * page's K or V of width d.
- */
+/* Index of dims 8 block .. 8 block + 7 of token t in a page's K or V of width d. */
 __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/* Copies the rows of all tokens if ALL is true, otherwise only those of the tokens in `kept`. */
 template <bool ALL>
 __global__ void __launch_bounds__(COPY)
     copy_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -178,12 +158,11 @@ __global__ void __launch_bounds__(COPY)
         static_cast<uint16_t *>(u.heads) +
         (size_t)u.table[((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages + (size_t)page] *
             (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
-    /* Number of groups of 8 cached tokens in the page; the last group is filled up with zeros. */
+    /* Groups of 8 tokens in the page; the last one is filled up with zeros. */
     const int groups = (min(m - first, KVD_PAGE_TOKENS) + 7) / 8;
     for (int side = 0; side < 2; side++) {
         const int d = side ? d_v : d_k, after = side ? KVD_PAGE_TOKENS * d_k : 0;
         for (int c = (int)threadIdx.x; c < groups * d; c += COPY) {
-            /* c numbers the copies of 8 dims in the order of memory within the page. */
             const int i = first + c / d * 8 + c % 8, block = c % d / 8;
             uint4 x = make_uint4(0, 0, 0, 0);
             if (i < m) {
@@ -222,7 +201,6 @@ __global__ void __launch_bounds__(32) step_kernel(const __grid_constant__ kvd_un
 
 } // namespace
 
-/* Returns the grid of copy_kernel: a CTA per KV head, page of 64 tokens and prompt. */
 static dim3 pages_of(const kvd_evict_prompts_args *a)
 {
     return dim3((unsigned)a->map.n_kv_heads,

@@ -1,22 +1,8 @@
 /*
  * Kernels of uneven.h for methods whose layers depend on each other: scores for budgets that depend
  * on all layers (prefixkv, cake), and windows of tokens that several layers share (windowkv).
- *
- * spread_kernel: a CTA per page of keys and query head recomputes the attention probabilities A
- * that the last `window` rows of a prompt give to the tokens before them, from Q, K and the softmax
- * denominators of the attention kernel. Each thread has one key. It sums -A log A, and computes
- * mean and variance over the rows by Welford's method, with 16 queries in shared memory at a time.
- * statistic_kernel: a CTA per prompt sums entropies and variances over all pages and query heads,
- * in a fixed order.
- * sums_kernel: a CTA per KV head and prompt sums scores over query heads and smooths them.
- * compact_kernel: moves token kept[i], which is at least i, to index i within the pages of a KV
- * head. It moves RUN tokens at a time, in rising order of i, like move_kernel of evict_choose.cu.
- *
- * review_kernel: a warp per window and prompt computes the score of a window from the scores of its
- * tokens. If only the largest half of them counts, each lane counts for each of its tokens how many
- * tokens of the window have larger scores.
- * windows_kernel: a CTA per prompt finds the smallest score of the windows that stay, and lists
- * their tokens, in rising order, for all KV heads.
+ * spread_kernel recomputes the attention probabilities of the last `window` rows, one key per
+ * thread, with mean and variance by Welford's method.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -40,16 +26,12 @@ __device__ __forceinline__ float wide(uint16_t x)
     return __uint_as_float((uint32_t)x << 16);
 }
 
-/* Returns the number of tokens before the last `window` rows of a prompt of n tokens. */
 __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
 {
     return n - min(n, r.window);
 }
 
-/*
- * Returns the index in kvd_uneven_prompts_args.spread of the first page of prompt b in query head
- * h. Each page has two elements.
- */
+/* Index in `spread` of the first page of prompt b in query head h. A page has two elements. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
@@ -166,10 +148,7 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
 }
 
-/*
- * Returns the index of the dimensions 8 * block .. 8 * block + 7 of token t, relative to the K or V
- * (of width d) of page 0. `page` lists the pages of a KV head, which have page_elements elements.
- */
+/* Index of dims 8 block .. 8 block + 7 of token t, relative to K or V (of width d) in page 0. */
 __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t, int block,
                                         int d)
 {
@@ -196,7 +175,6 @@ __global__ void __launch_bounds__(MOVE)
     const int32_t *const page =
         u.table + ((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages;
     uint16_t *const x = static_cast<uint16_t *>(u.heads) + (side ? KVD_PAGE_TOKENS * d_k : 0);
-    /* Zeros follow the last token, up to the end of its group of 8 tokens. */
     const int end = (m + 7) / 8 * 8;
     for (int first = 0; first < end; first += RUN) {
         uint4 held[EACH];
@@ -219,7 +197,6 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* Returns the sum of x over all lanes of the warp, to every lane. */
 __device__ __forceinline__ float over_warp(float x)
 {
     for (int step = 1; step < 32; step *= 2)

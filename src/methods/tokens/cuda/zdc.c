@@ -1,7 +1,4 @@
-/*
- * Method zdc in the CUDA engine, which stores important tokens at more dimensions than other
- * tokens: the hooks that run in every iteration and every layer (zdc.h).
- */
+/* Method zdc in the CUDA engine: the hooks of every iteration and every layer (zdc.h). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,7 +10,7 @@ static const char what[] = "two widths of tokens";
 
 enum {
     OVERLAP = 2,
-    MEAN /* indices of parameters of importance, as in importance.c */
+    MEAN /* indices of parameters, as in importance.c */
 };
 
 static kvd_zdc *of(kvd_gpu_method *m)
@@ -26,30 +23,21 @@ static const kvd_zdc *of_const(const kvd_gpu_method *m)
     return (const kvd_zdc *)(const void *)m;
 }
 
-/*
- * Returns the number of consecutive layers that use the same token sets by the plan's parameter
- * `layers`, or 0 if that parameter is not used.
- */
+/* Returns 0 if the plan's parameter `layers` is not used. */
 static int together(const kvd_zdc *z)
 {
     return kvd_tokens_layers(&z->method.plan->tokens_values);
 }
 
-/*
- * Returns the first layer of the group of layers that share token sets with `layer` by the
- * parameter `layers`. Sharing by `overlap` is decided on the device and not considered here.
- */
+/* Sharing by `overlap` is decided on the device and not considered here. */
 static int first_of(const kvd_zdc *z, int layer)
 {
     return together(z) ? layer - layer % together(z) : layer;
 }
 
-/* ---- hooks of an iteration ---- */
-
 /*
- * Sets the numbers of low tokens (tokens with fewer stored dimensions) of a slot for a timing run,
- * whose `prompt` tokens were never computed. Assumes that no layer takes over the token sets of an
- * earlier layer because they overlap.
+ * For timing runs, whose prompts were never computed: sets the numbers of low (less important)
+ * tokens, as if no layers shared token sets by `overlap`.
  */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
@@ -75,7 +63,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "one piece",
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
-        /* If `before` exceeds `known`, tokens were skipped; they are not part of the prompt. */
+        /* If `before` exceeds `known`, tokens were skipped. They are not part of the prompt. */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
         suppose(z, s->slot, s->before);
@@ -124,9 +112,6 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/* ---- processing of prompts ---- */
-
-/* Returns the page lists of a batch, from request number `first` on. */
 static kvd_zdc_pages pages_of(const kvd_zdc *z, int layer, size_t first)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -204,9 +189,8 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 }
 
 /*
- * Hook that runs after the rows of a layer are appended and before attention. If the layer uses the
- * token sets of an earlier layer by the parameter `layers`, they are known by now, and its prompts
- * attend to the rows as they will be stored.
+ * If the token sets come from an earlier layer by the parameter `layers`, prompts attend to the
+ * rows as they will be stored.
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -238,8 +222,6 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                 what, err);
 }
 
-/* ---- attention of decode steps ---- */
-
 static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -261,8 +243,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 }
 
 /*
- * Creates, unless they exist, the device descriptions of the attention kernel's work lists for n
- * decode steps. The first use of an n must not be while a CUDA graph is captured.
+ * Describes the work lists for n decode steps on the device. The first use of an n must not be
+ * while a CUDA graph is captured.
  */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -332,8 +314,6 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/* ---- creation and release ---- */
-
 static void release(kvd_gpu_method *m)
 {
     kvd_zdc *const z = of(m);
@@ -356,10 +336,6 @@ static bool runs(const kvd_plan *p)
     return p->dims && p->dims_low;
 }
 
-/*
- * Returns the name of a method of the plan that cannot be combined with zdc, or NULL if there is
- * none.
- */
 static const char *other_member(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name

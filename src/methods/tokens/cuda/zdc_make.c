@@ -1,7 +1,6 @@
 /*
- * Method zdc in the CUDA engine, which stores important (high) tokens at more dimensions than other
- * (low) tokens: computes the layouts of the pages of high and of low tokens and allocates their
- * memory (zdc.h).
+ * Method zdc in the CUDA engine: layouts of the pages of important (high) and of other (low)
+ * tokens, and their memory (zdc.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -58,9 +57,8 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
 }
 
 /*
- * Makes the head layout `both` for the attention of decode steps, which has twice the number of
- * heads. The second half reads the first columns of the first half's queries and writes its output
- * after that of the first half.
+ * `both` has twice the number of heads. The second half reads the first columns of the same queries
+ * and writes its output after that of the first half.
  */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
@@ -79,10 +77,7 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/*
- * Returns the projections of a layer's heads to the dimensions of low (less important) tokens,
- * starting at the first head that this GPU has.
- */
+/* Projections for low (less important) tokens, from the first head of this GPU on. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
     const kvd_dims *const dims = z->method.plan->dims_low;
@@ -90,8 +85,7 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * Computes the stored dimensions of a layer's low (less important) tokens. They are rounded up like
- * those of high tokens. If those are padded to the widest head, so are the dimensions of low
+ * If the dimensions of important tokens are padded to the widest head, so are those of other
  * tokens.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
@@ -134,8 +128,8 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
         /*
-         * The map `both` lists all heads with the kept dimensions of high (important) tokens, then
-         * all heads with those of low tokens.
+         * The map `both` lists all heads with the dimensions of important tokens, then all heads
+         * with those of other tokens.
          */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
@@ -164,10 +158,7 @@ static int make_heads(kvd_zdc *z, kvd_err *err)
     return status;
 }
 
-/*
- * Allocates the workspaces of the attention kernel as parts of one array. Each workspace starts at
- * a multiple of 256 bytes.
- */
+/* The workspaces are parts of one array, aligned to 256 bytes. */
 static int make_workspaces(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -187,7 +178,6 @@ static int make_workspaces(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Allocates the arrays that have an element or more for each row of an iteration. */
 static int make_rows(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;

@@ -1,7 +1,4 @@
-/*
- * Device functions that locate the row of a token in the pages of high or low tokens of method zdc
- * (zdc.h).
- */
+/* Device functions that locate the row of a token in the pages of method zdc (zdc.h). */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_PAGES_CUH
 #define KVD_METHODS_TOKENS_CUDA_ZDC_PAGES_CUH
 
@@ -12,16 +9,13 @@ static __device__ __forceinline__ int zdc_pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/*
- * Returns the number of pages at the front of a slot's page list that hold its n_low low tokens; at
- * least one.
- */
+/* Pages at the front of a slot's page list that hold its low tokens; at least one. */
 static __device__ __forceinline__ int zdc_low_pages(int n_low)
 {
     return zdc_pages_of(max(n_low, 1));
 }
 
-/* Returns the number of the i-th page in the page list of the slot of request b. */
+/* Number of the i-th page in the page list of request b. */
 static __device__ __forceinline__ int zdc_page(const kvd_zdc_pages &p, int b, int i)
 {
     return i ? p.table[(size_t)b * (size_t)p.pitch + (size_t)(i - 1)] : p.own + p.slot[b];
@@ -32,10 +26,7 @@ static __device__ __forceinline__ int zdc_low(const kvd_zdc_pages &p, int b)
     return p.n_low[(size_t)p.slot[b] * (size_t)p.n_layers + p.layer];
 }
 
-/*
- * Returns the index of the element of a page's K or V of `width` columns at which columns 8 block
- * .. 8 block + 7 of token t start (layout: kernels/layout.h).
- */
+/* Index of columns 8 block .. 8 block + 7 of token t in a page's K or V (kernels/layout.h). */
 static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 {
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;

@@ -1,13 +1,6 @@
 /*
- * Prompts of method zdc, which stores important (high) tokens at more dimensions than the other
- * (low) tokens. Computes the importance of tokens, chooses the high tokens and moves rows into the
- * pages of high and of low tokens.
- *
- * value_kernel: a thread per token sums over all query heads. choose_kernel: a CTA per prompt finds
- * the least important high token by a radix select and compares the sets with those of the
- * preceding layer; if the layer uses those, the kernel leaves them unchanged. move_kernel: a CTA
- * handles 64 tokens of a KV head, reads one page and writes to pages of high and of low tokens,
- * in whole rows of 8 dims.
+ * Prompts of method zdc: computes the importance of tokens, chooses the important (high) tokens and
+ * moves rows into the pages of high and of low tokens.
  */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
@@ -33,10 +26,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/*
- * Returns a 64-bit sort key of token t that rises with the value. Among equal values an earlier
- * token has the larger key.
- */
+/* Among equal values an earlier token has the larger key. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -44,7 +34,6 @@ __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
            (unsigned)(n - 1 - t);
 }
 
-/* Returns the sum of x over the threads of the CTA, in all its threads. */
 __device__ int sum_of(int x)
 {
     __shared__ int sum;
@@ -60,10 +49,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/*
- * Returns the overlap of two sets of sizes a and b with `both` common members, as a fraction of the
- * larger set.
- */
+/* Common members of two sets as a fraction of the larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -114,9 +100,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of the element at which dims 8 block .. 8 block + 7 of K or V of row i start.
- * Row i is the i-th high (important) token of request b, or its i-th low token. `first` is the
- * first page of such rows in the request's page list.
+ * Index of dims 8 block .. 8 block + 7 of row i of the important (or other) tokens, whose pages
+ * start with number `first` in the page list.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -125,7 +110,7 @@ __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int f
            (size_t)(at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
 }
 
-/* Returns 8 columns with all but the first `kept` set to 0. */
+/* Sets all but the first `kept` of 8 columns to 0. */
 __device__ __forceinline__ uint4 cut(uint4 x, int kept)
 {
     unsigned *const pair = reinterpret_cast<unsigned *>(&x);
@@ -135,10 +120,6 @@ __device__ __forceinline__ uint4 cut(uint4 x, int kept)
     return x;
 }
 
-/*
- * Zeroes the rows after the last row of the high or of the low tokens, up to the end of its group
- * of 8 rows.
- */
 __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, int first, int count)
 {
     const kvd_zdc_head &head = a.head[g];
@@ -185,7 +166,6 @@ __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_
     }
 }
 
-/* In the prompts' pages, writes 0 into the columns that low (less important) tokens do not keep. */
 __global__ void __launch_bounds__(MOVE)
     narrow_kernel(const __grid_constant__ kvd_zdc_move_args a, uint16_t *pages)
 {
@@ -207,10 +187,7 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/*
- * If PACK, copies rows from pages to packed rows, otherwise from packed rows to pages. Launched
- * with a CTA per page and KV head.
- */
+/* If PACK, copies from pages to packed rows, otherwise from packed rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {
@@ -220,7 +197,7 @@ __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_
     if (t < a.first || t >= (PACK ? end : (end + 7) / 8 * 8))
         return;
     const kvd_zdc_head &head = a.head[g];
-    const bool behind = t >= end; /* true for the zeros that fill the last group of 8 rows */
+    const bool behind = t >= end; /* zeros that fill the last group of 8 rows */
     const int store = behind || a.level[t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
     uint16_t *const row =
         static_cast<uint16_t *>(a.rows) +

@@ -1,7 +1,6 @@
 /*
- * Decode steps of method zdc. lists_kernel lists the rows and pages that the attention over high
- * and low tokens reads. merge_kernel merges the outputs over high and over low tokens: a warp
- * handles a query head of a request, and every lane 8 columns.
+ * Decode steps of method zdc. In merge_kernel, a warp handles a query head of a request, and every
+ * lane 8 columns.
  */
 #include <cuda_bf16.h>
 
@@ -13,7 +12,6 @@ namespace
 
 enum { LISTS = 128, ROWS = 128, WARPS = ROWS / 32 };
 
-/* Fills the page lists and lengths of a batch of decode steps, with one CTA per request. */
 __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kvd_zdc_lists_args a)
 {
     const int b = (int)blockIdx.x;
@@ -23,19 +21,13 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /*
-     * High (important) and low (other) tokens are in different pages. Together they fill at most
-     * one page more than without this division; hence + 1.
-     */
+    /* Important and other tokens are in separate pages, which takes at most one page more. */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
 }
 
-/*
- * Waits until the kernels launched earlier on the stream have finished and their results are
- * visible.
- */
+/* Waits for the kernels launched earlier on the stream. */
 __device__ __forceinline__ void wait_for_kernel_before()
 {
 #if __CUDA_ARCH__ >= 900
