@@ -14,8 +14,6 @@
 #include "model/checkpoint/shards.h"
 #include "model/checkpoint/streaming.h"
 
-/* ---- JSON files that are rewritten ---- */
-
 static json_t *load(const char *path, kvd_err *err)
 {
     json_error_t where;
@@ -61,10 +59,7 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
     return status;
 }
 
-/*
- * Sets the dtype in config.json. Its JSON key is "dtype" since Transformers 4.56 and "torch_dtype"
- * before. Every one of these keys that is present is set.
- */
+/* config.json names the dtype "dtype" since Transformers 4.56 and "torch_dtype" before. */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
     static const char *const key[] = {"dtype", "torch_dtype"};
@@ -97,13 +92,7 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
     return status ? -1 : 0;
 }
 
-/* ---- files that are copied ---- */
-
-/*
- * Returns true if the file `name` belongs to the exported checkpoint: a licence, or a file that the
- * Hugging Face library reads in addition to config.json and the weights. Model cards do not belong
- * to it, because they describe the uncompressed model.
- */
+/* Model cards are not copied, because they describe the uncompressed model. */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -179,18 +168,15 @@ int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_e
     return status;
 }
 
-/* Number of tensor elements converted at a time when a tensor is copied. */
+/* number of tensor elements that are converted at a time */
 enum { PIECE = 1 << 18 };
 
-/* ---- transfer of one tensor ---- */
-
-/* Progress of copying one tensor from the input checkpoint to an output file. */
 typedef struct {
     kvd_checkpoint_out *out;
     kvd_safetensors_writer *writer;
     const char *name;
     kvd_dtype from, to;
-    size_t at; /* number of elements of the tensor that are written so far */
+    size_t at; /* number of tensor elements written so far */
     void *buffer;
     size_t room; /* size of `buffer` in bytes */
 } transfer;
@@ -207,9 +193,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Rounds n elements of a tensor to the output dtype and stores them in the output buffer. Fails if
- * a finite element becomes infinite, or if an element of a folded tensor (a weight multiplied with
- * projections) is not finite.
+ * Fails if a finite element becomes infinite. Fails also if an element of a folded tensor, a weight
+ * multiplied with projections, is not finite.
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
@@ -272,15 +257,12 @@ static int convert(transfer *t, const kvd_tensor *tensor, kvd_err *err)
     return status;
 }
 
-/* Writes one tensor, whose elements are at `data` in the mapped input file, to the output file. */
 static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, const char *name,
                            const void *data, size_t bytes, kvd_safetensors_writer *writer,
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    /*
-     * Not read: if kvd_safetensors_find fails on an unknown dtype, the tensor is copied unchanged.
-     */
+    /* A tensor with an unknown dtype is copied unchanged, so this error is not read. */
     kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);
@@ -308,9 +290,6 @@ static int write_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, size
     return status;
 }
 
-/* ---- one output file ---- */
-
-/* Name, dtype and shape of a tensor of an output file, and its index in the input file. */
 typedef struct {
     kvd_tensor_spec spec;
     size_t index;
@@ -342,10 +321,7 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
     return all;
 }
 
-/*
- * Returns the metadata of an output file: all entries of __metadata__ of the input file, and
- * "format", without which the Hugging Face library refuses a file.
- */
+/* The Hugging Face library refuses a file without the metadata entry "format". */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
     const char *key, *value;
@@ -400,8 +376,6 @@ done:
     free(plan);
     return status;
 }
-
-/* ---- all files of the checkpoint ---- */
 
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err)
 {

@@ -13,8 +13,6 @@
 
 static const char program[] = "kvdim-export";
 
-/* ---- parts of rates.json ---- */
-
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
@@ -26,8 +24,8 @@ static int kept_of(const kvd_dims_head *h, int side)
 }
 
 /*
- * Returns the numbers of kept dimensions of Q and K (side 0) or of V (side 1), as a JSON array
- * [layer][kv_head]. If `padded` is set, the numbers are rounded up to multiples of 16.
+ * Returns a JSON array [layer][kv_head] of kept dimensions of Q and K (side 0) or V (side 1). If
+ * `padded` is true, the numbers are rounded up to multiples of 16.
  */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
@@ -107,8 +105,6 @@ static double padded_p(const kvd_dims *d)
     return 1 - kept / (2.0 * heads * d->d_head);
 }
 
-/* ---- rates.json ---- */
-
 int kvd_rates_note_write(const kvd_rates_note *n, const kvd_output *folder, kvd_err *err)
 {
     json_t *const calibration = calibration_json(n, err);
@@ -133,8 +129,6 @@ int kvd_rates_note_write(const kvd_rates_note *n, const kvd_output *folder, kvd_
     free(text);
     return status;
 }
-
-/* ---- recognition of folders of kvdim-export ---- */
 
 static bool holds_files_alone(const char *folder)
 {
@@ -167,16 +161,14 @@ enum { MATRICES = 4, NAME = 64 };
 static const char *const matrix_name[MATRICES] = {"a_q", "a_k", "a_v", "b_v"};
 
 typedef struct {
-    /* Dtype and shape of the tensor that holds a projection; its name is in `name`. */
     kvd_tensor_spec spec;
     char name[NAME];
     const float *data;
 } rotation;
 
 /*
- * Returns the elements of projection matrix k (a_q, a_k, a_v or b_v) of a head and stores its
- * numbers of rows and columns in `dims`. Returns NULL if the matrix belongs to Q and K, or to V,
- * and these are not cut.
+ * Returns projection matrix k (see matrix_name) of a head and stores its rows and columns in
+ * `dims`. Returns NULL if the method does not cut the dimensions that the matrix projects.
  */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {

@@ -1,9 +1,6 @@
 /*
- * kvdim-export: folds (multiplies) the projections that cut each head's dimensions into the weights
- * of a checkpoint, or writes the projections to a file of their own.
- *
- * Reads a checkpoint, kvdim/spectrum, kvdim/rates and kvdim/error-table. Writes a folder with
- * safetensors and JSON as the Hugging Face library reads them, and rates.json.
+ * kvdim-export: multiplies the projections that cut each head's dimensions into the weights of a
+ * checkpoint, or writes the projections to a file of their own.
  */
 #include <math.h>
 #include <stdio.h>
@@ -28,17 +25,15 @@ typedef struct {
     kvd_error_table table;
     kvd_point point;
     /*
-     * Projections to fold into the model's weights. The array folded.head is allocated. The
-     * matrices to which its elements point belong to the field `point` of this structure.
+     * Projections to multiply into the weights. The array folded.head is allocated, but its
+     * matrices belong to `point`.
      */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
     kvd_output folder;
-    size_t bytes; /* total size of the written weights in bytes */
+    size_t bytes; /* size of the written weights */
 } exporting;
-
-/* ---- inputs, method and kept dimensions ---- */
 
 static int load(exporting *x, kvd_err *err)
 {
@@ -66,9 +61,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects the compression method if --method is not given. The method must keep its own number of
- * dimensions for each head, and rotate the same matrices (such as Q and K together) as the file of
- * kept dimensions (--rates).
+ * Without --method, selects a method that keeps different numbers of dimensions per head and
+ * rotates the same matrices as the file of kept dimensions (--rates).
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -87,11 +81,7 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]]);
 }
 
-/*
- * Chooses one of the sets of kept dimensions in the file --rates, and stores its index. Each set
- * was computed for one strength of compression. --point or --overall-p selects it; without these
- * options the file must have only one.
- */
+/* Each set of kept dimensions in the file --rates belongs to one strength of compression. */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
@@ -149,12 +139,9 @@ static int make_point(exporting *x, kvd_err *err)
     return kvd_point_of_rates(m, i, &x->point, err);
 }
 
-/* ---- projections that can be folded ---- */
-
 /*
- * Measures how well the two matrices of a projection invert each other: returns the largest
- * absolute entry of right left - I, where `right` is [m][d] and `left` [d][m]. If `transposed` is
- * set, `right` is stored as [d][m].
+ * Returns the largest absolute entry of right left - I, where `right` is [m][d] and `left` [d][m].
+ * If `transposed` is true, `right` is stored as [d][m].
  */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
@@ -171,10 +158,8 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the two matrices of every projection (one for storing, one for reading) invert each
- * other on the kept dimensions. Balanced projections have a left and a right matrix instead of a
- * rotation. They may fail this test after calibration on few tokens. kvdim-eval would show it in
- * the logits, but kvdim-export does not run the model.
+ * Fails unless the two matrices of every projection invert each other on the kept dimensions. After
+ * calibration on few tokens, the matrices of balanced projections may not.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -196,9 +181,8 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
 }
 
 /*
- * Stores in the field `folded` those projections that can be multiplied into the weights.
- * Projections of V always can. Projections of Q and K can if the model applies neither RoPE nor a
- * norm after W_Q and W_K.
+ * Projections of V can always be multiplied into the weights. Projections of Q and K can only if
+ * the model has neither RoPE nor a norm after W_Q and W_K.
  */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
@@ -222,8 +206,6 @@ static int resolve_folding(exporting *x, kvd_err *err)
     return kvd_folded_list_make(&x->list, x->checkpoint, &x->folded, err);
 }
 
-/* ---- output folder ---- */
-
 static bool same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -244,8 +226,8 @@ static bool parent_is(const char *path, const char *folder)
 }
 
 /*
- * Refuses an output folder that is, contains or changes an input, or that exists and was not
- * written by kvdim-export. Called before a large model is read.
+ * Refuses an output folder that is, contains or changes an input. Refuses an existing folder that
+ * kvdim-export did not write.
  */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
@@ -288,7 +270,6 @@ static int write_checkpoint(exporting *x, kvd_err *err)
     kvd_progress_end(&progress);
     if (status)
         return -1;
-    /* Verify that the written folder opens as a checkpoint. */
     kvd_checkpoint *const again = kvd_checkpoint_open(x->folder.partial, err);
     kvd_checkpoint_close(again);
     return again ? 0 : -1;
@@ -316,11 +297,9 @@ static int write_folder(exporting *x, kvd_err *err)
                : 0;
 }
 
-/* ---- description of the exported checkpoint ---- */
-
 /*
- * Writes to `text` the argument of --method with which kvdim-eval gives the results that the
- * exported checkpoint will have.
+ * Writes the value of --method with which kvdim-eval predicts the results of the exported
+ * checkpoint.
  */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
@@ -373,8 +352,6 @@ static void print_summary(const exporting *x)
     printf("predicted by: kvdim-eval %s --spectrum %s%s%s --method %s\n", cfg->model, cfg->spectrum,
            cfg->rates ? " --rates " : "", cfg->rates ? cfg->rates : "", method);
 }
-
-/* ---- main ---- */
 
 static int work(exporting *x, kvd_err *err)
 {

@@ -1,10 +1,6 @@
 /*
  * kvdim-report: makes tables, figures, one HTML page and a ledger of the papers' claims from result
- * files.
- *
- * Reads files of kvdim/spectrum, similarity, rates, error-table, accuracy, tasks, kernels, tokens,
- * jct and serving, and timelines written by kvdim-jct. Writes DIR/tables, DIR/figures,
- * DIR/index.html.
+ * files. Writes DIR/tables, DIR/figures and DIR/index.html.
  */
 #include <jansson.h>
 #include <limits.h>
@@ -71,12 +67,7 @@ static const kvd_program description = {
                  "kvdim-report --published results/kvdim-25m -o published"},
     .options = options};
 
-/* ---- section with the verdicts on the claims ------------------------------------------------ */
-
-/*
- * Adds one table row for every claim of the papers that the result files measure. Sets
- * *n_unmeasured to the number of claims that no result file measures.
- */
+/* *n_unmeasured receives the number of claims that no result file measures. */
 static void headline_of(const kvd_ledger *l, kvd_table *t, size_t *n_unmeasured)
 {
     char buf[160];
@@ -157,10 +148,7 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
     return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 
-/*
- * Names the result files of models with random weights, if there are any, and warns that singular
- * values and accuracies of such models are not valid.
- */
+/* Singular values and accuracies of models with random weights are not valid. */
 static void say_random(const kvd_results *r, kvd_text *t)
 {
     size_t n = 0, at = 0;
@@ -202,9 +190,6 @@ static int print_plain(const config *cfg, const kvd_results *r, const kvd_ledger
     return status;
 }
 
-/* ---- main program --------------------------------------------------------------------------- */
-
-/* Names of the files and folders that the program writes into the output folder. */
 static const char *const contents[] = {"index.html", "figures/", "tables/", NULL};
 
 static int write_tables(const kvd_report *report, const kvd_output *out, kvd_err *err)
@@ -216,7 +201,6 @@ static int write_tables(const kvd_report *report, const kvd_output *out, kvd_err
     return status;
 }
 
-/* Creates the parent folders of the output folder and locks the output folder. */
 static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
 {
     size_t n = strlen(dir);
@@ -233,10 +217,7 @@ static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/*
- * Adds one report section per kind of result file. Without result files the page has only the
- * published tables.
- */
+/* Without result files the page has only the published tables. */
 static int add_sections(const config *cfg, const char *paper, const kvd_results *r,
                         const kvd_results *other, const kvd_results *counting,
                         const kvd_ledger *ledger, kvd_report *report, size_t *n_outside,

@@ -13,11 +13,7 @@
 #include "common/run.h"
 #include "report/report.h"
 
-/*
- * CSS of the page. Colours are variables with a light and a dark value; black lines of gnuplot take
- * the text colour. `.wide` and `.draw` scroll sideways and show a shadow at an end with hidden
- * content.
- */
+/* `.wide` and `.draw` scroll sideways and show a shadow at an end with hidden content. */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -80,10 +76,7 @@ static const char style[] =
     "@media print{body{display:block;max-width:none}nav{display:none}"
     "figure{break-inside:avoid}}\n";
 
-/*
- * Returns the content of a file, zero-terminated. The caller frees it. On failure returns NULL and
- * fills *err.
- */
+/* Returns the content of a file, zero-terminated and allocated, or NULL with *err. */
 static char *slurp(const char *path, kvd_err *err)
 {
     kvd_text t = {0};
@@ -110,9 +103,8 @@ static char *slurp(const char *path, kvd_err *err)
 }
 
 /*
- * Appends an SVG file to the page. gnuplot writes the same ids into every file. Therefore the name
- * of the figure is inserted before each id and each reference to an id: id='..', id="..", '#..' and
- * (#..).
+ * gnuplot writes the same ids into every SVG file, so `name` is inserted before each id and each
+ * reference to an id.
  */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
@@ -137,8 +129,8 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
 }
 
 /*
- * Returns the length of a caption's title: its first sentence, or the part of it before a colon.
- * Colons and full stops in parentheses do not end the title.
+ * The title of a caption is its first sentence, or the part of that sentence before a colon. Colons
+ * and full stops in parentheses do not end it.
  */
 static size_t title_length(const char *caption)
 {
@@ -249,7 +241,7 @@ done:
 
 extern char **environ;
 
-/* An image file written by gnuplot, in memory. */
+/* An image file written by gnuplot. */
 typedef struct {
     char *bytes;
     size_t len;
@@ -293,10 +285,7 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/*
- * Starts gnuplot in folder `dir` without a shell. gnuplot's drawing goes to file descriptor
- * `drawing`, its messages to `said`.
- */
+/* gnuplot's drawing goes to file descriptor `drawing`, its messages to `said`. */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -320,8 +309,8 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
 }
 
 /*
- * Runs gnuplot. `argv` must not contain text from a result file, because gnuplot would execute it.
- * On failure *err says why there is no image.
+ * `argv` must not contain text from a result file, because gnuplot would execute it. On failure
+ * *err says why there is no image.
  */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
@@ -368,10 +357,7 @@ done:
     return status;
 }
 
-/*
- * Draws a figure with one of gnuplot's terminals (SVG or PNG). On failure *err says why there is no
- * image.
- */
+/* On failure *err says why there is no image. */
 static int draw(const kvd_figure *f, const char *terminal, const char *dir, const char *scripts,
                 image *to, kvd_err *err)
 {
@@ -397,10 +383,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/*
- * Removes the <title> elements of an SVG file. They hold gnuplot commands, which a browser would
- * show when the pointer rests on a curve.
- */
+/* The <title> elements hold gnuplot commands, which a browser would show as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";

@@ -67,8 +67,6 @@ int kvd_section_figure(kvd_section *s, const char *name, const char *script, int
     return 0;
 }
 
-/* ---- values that a figure cannot draw ------------------------------------------------------- */
-
 static void add_formatted(kvd_text *t, const char *fmt, va_list args)
 {
     char *text = NULL;
@@ -116,7 +114,7 @@ static double number_of(const kvd_table *t, size_t row, size_t col)
     return t->col[col].kind == KVD_CELL_INT && !isnan(c->real) ? (double)c->number : c->real;
 }
 
-/* Number of points of one panel of a figure, and how many of them it cannot draw. */
+/* Points of one panel of a figure, and how many of them cannot be drawn. */
 typedef struct {
     size_t all, not_finite, not_above_0;
 } point_count;
@@ -161,8 +159,6 @@ void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *pan
         kvd_section_not_drawn(s, "no point can be shown. %s",
                               kvd_text_get(&s->figure[s->n_figures - 1].left_out));
 }
-
-/* ---- layout of figure legends --------------------------------------------------------------- */
 
 static bool is_drawn(const kvd_table *t, size_t row, size_t drawn)
 {

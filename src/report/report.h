@@ -1,6 +1,6 @@
 /*
- * A report: sections with words, tables and figures. The functions in studies/ fill it from result
- * files; tables.c and page.c write it.
+ * A report: sections with words, tables and figures. studies/ fills it; tables.c and page.c write
+ * it.
  */
 #ifndef KVD_REPORT_REPORT_H
 #define KVD_REPORT_REPORT_H
@@ -13,39 +13,28 @@
 #include "common/files/output_folder.h"
 
 /*
- * Tables of the report: filled row by row, written as CSV (full precision, snake_case headings) and
- * as Markdown and HTML (rounded, headings with units).
- *
- * Memory that runs out while a table is filled is remembered and reported by kvd_table_check.
+ * Tables are written as CSV (full precision) and as Markdown and HTML (rounded, headings with
+ * units). If memory runs out while a table is filled, kvd_table_check fails.
  */
 
-/*
- * A string that grows. If memory runs out, the string records the failure and the caller checks
- * once at the end with kvd_text_check.
- */
+/* A string that grows. If memory runs out, kvd_text_check fails. */
 
 typedef struct {
-    char *s; /* text of the string, zero-terminated; NULL while empty */
+    char *s; /* zero-terminated; NULL while empty */
     size_t len, size;
-    bool failed; /* memory ran out; s keeps the text from before */
+    bool failed; /* memory ran out; s keeps the earlier text */
 } kvd_text;
 
 void kvd_text_add(kvd_text *t, const char *fmt, ...) KVD_PRINTF(2, 3);
-/* Appends the string s unchanged. */
 void kvd_text_raw(kvd_text *t, const char *s);
-/*
- * Appends text from a file to HTML: escapes & < > " ' and replaces bytes that HTML forbids by '?'.
- */
+/* Escapes & < > " ' and replaces bytes that HTML forbids by '?'. */
 void kvd_text_html(kvd_text *t, const char *s);
-/* Appends text to a cell of a Markdown table: escapes | and line ends, and writes < as &lt;. */
+/* Escapes | and line ends for a cell of a Markdown table, and writes < as &lt;. */
 void kvd_text_markdown(kvd_text *t, const char *s);
-/*
- * Appends item i of a list of n items, of which at most `most` are named: "a", "a, b", "a, b and 3
- * more".
- */
+/* Appends item i of a list of n items, of which at most `most` are named: "a, b and 3 more". */
 void kvd_text_item(kvd_text *t, size_t i, size_t n, size_t most, const char *item);
 
-/* Returns the text; "" if it is empty. Never returns NULL. */
+/* Never returns NULL. */
 const char *kvd_text_get(const kvd_text *t);
 int kvd_text_check(const kvd_text *t, kvd_err *err);
 void kvd_text_release(kvd_text *t);
@@ -53,41 +42,38 @@ void kvd_text_release(kvd_text *t);
 typedef enum { KVD_CELL_TEXT, KVD_CELL_INT, KVD_CELL_REAL } kvd_cell_kind;
 
 typedef struct {
-    char *name; /* heading of the column in CSV files */
-    /* Heading of the column with its unit, in Markdown and HTML. */
+    char *name; /* heading in CSV files */
+    /* Heading with unit in Markdown and HTML. */
     char *heading;
     kvd_cell_kind kind;
     /* Significant digits of a real number in Markdown and HTML; 0 means no decimals. */
     int digits;
     /*
-     * Range of values that the background colours of HTML cells span. No shading unless shade_lo <
+     * Range of values of the background colours of HTML cells. No colours unless shade_lo <
      * shade_hi.
      */
     double shade_lo;
     double shade_hi;
-    /*
-     * True if the cell is shown as "value [from, to]", with the ends taken from the next two
-     * columns.
-     */
+    /* True if the cell is shown as "value [from, to]", with the ends from the next two columns. */
     bool interval;
 } kvd_table_col;
 
 typedef struct {
     char *text;
     int64_t number;
-    double real; /* value of a numeric cell; NaN is an empty cell, also in an int column */
+    double real; /* NaN is an empty cell, also in an int column */
 } kvd_cell;
 
 typedef struct {
     char name[64]; /* name of the CSV file without its ending: letters, digits, '-' */
     char *title;
     char *note; /* text below the table; "" for none */
-    /* True if the page does not show the table, because it only holds the data of a figure. */
+    /* True if the table only holds the data of a figure and is not on the page. */
     bool only_files;
     bool no_markdown; /* the table is too long for a Markdown file */
     kvd_table_col *col;
     size_t n_cols;
-    kvd_cell *cell; /* cells of the table: [n_rows][n_cols] */
+    kvd_cell *cell; /* [n_rows][n_cols] */
     size_t n_rows, size, at;
     bool failed;
 } kvd_table;
@@ -95,49 +81,42 @@ typedef struct {
 void kvd_table_init(kvd_table *t, const char *name, const char *title);
 void kvd_table_note(kvd_table *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 /*
- * Adds a column to a table. All columns must be added before the first row. `digits` is the number
- * of significant digits of a real number.
+ * All columns must be added before the first row. `digits` is the number of significant digits of a
+ * real number.
  */
 void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name,
                           const char *heading);
-/* Shades the HTML cells of the column added last by their value between `lo` and `hi`. */
+/* Shades the cells of the column added last by their value between `lo` and `hi`. */
 void kvd_table_shade(kvd_table *t, double lo, double hi);
 
-/*
- * Shows the column added last as a value with an interval, whose ends are in the next two columns.
- */
+/* Shows the column added last with an interval, whose ends are in the next two columns. */
 void kvd_table_interval(kvd_table *t);
 
-/*
- * Append the next cell of the current table row. A row is complete when its last cell was appended.
- */
+/* Append the next cell of the current row. A row is complete when its last cell was appended. */
 void kvd_table_text(kvd_table *t, const char *value);
 void kvd_table_int(kvd_table *t, int64_t value);
-void kvd_table_no_int(kvd_table *t); /* appends an empty cell to an integer column */
-/* Appends an integer that was read as a real number, or an empty cell for NaN (not measured). */
+void kvd_table_no_int(kvd_table *t); /* appends an empty cell */
+/* Appends an integer that was read as a real number, or an empty cell for NaN. */
 void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
 
-/* Removes every row of the table that equals an earlier row in all of its cells. */
+/* Removes every row that equals an earlier row in all of its cells. */
 void kvd_table_unique(kvd_table *t);
 
 int kvd_table_check(const kvd_table *t, kvd_err *err);
-/*
- * Writes the table to tables/NAME.csv in the folder, and to tables/NAME.md unless it is too long.
- */
+/* Writes tables/NAME.csv and, unless no_markdown, tables/NAME.md. */
 int kvd_table_write(const kvd_table *t, const kvd_output *out, kvd_err *err);
-/* Appends the table as HTML in a container that scrolls; a long table is folded into <details>. */
+/* A long table is folded into <details>. */
 void kvd_table_html(const kvd_table *t, kvd_text *out);
-/* Appends the table with aligned columns for a terminal. */
 void kvd_table_plain(const kvd_table *t, kvd_text *out);
 void kvd_table_release(kvd_table *t);
 
-/* A figure of the report: a gnuplot script of plots/ that reads CSV files of tables/. */
+/* A gnuplot script of plots/ that reads CSV files of tables/. */
 typedef struct {
-    char name[64];      /* name of the files figures/NAME.svg and figures/NAME.png */
-    const char *script; /* name of the gnuplot script, such as "spectra.gp" */
+    char name[64];      /* name of figures/NAME.svg and figures/NAME.png */
+    const char *script; /* name of the script, such as "spectra.gp" */
     /*
      * gnuplot assignments. Must not contain text from a result file, because gnuplot would execute
      * it.
@@ -146,19 +125,18 @@ typedef struct {
     char *caption;
     /* Size of the SVG in its units; the PNG has twice as many pixels. */
     int width, height;
-    bool folded; /* the page shows the figure only after a click on its title */
-    /* Sentences on data that the figure does not show, with the reason. */
+    bool folded; /* shown only after a click on its title */
     kvd_text left_out;
     /* Reason why the figure is not drawn; empty if it is drawn. */
     kvd_text why;
 } kvd_figure;
 
-/* Columns of a table that one panel of a figure draws, by their names in CSV files. */
+/* Columns of a table that one panel of a figure draws. */
 typedef struct {
     const char *title;
     /* Columns of the axes. If x is NULL, the rows are spread evenly along the horizontal axis. */
     const char *x, *y;
-    bool log_x, log_y; /* true for a logarithmic axis */
+    bool log_x, log_y;
     /* Rows with an empty cell in column y are not points of the panel. */
     bool sparse;
     /* The panel draws only rows with the text `is` in column `where`; NULL draws all rows. */
@@ -167,7 +145,7 @@ typedef struct {
 
 typedef struct {
     const char *id, *title;
-    kvd_text words; /* paragraphs as HTML */
+    kvd_text words;
     kvd_table **table;
     size_t n_tables;
     kvd_figure *figure;
@@ -175,49 +153,45 @@ typedef struct {
 } kvd_section;
 
 typedef struct {
-    kvd_text title; /* title of the page as plain text */
+    kvd_text title;
     kvd_section **section;
     size_t n;
 } kvd_report;
 
-/*
- * Add a section, table or figure to a report and return it, or return NULL and fill *err if memory
- * runs out. The report owns the result.
- */
+/* Return the new section or table, which the report owns. On failure return NULL and fill *err. */
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
 
 /*
- * Adds a figure to a section. `script` and the format of its settings must not contain text from a
- * result file, because gnuplot would execute it. Returns 0 or -1.
+ * `script` and `settings` must not contain text from a result file, because gnuplot would execute
+ * it. Returns 0 or -1.
  */
 int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                        const char *caption, kvd_err *err, const char *settings, ...)
     KVD_PRINTF(8, 9);
 
 /*
- * Counts the table rows that the panels of the figure added last cannot show: values that are not
- * finite and, on logarithmic axes, values that are not above 0. The page says under the figure how
- * many there are, and why. If no panel has a point left, the page says it in place of the figure.
+ * Counts the rows that the panels of the figure added last cannot show: values that are not finite
+ * or, on logarithmic axes, not above 0. The page shows the counts. If no panel has a point left,
+ * the figure is not drawn.
  */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 
-/* Shows only the title of the figure added last; a click on the title opens the figure. */
+/* Shows only the title of the figure added last until a click. */
 void kvd_section_fold(kvd_section *s);
 
 /* Adds a sentence on data that the figure added last does not show. */
 void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Sets the reason why the figure added last is not drawn. The page shows the reason instead. */
+/* The page shows the reason in place of the figure added last. */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Returns the height of a figure with its legend below the panels. The legend has the distinct
- * texts of column `series` of the table in at most `columns` columns; plots/common.gp lays it out
- * by the same rule (key_rows). A legend of up to three lines is included in `height`. Each further
- * line makes the figure higher, so that the panels keep their size. `drawn` is the index of the
- * column that is "yes" in rows that are drawn; SIZE_MAX if all rows are.
+ * Returns the height of a figure with a legend of the distinct texts of column `series`, in at most
+ * `columns` columns. plots/common.gp lays the legend out by the same rule (key_rows). Three lines
+ * of legend are included in `height`. `drawn` is the column that is "yes" in drawn rows; SIZE_MAX
+ * draws all rows.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
@@ -225,28 +199,19 @@ int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, 
 void kvd_report_release(kvd_report *r);
 
 /*
- * Writes the report as one HTML page without scripts and without references to other servers. The
- * browser's setting selects light or dark colours.
- */
-
-/*
- * Writes index.html in the output folder. If `figures`, the SVG files of figures/ become part of
- * the page. Otherwise, and for a figure with a `why`, the page gives the reason why the figure is
- * missing.
+ * Writes index.html: one page without scripts and without references to other servers. If
+ * `figures`, the SVG files of figures/ become part of the page. Otherwise the page gives the reason
+ * why a figure is missing.
  */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
-/* Draws figures with gnuplot, which runs as a child process with the scripts of plots/. */
-
 /*
- * Writes figures/NAME.svg and NAME.png of every figure into the output folder. The folder must hold
- * the tables already: gnuplot runs in it and reads tables/NAME.csv. `scripts` is the folder of the
- * gnuplot scripts. Unless `quiet`, progress is printed on
- * stderr.
+ * Draws figures/NAME.svg and NAME.png of every figure with gnuplot. The output folder must hold the
+ * tables already. `scripts` is the folder of the gnuplot scripts.
  *
- * If gnuplot cannot draw a figure, or is not installed, the reason is added to the figure's `why`
- * and to *why, and *failed is increased. Returns -1 and fills *err only if a file cannot be written
- * or the program is interrupted.
+ * If a figure cannot be drawn, the reason is added to the figure's `why` and to *why, and *failed
+ * is increased. Returns -1 and fills *err only if a file cannot be written or the program is
+ * interrupted.
  */
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err);

@@ -51,8 +51,6 @@ const char *kvd_fact_get(const kvd_facts *f, const char *name)
     return "";
 }
 
-/* ---- provenance of a result file ------------------------------------------------------------ */
-
 static int add_fact(kvd_facts *f, const char *name, char *value, kvd_err *err)
 {
     kvd_fact *all = realloc(f->fact, (f->n + 1) * sizeof *all);
@@ -79,10 +77,7 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/*
- * Reads the named attributes of an HDF5 object as provenance facts. An attribute that the file does
- * not have is skipped.
- */
+/* An attribute that the file does not have is skipped. */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -150,8 +145,6 @@ static int read_provenance(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/* ---- reading one result file ---------------------------------------------------------------- */
-
 static int load_spectrum(kvd_result *r, kvd_err *err)
 {
     if (kvd_spectrum_load_values(&r->spectrum, r->path, err))
@@ -172,10 +165,7 @@ static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the attributes about the evaluated texts of an accuracy file. Missing attributes stay
- * empty.
- */
+/* Missing attributes stay empty. */
 static void load_corpus(kvd_h5 *f, kvd_result *r)
 {
     kvd_err absent;
@@ -190,10 +180,7 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/*
- * Reads the number of planned measurements of a sweep and the number of those in the file; 0 if not
- * recorded.
- */
+/* Both numbers are 0 if not recorded. */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -341,8 +328,6 @@ done:
     return status;
 }
 
-/* ---- listing of the result files ------------------------------------------------------------ */
-
 static int is_h5(const struct dirent *e)
 {
     size_t n = strlen(e->d_name);
@@ -395,8 +380,6 @@ void kvd_results_release(kvd_results *r)
     *r = (kvd_results){0};
 }
 
-/* ---- names in tables and legends ------------------------------------------------------------ */
-
 static const char *label_of(const kvd_result *r)
 {
     switch (r->kind) {
@@ -440,8 +423,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes the label of a result with properties that distinguish it from others with the same label.
- * The higher `level` is, the more properties are added; from level 3 on, the path of the file.
+ * The higher `level` is, the more properties are added to the label; from level 3 on, the path of
+ * the file.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {

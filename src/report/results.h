@@ -1,4 +1,3 @@
-/* Reads the result files of a report into one list. */
 #ifndef KVD_REPORT_RESULTS_H
 #define KVD_REPORT_RESULTS_H
 
@@ -27,16 +26,11 @@ typedef enum {
     KVD_RESULT_TOKENS,
     KVD_RESULT_SERVING,
     KVD_RESULT_JCT,
-    /*
-     * kvdim/activations, moments, attention or fisher file: listed under provenance, without a
-     * section of its own.
-     */
+    /* An activations, moments, attention or fisher file, which is only listed under provenance. */
     KVD_RESULT_INPUT
 } kvd_result_kind;
 
-/*
- * One line of provenance: an attribute of the HDF5 group /provenance (or of an input file) as text.
- */
+/* An attribute of the HDF5 group /provenance (or of an input file) as text. */
 typedef struct {
     char *name, *value;
 } kvd_fact;
@@ -53,39 +47,33 @@ typedef struct {
     char schema[32];
     kvd_result_kind kind;
     /*
-     * Name in tables and legends: the label, with further properties if other results of the same
-     * kind have the same label.
+     * Name in tables and legends: the label, with further properties if other results have the same
+     * label.
      */
     char *name;
     kvd_facts provenance;
-    /* Provenance of each input file from which the result was computed: [n_inputs]. */
+    /* Provenance of each input file, [n_inputs]. */
     kvd_facts *input;
     size_t n_inputs;
     bool has_model;
     kvd_model_info model;
-    /* Contents of the file follow; only the member for `kind` is filled. */
-    /* Singular values only: the rotation matrices R and right are NULL. */
+    /* Only the member for `kind` is filled. */
+    /* The matrices R and right are NULL. */
     kvd_spectrum spectrum;
     kvd_similarity similarity;
     kvd_rates rates;
     /*
-     * Settings of a method that kvdim-fit --regression proposed, read from a file of kept
-     * dimensions per head (kvdim/rates). NULL if the file has none.
+     * Settings that kvdim-fit --regression proposed, from a kvdim/rates file; NULL if there are
+     * none.
      */
     kvd_rows *proposals;
-    /*
-     * True if the regression that proposed settings was fitted to measurements of this model (and
-     * perhaps of others).
-     */
+    /* True if the regression was fitted to measurements of this model. */
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
-    /* Label and content hash of the texts that an accuracy file evaluated; NULL if not recorded. */
+    /* Label and content hash of the evaluated texts of an accuracy file; NULL if not recorded. */
     char *corpus_label, *corpus_hash;
-    /*
-     * Number of tokens and sequence length of the texts that an accuracy file evaluated; 0 if not
-     * recorded.
-     */
+    /* Tokens and sequence length of the evaluated texts; 0 if not recorded. */
     size_t corpus_tokens, corpus_seq_len;
     kvd_kernels kernels;
     kvd_tokens tokens;
@@ -94,10 +82,7 @@ typedef struct {
      * Jobs of a kvdim/jct file that were not run, with reasons, one per line; NULL if not recorded.
      */
     char *skipped;
-    /*
-     * Number of planned measurements of the sweep of a jct or kernels file, and number of those in
-     * the file; 0 if not recorded.
-     */
+    /* Planned measurements of a jct or kernels sweep, and those in the file; 0 if not recorded. */
     int64_t points, points_done;
     /* Methods of a serving file that sustain no request rate, one per line. */
     char *no_rate;
@@ -109,15 +94,14 @@ typedef struct {
 } kvd_results;
 
 /*
- * Reads a result file, or every *.h5 of a directory in the order of their names, into the list.
- * Fails for a file of an unknown schema and for a path added before. Activations, moments and
- * attention files are accepted only from a directory.
+ * Reads a result file, or every *.h5 of a directory in the order of names. Fails for an unknown
+ * schema and for a path added before. Activations, moments and attention files are accepted only
+ * from a directory.
  */
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
 /*
- * Returns true if the result is that of a model with random weights. Its times are valid, but its
- * singular values and accuracies are not.
+ * Times of a model with random weights are valid, but its singular values and accuracies are not.
  */
 bool kvd_result_random_weights(const kvd_result *r);
 
@@ -128,25 +112,21 @@ bool kvd_result_random_weights(const kvd_result *r);
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
 /*
- * Sets the display name (`name`) of every result. If the results are of several models, also puts
- * the model name in front of the labels in similarity files. The caller must have added all
- * results.
+ * Sets `name` of every result. With several models, labels in similarity files also get the model's
+ * name. The caller must have added all results.
  */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 
-/* Returns the text of the provenance fact `name`, or "" if the list does not have it. */
+/* Returns "" if the list does not have the fact `name`. */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
-/*
- * Replaces characters of a legend text that gnuplot would misread: commas, quotes and control
- * characters.
- */
+/* Replaces characters that gnuplot would misread: commas, quotes and control characters. */
 void kvd_series_clean(char *name);
 
 /*
- * Returns true if the label is that of random token ids (kvdim-collect --random), with or without a
- * model name in front.
+ * Returns true for random token ids (kvdim-collect --random), with or without a model name in
+ * front.
  */
 bool kvd_label_random(const char *label);
 

@@ -56,17 +56,14 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Lines with equal p, or without p, are ordered by falling size of the cache. */
+    /* Results lines with equal p, or without p, are ordered by falling size of the cache. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/*
- * Returns a note for the method's name if dimensions are removed only from Q and K (" (Q-K alone)")
- * or only from V (" (V alone)"). Returns "" if they are removed from all three or from none.
- */
+/* Returns a note if dimensions are removed only from Q and K or only from V, else "". */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -74,8 +71,8 @@ static const char *alone(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if the column has different texts in the results lines of compression methods,
- * ignoring empty texts.
+ * Returns true if the column has different texts in results lines of compression methods, ignoring
+ * empty texts.
  */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
@@ -91,8 +88,8 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
 }
 
 /*
- * Returns true if the column has different numbers in results lines that have the same evaluated
- * text as line i.
+ * Returns true if the column has different numbers in results lines with the evaluated text of
+ * results line i.
  */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
@@ -107,8 +104,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
 }
 
 /*
- * Writes which part of the text was scored, " (prompt 256)" or " (4080 predictions)", if the files
- * of the report scored different parts; otherwise writes an empty text.
+ * Writes " (prompt 256)" or " (4080 predictions)" if other results lines scored other parts of the
+ * text, else "".
  */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
@@ -212,7 +209,7 @@ void kvd_report_rows_release(kvd_report_rows *all)
     *all = (kvd_report_rows){0};
 }
 
-/* Returns the results table of a file of the given kind, or NULL if the file is of another kind. */
+/* Returns NULL if the file is of another kind. */
 static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
 {
     return file->kind != kind           ? NULL
@@ -221,10 +218,7 @@ static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
                                         : file->kernels.rows;
 }
 
-/*
- * Lists the results lines of all files of a kind, in the order of the files. `describe` fills the
- * names of each line.
- */
+/* `describe` fills the names of each results line. */
 static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
                   kvd_report_rows *out, kvd_err *err)
 {
@@ -305,8 +299,6 @@ int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out
     return 0;
 }
 
-/* ---- parts of an inference step ------------------------------------------------------------- */
-
 const char *const kvd_jct_part_title[KVD_JCT_PARTS] = {"QKV generation",
                                                        "rotation",
                                                        "compression",
@@ -363,8 +355,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Writes the legend name for a set of kept dimensions: "kvdim25m" for the set "kvdim25m-p50",
- * "equal widths" for a single number such as "64", else the name of the set.
+ * Writes "kvdim25m" for "kvdim25m-p50", "equal widths" for a number, else the name of the set of
+ * kept dimensions.
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -413,7 +405,7 @@ static void describe_serving(kvd_report_row *e)
     if (tokens > 0)
         snprintf(chunk, sizeof chunk, "; chunks of %.0f", tokens);
     const char *const engine = kvd_report_text(e, "engine");
-    char device[40]; /* name of the GPU, which ends at the first comma of the engine's name */
+    char device[40]; /* name of the GPU, which ends at the first comma of `engine` */
     snprintf(device, sizeof device, "%.39s", engine);
     device[strcspn(device, ",;")] = '\0';
     snprintf(e->place, sizeof e->place, "%.48s on %s: %.48s%s%s%s", e->file->model.name, device,
@@ -424,8 +416,8 @@ static void describe_serving(kvd_report_row *e)
 }
 
 /*
- * Returns true if two results lines with the same label were served under different conditions
- * (limits of batch, memory and latency, trace, routing), which the label does not show in full.
+ * Returns true if two results lines with the same label differ in limits, trace or routing, which
+ * the label does not show in full.
  */
 static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 {
@@ -441,9 +433,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Makes the labels of serving results (`place`, which names model, device and trace) unambiguous.
- * If lines of two files have the same label, and either the same method or different limits or
- * routing, the name of the file is appended to the label.
+ * If results lines of two files have the same `place` but are not comparable, the name of the file
+ * is appended to `place`.
  */
 static void tell_apart(kvd_report_rows *all)
 {

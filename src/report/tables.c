@@ -9,7 +9,7 @@
 
 #include "common/files/csv.h"
 
-/* Makes room in `t` for `more` bytes and the terminating zero. Returns false if memory ran out. */
+/* Makes room for `more` bytes and the terminating zero. Returns false if memory ran out. */
 static bool room(kvd_text *t, size_t more)
 {
     if (t->failed)
@@ -65,7 +65,7 @@ static void byte(kvd_text *t, char c)
     kvd_text_raw(t, s);
 }
 
-/* Returns the length of the well-formed UTF-8 sequence at s, or 0 if there is none. */
+/* Returns the length of the well-formed UTF-8 sequence at s, or 0. */
 static size_t utf8(const unsigned char *s)
 {
     size_t n = s[0] < 0x80                   ? 1
@@ -202,10 +202,7 @@ void kvd_table_interval(kvd_table *t)
         t->col[t->n_cols - 1].interval = true;
 }
 
-/*
- * Returns the index of the column that is shown after column j. The ends of an interval are not
- * shown as columns of their own.
- */
+/* The ends of an interval are not shown as columns of their own. */
 static size_t after(const kvd_table *t, size_t j)
 {
     return j + (t->col[j].interval ? 3 : 1);
@@ -319,10 +316,7 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes a number rounded to `digits` significant digits, without an exponent if it is readable
- * without one.
- */
+/* Avoids an exponent if the number is readable without one. */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
     if (x == 0) {
@@ -333,7 +327,7 @@ static void rounded(double x, int digits, char *buf, size_t size)
     if (digits == 0) {
         snprintf(buf, size, "%.0f", x);
     } else if (a >= 1e-4 && a < 1e7) {
-        int before = (int)floor(log10(a)) + 1; /* number of digits before the decimal point */
+        int before = (int)floor(log10(a)) + 1; /* digits before the decimal point */
         int after = digits - before;
         snprintf(buf, size, "%.*f", after < 0 ? 0 : after, x);
     } else {
@@ -341,7 +335,7 @@ static void rounded(double x, int digits, char *buf, size_t size)
     }
 }
 
-/* Writes a cell as the page shows it: rounded and with its interval, or "-" if it has no value. */
+/* Writes "-" if the cell has no value. */
 static void show_cell(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
 {
     const kvd_cell *c = kvd_table_cell(t, row, col);
@@ -468,7 +462,7 @@ done:
     return status;
 }
 
-/* Largest number of rows of a table that the page shows without a click. */
+/* Largest number of rows that the page shows without a click. */
 enum { OPEN_ROWS = 6 };
 
 void kvd_table_html(const kvd_table *t, kvd_text *out)
@@ -526,7 +520,7 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
     kvd_text_raw(out, folded ? "</p>\n</details>\n" : "</p>\n");
 }
 
-/* Returns the width of a UTF-8 text on a terminal, counted in characters. */
+/* Returns the number of characters of a UTF-8 text. */
 static size_t columns(const char *s)
 {
     size_t n = 0;

@@ -5,15 +5,12 @@
 
 const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", NULL};
 
-static const uint64_t page = 64; /* number of tokens in a page of the KV cache */
+static const uint64_t page = 64; /* tokens in a page of the KV cache */
 
-/*
- * A running request: a request that was admitted, has not produced its last token, and was not
- * preempted.
- */
+/* A request that was admitted, has not produced its last token, and was not preempted. */
 typedef struct {
     uint32_t request, slot;
-    uint32_t done; /* number of the request's tokens that are in the cache */
+    uint32_t done;
     /*
      * Number of the request's first tokens that enter the cache as a prompt, not by decode steps.
      */
@@ -25,29 +22,22 @@ struct kvd_batcher {
     const kvd_requests *requests;
     kvd_batching_limits limits;
     /*
-     * Indices of the requests in the order of arrival, [requests->n]. queue[head .. tail - 1]
-     * wait; all running requests arrived before them.
+     * Indices of the requests in the order of arrival, [requests->n]. The requests queue[head ..
+     * tail - 1] wait.
      */
     uint32_t *queue;
-    uint32_t *emitted; /* number of tokens that each request has emitted, [requests->n] */
+    uint32_t *emitted; /* tokens that each request has emitted, [requests->n] */
     size_t head, tail;
-    runner *running; /* running requests in the order of arrival, [n_slots] */
+    runner *running;
     size_t n_running, n_slots;
-    /*
-     * Stack of the free indices of requests in the cache (slots), [n_slots]; the last one on the
-     * stack is used first.
-     */
+    /* Stack of the free slots of the cache, [n_slots]. */
     uint32_t *free_slot;
     size_t n_free;
-    /*
-     * Tokens of each request that the latest iteration processes: their number and the position of
-     * the first, [n_slots].
-     */
+    /* Tokens that the latest iteration processes, [n_slots]. */
     kvd_slice *slice;
-    /* Index, in `running`, of the request to which each element of `slice` belongs, [n_slots]. */
+    /* Index in `running` of the request of each element of `slice`, [n_slots]. */
     uint32_t *by;
     size_t n_slices;
-    /* Requests that were preempted when the latest iteration was composed, [n_slots]. */
     kvd_preempted *preempted;
     size_t n_preempted;
     size_t tokens_left, pages_used, window_pages_used;
@@ -117,15 +107,14 @@ static uint64_t pages_for(uint64_t tokens)
 }
 
 /*
- * Returns the number of pages that a request takes in every layer with a sliding window if it takes
- * n pages in every other layer.
+ * Returns the pages that a request takes in layers with a window if it takes n pages in the other
+ * layers.
  */
 static uint64_t window_pages(const kvd_batcher *b, uint64_t n)
 {
     return n < b->limits.window_share ? n : b->limits.window_share;
 }
 
-/* Gives a request n more pages, and those that it then needs in layers with a window. */
 static void take_pages(kvd_batcher *b, runner *r, uint64_t n)
 {
     b->pages_used += n;
@@ -133,7 +122,6 @@ static void take_pages(kvd_batcher *b, runner *r, uint64_t n)
     r->pages += n;
 }
 
-/* Frees all pages of a request. */
 static void free_pages(kvd_batcher *b, const runner *r)
 {
     b->pages_used -= r->pages;
@@ -148,16 +136,12 @@ static bool fits(const kvd_batcher *b, uint64_t has, uint64_t n, uint64_t spare)
                b->limits.window_pages - b->window_pages_used;
 }
 
-/* Returns the number of cache pages that all tokens of a request take, input and output. */
 static uint64_t pages_of(const kvd_request *r)
 {
     return pages_for((uint64_t)r->input + r->output);
 }
 
-/*
- * Returns the number of tokens of a request that are stored in the cache. The last output token is
- * produced but never stored.
- */
+/* The last output token is produced but never stored. */
 static uint64_t tokens_of(const kvd_request *r)
 {
     return (uint64_t)r->input + r->output - 1;
@@ -188,10 +172,6 @@ int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err)
     return 0;
 }
 
-/*
- * Counts the tokens of the latest iteration as processed, and removes the requests that have all
- * their output tokens.
- */
 static void retire(kvd_batcher *b)
 {
     for (size_t i = 0; i < b->n_slices; i++) {
@@ -228,10 +208,7 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .last = after == tokens_of(q)};
 }
 
-/*
- * Takes the cache pages of the running request that arrived last, and makes it wait again. The
- * request has no slice in this iteration.
- */
+/* The preempted request waits again, before all requests that arrived later. */
 static void preempt(kvd_batcher *b)
 {
     const runner r = b->running[--b->n_running];
@@ -243,8 +220,8 @@ static void preempt(kvd_batcher *b)
 }
 
 /*
- * Reserves the cache page for the next token of running[i] if its pages are full. Preempts running
- * requests until a page is free. Returns false if running[i] itself was preempted.
+ * Preempts running requests until running[i] has a page for its next token. Returns false if
+ * running[i] itself was preempted.
  */
 static bool reserve(kvd_batcher *b, size_t i)
 {
@@ -266,16 +243,12 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/*
- * Returns the number of tokens in the prompt of a waiting request: its input and, if it was
- * preempted, the tokens that it had emitted.
- */
+/* The tokens that a preempted request had emitted become part of its prompt. */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
 }
 
-/* Returns the number of cache pages that a waiting request reserves when it is admitted. */
 static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
 {
     return b->limits.admission == KVD_ADMIT_STORED ? pages_for(prompt_of(b, request))
@@ -283,8 +256,8 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
 }
 
 /*
- * Returns the number of prompt tokens of the waiting request that arrived first, if batch and
- * memory have room for it, else 0. Later requests never overtake it.
+ * Returns the prompt tokens of the first waiting request, or 0 if batch or memory have no room for
+ * it.
  */
 static size_t admissible(const kvd_batcher *b)
 {
@@ -306,10 +279,7 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/*
- * Adds whole prompts of waiting requests to the iteration and returns their number of tokens. The
- * first prompt is added whatever its length.
- */
+/* Returns the number of added tokens. The first prompt is added whatever its length. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;
@@ -322,10 +292,7 @@ static size_t add_prompts(kvd_batcher *b)
     return n;
 }
 
-/*
- * Adds parts of prompts to the iteration, up to `room` tokens in all, in the order in which the
- * prompts began.
- */
+/* Adds parts of prompts, up to `room` tokens in all, in the order in which the prompts began. */
 static size_t add_pieces(kvd_batcher *b, size_t room)
 {
     size_t n = 0;

@@ -7,10 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
-/*
- * Finds the NVML handles of CUDA devices first .. first + n - 1 by their PCI bus ids, because NVML
- * and CUDA number devices differently.
- */
+/* NVML and CUDA number devices differently, so devices are matched by their PCI bus ids. */
 static int find_devices(kvd_energy *e, int first, int n)
 {
     int (*init)(void) = NULL;

@@ -1,7 +1,4 @@
-/*
- * Reads the energy that GPUs have consumed from counters of NVML (NVIDIA's management library), on
- * GPUs from Volta on.
- */
+/* Reads the energy counters of GPUs through NVML (NVIDIA's management library), from Volta on. */
 #ifndef KVD_SERVING_ENERGY_H
 #define KVD_SERVING_ENERGY_H
 
@@ -15,15 +12,15 @@ typedef struct {
 } kvd_energy;
 
 /*
- * Opens the energy counters of CUDA devices first .. first + n - 1. If NVML is missing or does not
- * report energy, kvd_energy_joules returns NaN.
+ * Opens the counters of CUDA devices first .. first + n - 1. If NVML is missing or does not report
+ * energy, kvd_energy_joules returns NaN.
  */
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 
 /*
- * Returns the energy in joules that the GPUs together have consumed since the driver was loaded.
- * Only differences between two calls are meaningful.
+ * Returns the joules that all GPUs have consumed since the driver was loaded. Only differences
+ * between two calls are meaningful.
  */
 double kvd_energy_joules(const kvd_energy *e);
 

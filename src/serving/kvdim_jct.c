@@ -1,9 +1,6 @@
 /*
  * kvdim-jct: measures job completion times of inference, from the arrival of requests to their last
  * tokens, and the times of its phases.
- *
- * Reads a checkpoint or a published shape, kvdim/spectrum, kvdim/rates, kvdim/error-table and
- * request traces. Writes kvdim/jct and, with --timeline, a JSON trace for Perfetto.
  */
 #include <jansson.h>
 #include <math.h>
@@ -22,8 +19,6 @@
 #include "serving/jct/jct_sweep.h"
 
 static const char program[] = "kvdim-jct";
-
-/* ---- requests and limits of the run ---- */
 
 static int load_requests(kvd_jct_sweep *s, kvd_err *err)
 {
@@ -70,9 +65,7 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
         return kvd_fail(err,
                         "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
-    /*
-     * With --parallel sequence, GPUs divide the tokens of a prompt, and prompts run one at a time.
-     */
+    /* With --parallel sequence, prompts run one at a time. */
     s->max_batch = cfg->sequence    ? 1
                    : cfg->max_batch ? cfg->max_batch
                    : cfg->requests  ? 64
@@ -106,10 +99,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Finds the file of singular values that is installed with the programs, if --spread was not given
- * and a method needs it.
- */
+/* The default of --spread is a file that is installed with the programs. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -123,8 +113,6 @@ static int find_spread(kvd_jct_sweep *s, kvd_err *err)
     cfg->spread = path;
     return 0;
 }
-
-/* ---- provenance ---- */
 
 static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
 {
@@ -152,8 +140,8 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
 }
 
 /*
- * Writes a text of all methods and settings that determine the measured results. A resumed run
- * must have the same text.
+ * Writes a text of all methods and settings that determine the measured results. A resumed run must
+ * have the same text.
  */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
@@ -231,11 +219,9 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                : 0;
 }
 
-/* ---- printed summary ---- */
-
 /*
- * Prints the input and output lengths from which on a method is faster than the uncompressed
- * model. If each job was run once, the noise is unknown, and the printed text says so.
+ * Prints the input and output lengths from which on a method is faster than the uncompressed model.
+ * If each job was run once, the printed text says so.
  */
 static void print_break_even(const kvd_jct_sweep *s)
 {

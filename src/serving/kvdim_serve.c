@@ -1,8 +1,6 @@
 /*
- * kvdim-serve: simulates a service with compressed KV caches from measured times of iterations.
- *
- * Reads kvdim/jct (measured times of iterations and, with --validate, of requests that were served)
- * and a request trace. Writes kvdim/serving.
+ * kvdim-serve: simulates a service with compressed KV caches from times of iterations that
+ * kvdim-jct measured.
  */
 #include <jansson.h>
 #include <math.h>
@@ -23,27 +21,23 @@ static const char program[] = "kvdim-serve";
 
 /* Number of requests that --requests poisson draws per replica. */
 enum { POISSON_REQUESTS = 2000 };
-/* Largest rate that --request-rate accepts, in requests per second. */
+/* requests per second */
 static const double MOST_RATE = 1e9;
 
 typedef struct {
     kvd_serve_options *cfg;
     kvd_run run;
     kvd_costs_files *costs;
-    bool named; /* true if --method names the methods; false: all methods of the cost files */
+    bool named;
     kvd_requests requests;
     /* Mean arrival rate of the trace as recorded, in requests per second. */
     double base_rate;
     kvd_rows *table;
     size_t printed;
-    /* Names of the methods for which no rate is sustainable, one per line; allocated. */
     char *none;
     kvd_progress progress;
     size_t done;
-    /*
-     * Number of simulations of the current method with iterations outside the measured sizes, whose
-     * times were extrapolated.
-     */
+    /* Number of simulations of the current method in which times were extrapolated. */
     size_t n_beyond;
     /*
      * Largest fraction of extrapolated iterations in one simulation of the current method, and the
@@ -53,11 +47,9 @@ typedef struct {
     kvd_h5 file;
 } service;
 
-/* ---- inputs of the simulation ---- */
-
 /*
- * Warns if the kvdim-jct run that measured the times was interrupted. Some combinations of sizes
- * may then be missing, and lookups interpolate across the gaps.
+ * If the run of kvdim-jct was interrupted, the table of times has gaps, across which lookups
+ * interpolate.
  */
 static void say_unfinished(const char *path)
 {
@@ -87,9 +79,6 @@ static int open_costs(service *v, kvd_err *err)
     return 0;
 }
 
-/*
- * Selects the methods to simulate: those of --method or, without it, all methods of the cost files.
- */
 static int resolve_methods(service *v, kvd_err *err)
 {
     kvd_serve_options *const cfg = v->cfg;
@@ -157,8 +146,6 @@ static int open_inputs(service *v, kvd_err *err)
     return isnan(cfg->poisson_rate) ? recorded_requests(v, err) : poisson_requests(v, err);
 }
 
-/* ---- simulations ---- */
-
 static void print_new_rows(service *v)
 {
     const kvd_rows *const r = v->table;
@@ -178,7 +165,6 @@ static void print_new_rows(service *v)
     fflush(stdout);
 }
 
-/* Prints the warnings that qualify the result of one simulation. */
 static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p, double bound)
 {
     const kvd_simulated *const s = &p->simulated;
@@ -220,9 +206,8 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * Simulates the requests at arrival rate `rate` and adds a line to the results table. If `bound` is
- * NaN, the line is of kind "point". Otherwise it is of kind "max-rate": `rate` is the highest one
- * whose mean latency is at most `bound` seconds per output token.
+ * If `bound` is NaN, the results line is of kind "point". Otherwise `rate` is the highest one whose
+ * mean latency is at most `bound` seconds per output token.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
@@ -292,12 +277,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
 }
 
-/* ---- validation by the measured times of requests ---- */
-
-/*
- * Returns the batching limits for the simulation of requests that kvdim-jct served. Limits that the
- * user set by options come first, then those in the file of kvdim-jct, then the defaults.
- */
+/* Limits set by options come first, then those in the file of kvdim-jct, then the defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;
@@ -359,8 +339,6 @@ static int validate(service *v, const kvd_costs *costs, const char *method, size
     kvd_progress_step(&v->progress, (double)++v->done);
     return status;
 }
-
-/* ---- printed results ---- */
 
 static int print_json(const service *v, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Named ranges for the profiler Nsight Systems, if the CUDA toolkit has NVTX's headers. They cost
- * almost no time unless a profiler is attached.
+ * Named ranges for the profiler Nsight Systems. They cost almost no time unless a profiler is
+ * attached.
  */
 #ifndef KVD_SERVING_NVTX_H
 #define KVD_SERVING_NVTX_H

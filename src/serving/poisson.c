@@ -1,10 +1,9 @@
 /*
  * Poisson arrivals of requests, with random lengths.
  *
- * The papers publish the mean, least and greatest length of a trace, but not the shape of its
- * distribution. Here lengths are log-normal, cut to this range. The range of the logarithm is six
- * standard deviations wide, and the distribution is centred so that the mean after the cut is the
- * published one.
+ * The papers publish only the mean, least and greatest length of a trace. Lengths are drawn from a
+ * log-normal distribution that is cut to this range. The range of the logarithm is six standard
+ * deviations wide, and the mean after the cut is the published one.
  */
 #include <limits.h>
 #include <math.h>
@@ -36,15 +35,10 @@ static const struct {
 };
 enum { TABLES = sizeof tables / sizeof *tables };
 
-/* ---- log-normal distribution between two bounds ---- */
-
 typedef struct {
-    /* Published mean, least and greatest length of a request in tokens. */
+    /* Published lengths of a request in tokens. */
     double mean, least, greatest;
-    /*
-     * Mean and standard deviation of the logarithm of a length, before the distribution is cut to
-     * the range.
-     */
+    /* Mean and standard deviation of the logarithm of a length before the cut. */
     double mu, sigma;
 } lognormal;
 
@@ -53,10 +47,7 @@ static double normal_below(double z)
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
-/*
- * Returns P(a < Z < b) of a standard normal variable Z. Uses the tail of the distribution that
- * keeps more digits.
- */
+/* P(a < Z < b) of a standard normal variable Z. The tail that keeps more digits is used. */
 static double normal_between(double a, double b)
 {
     return a > 0 ? normal_below(-a) - normal_below(-b) : normal_below(b) - normal_below(a);
@@ -75,11 +66,7 @@ static int centre(lognormal *l, kvd_err *err)
         return kvd_fail(err, "mean %g is not between the least, %g, and the greatest, %g", l->mean,
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
-    /*
-     * Search range of mu, the mean of the logarithm. If mu is several standard deviations outside
-     * the range of lengths, the mean length is almost one of the bounds. In between it rises with
-     * mu.
-     */
+    /* Between these bounds of mu, the mean length rises from `least` to `greatest`. */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
         l->mu = 0.5 * (lo + hi);
@@ -102,11 +89,9 @@ static uint32_t draw(const lognormal *l, kvd_rng *rng)
     return (uint32_t)lround(exp(l->mu + l->sigma * lo));
 }
 
-/* ---- length tables of the papers ---- */
-
 typedef struct {
     const char *trace;
-    lognormal side[2]; /* distributions of the input length [0] and of the output length [1] */
+    lognormal side[2]; /* input length [0] and output length [1] */
     size_t column[6];
     bool found;
 } table_row;
@@ -165,8 +150,6 @@ static int from_table(kvd_requests *r, int table, kvd_rng *rng, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- lengths from a file or fixed ---- */
 
 static int from_file(kvd_requests *r, const char *path, kvd_rng *rng, kvd_err *err)
 {

@@ -16,11 +16,11 @@ static const size_t most_tokens = (size_t)1 << 31;
 
 enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 
-/* Names of the columns in one kind of trace in CSV. */
+/* Column names of one kind of CSV trace. */
 typedef struct {
-    /* Column names by field; that of ARRIVAL is NULL if the trace has only lengths. */
+    /* The name for ARRIVAL is NULL if the trace has only lengths. */
     const char *name[FIELDS];
-    bool dates;     /* true: the arrival column holds a date and a time of day, not seconds */
+    bool dates;     /* true: the arrival column holds a date and a time of day */
     bool from_zero; /* true: time 0 is the start of the trace, not its first request */
 } layout;
 
@@ -41,10 +41,10 @@ typedef struct {
 typedef struct {
     kvd_requests *out;
     size_t room;
-    const layout *of; /* column names of the trace; NULL until the header has been read */
+    const layout *of; /* NULL until the header has been read */
     size_t column[FIELDS], n_columns;
     moment start; /* point in time that becomes 0 in the requests' arrivals */
-    bool lengths; /* true: only lengths are read; arrivals may be missing */
+    bool lengths; /* true: only lengths are read */
 } reader;
 
 static int append(reader *r, moment at, size_t input, size_t output, kvd_err *err)
@@ -71,11 +71,7 @@ static int append(reader *r, moment at, size_t input, size_t output, kvd_err *er
     return 0;
 }
 
-/* ---- traces in CSV ---- */
-
-/*
- * Parses exactly n decimal digits at *s and moves *s after them. Returns false if there are fewer.
- */
+/* Parses exactly n decimal digits at *s and moves *s after them. */
 static bool digits(const char **s, int n, int *value)
 {
     *value = 0;
@@ -92,10 +88,7 @@ static bool one_of(const char **s, const char *set)
     return **s && strchr(set, **s) && (*s)++;
 }
 
-/*
- * Returns the number of days from 1970-01-01 in the Gregorian calendar (Howard Hinnant,
- * days_from_civil).
- */
+/* Returns days from 1970-01-01 in the Gregorian calendar (Howard Hinnant, days_from_civil). */
 static int64_t days(int y, int m, int d)
 {
     y -= m <= 2;
@@ -111,7 +104,7 @@ static bool in_calendar(int y, int m, int d)
     return y > 0 && m >= 1 && m <= 12 && d >= 1 && d <= most[m - 1] && (m != 2 || d < 29 || leap);
 }
 
-/* Parses a time zone at *s: "Z", "+01:00" or nothing. Returns false if it is malformed. */
+/* Parses a time zone at *s: "Z", "+01:00" or nothing. */
 static bool parse_zone(const char **s, int *seconds_east)
 {
     int hour = 0, minute = 0;
@@ -127,8 +120,8 @@ static bool parse_zone(const char **s, int *seconds_east)
 }
 
 /*
- * Parses a date such as "2023-11-16 18:15:46.6805900", with any number of decimals and with or
- * without a time zone.
+ * Parses a date such as "2023-11-16 18:15:46.6805900", with any number of decimals and an optional
+ * time zone.
  */
 static int parse_date(const char *name, const char *text, moment *at, kvd_err *err)
 {
@@ -183,10 +176,7 @@ static int read_header(reader *r, char *const *field, size_t n, kvd_err *err)
                     r->lengths ? " or 'num_prefill_tokens,num_decode_tokens'" : "");
 }
 
-/*
- * Returns 0 if field i of the row is a complete C string. Fails on a zero byte in it, which would
- * hide the rest of the field.
- */
+/* Fails if field i of the row has a zero byte, which would hide the rest of the field. */
 static int whole_text(const reader *r, int i, char *const *field, const size_t *len, kvd_err *err)
 {
     const size_t c = r->column[i];
@@ -221,8 +211,6 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     return append(r, at, input, output, err);
 }
 
-/* ---- traces in JSON lines ---- */
-
 static int json_tokens(const json_t *object, const char *name, size_t *tokens, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);
@@ -235,10 +223,7 @@ static int json_tokens(const json_t *object, const char *name, size_t *tokens, k
     return 0;
 }
 
-/*
- * Reads a time in milliseconds from the member `name` of a JSON object. The number may have
- * decimals.
- */
+/* The time is in milliseconds and may have decimals. */
 static int json_moment(const json_t *object, const char *name, moment *at, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);
@@ -270,10 +255,7 @@ static int json_row(reader *r, const char *text, size_t len, kvd_err *err)
     return status;
 }
 
-/*
- * Returns the number of bytes of a UTF-8 byte order mark at the start of the text, which some
- * spreadsheets and editors write; 0 if there is none.
- */
+/* Returns the bytes of a UTF-8 byte order mark at the start of the text, or 0 if there is none. */
 static size_t mark_bytes(const char *text, size_t len)
 {
     return len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
@@ -302,8 +284,6 @@ static int json_lines(reader *r, const char *name, const char *text, size_t len,
     }
     return 0;
 }
-
-/* ---- complete traces ---- */
 
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path)
 {

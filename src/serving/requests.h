@@ -1,4 +1,4 @@
-/* Requests to a language model: their arrival times, and numbers of input and output tokens. */
+/* Requests to a language model: arrival times, and numbers of input and output tokens. */
 #ifndef KVD_SERVING_REQUESTS_H
 #define KVD_SERVING_REQUESTS_H
 
@@ -9,20 +9,14 @@
 #include "common/err.h"
 
 typedef struct {
-    /* Arrival time in seconds from the start; it does not decrease from one request to the next. */
+    /* In seconds from the start; does not decrease from one request to the next. */
     double arrival;
-    /*
-     * Numbers of input and output tokens of the request, each at least 1. The prefill produces the
-     * first output token.
-     */
+    /* Numbers of tokens, each at least 1. The prefill produces the first output token. */
     uint32_t input, output;
 } kvd_request;
 
 typedef struct {
-    /*
-     * Name of the trace (list of requests) in results: "AzureLLMInferenceTrace_conv.csv",
-     * "poisson:2.5 of arxiv".
-     */
+    /* Name of the trace in results, such as "poisson:2.5 of arxiv". */
     char name[128];
     size_t n;
     kvd_request *request;
@@ -30,70 +24,65 @@ typedef struct {
     size_t n_skipped;
 } kvd_requests;
 
-void kvd_requests_release(kvd_requests *r); /* frees *r; safe on a zeroed struct */
+void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 
 /*
- * Sets the name of the trace to `before` followed by the last component of the path. A name that
- * is too long is cut after a complete character and ends in "...".
+ * Sets the name of the trace to `before` followed by the last component of the path. A name that is
+ * too long is cut and ends in "...".
  */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
 /*
- * Reads a recorded trace: Azure's CSV (TIMESTAMP, ContextTokens, GeneratedTokens), Mooncake's JSON
- * lines (timestamp in ms, input_length, output_length), or kvdim's own CSV (arrival_s,
- * input_tokens, output_tokens). The header or the first line tells the format; other columns and
- * keys are ignored. Time starts with the first request in Azure's and Mooncake's traces, and at 0
- * in kvdim's CSV. A bad row (missing field, not a number, 0 or more than 2^31 tokens, time that
- * decreases) is an error that names file, row, field and value. Gzip is not read.
+ * Reads a recorded trace in one of three formats, which the first line tells:
+ *
+ *   Azure CSV            TIMESTAMP, ContextTokens, GeneratedTokens
+ *   Mooncake JSON lines  timestamp (ms), input_length, output_length
+ *   kvdim CSV            arrival_s, input_tokens, output_tokens
+ *
+ * Time starts with the first request, but at 0 in kvdim's CSV. Other columns and keys are ignored.
+ * Fails on a bad row: a missing field, not a number, 0 or more than 2^31 tokens, or a time that
+ * decreases.
  */
 int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 /*
- * Parses a recorded trace in memory, as kvd_requests_read does for a file; `name` is for messages
- * and results.
+ * Parses a trace in memory, as kvd_requests_read does for a file. `name` is for messages and
+ * results.
  */
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
                        kvd_err *err);
 
 /*
- * Reads only the lengths of requests, from a CSV with num_prefill_tokens and num_decode_tokens
- * (vidur) or from any trace. Every arrival is 0.
+ * Reads only the lengths of requests, from any trace or a CSV of vidur (num_prefill_tokens,
+ * num_decode_tokens). Every arrival is 0.
  */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*
- * Draws n requests with Poisson arrivals (exponential gaps, `rate` requests per second). `lengths`
- * gives the distribution of the input and output lengths:
+ * Draws n requests with Poisson arrivals at `rate` requests per second. `lengths` gives the
+ * distribution of the input and output lengths:
  *
  *   FILE                lengths drawn with replacement from a file that kvd_requests_lengths reads
  *   fixed:INPUT:OUTPUT  equal lengths
  *   NAME                a table in a paper: imdb, arxiv, cocktail or humaneval (ZACK paper),
  *                       cocktail-fdc or pg19 (FDC paper), pile or sharegpt (ZDC paper)
  *
- * The papers publish mean, least and greatest length. Lengths are log-normal, cut to this range,
- * with the published mean (poisson.c describes the standard deviation).
- *
- * The same seed gives the same lengths at every rate. Arrival times at two rates then differ only
- * by the ratio of the rates.
+ * Lengths of NAME are log-normal with the published mean, cut to the published range. The same seed
+ * gives the same lengths at every rate. Arrival times at two rates differ only by the ratio of the
+ * rates.
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 
-/* Returns true if `lengths`, an argument of kvd_requests_poisson, is the name of a file. */
+/* `lengths` is an argument of kvd_requests_poisson. */
 bool kvd_requests_lengths_from_file(const char *lengths);
 
-/*
- * Divides all arrival times by `factor`, so that requests arrive `factor` times as fast; lengths do
- * not change.
- */
+/* Divides all arrival times by `factor`. */
 void kvd_requests_faster(kvd_requests *r, double factor);
-/*
- * Keeps the first n requests and counts the remaining ones in n_skipped. Fails if there are fewer
- * than n requests.
- */
+/* Fails if there are fewer than n requests. */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
 /*
- * Returns the mean arrival rate in requests per second: (n - 1) / time between the first and the
- * last arrival; 0 if that time is 0.
+ * Returns requests per second: (n - 1) / time between the first and the last arrival; 0 if that
+ * time is 0.
  */
 double kvd_requests_rate(const kvd_requests *r);
 

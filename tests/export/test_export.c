@@ -1,8 +1,6 @@
 /*
- * Tests of exporting a checkpoint whose weights contain the projections of a method (export/). In
- * every model family and layout of tensors, the exported model must compute what the model with cut
- * heads computes. Tensors that are not changed must stay bit for bit, and files must appear whole
- * or not at all.
+ * Tests of checkpoints whose weights are multiplied with the projections of a method. The exported
+ * model must compute the same logits as the model with cut heads.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -29,8 +27,8 @@
 enum { TOKENS = 37 };
 static const double bar =
     /*
-     * Largest accepted relative Frobenius distance of logits: that between our forward pass and
-     * Transformers.
+     * Largest accepted relative Frobenius distance of logits, equal to that between our forward
+     * pass and Transformers.
      */
     2e-5;
 
@@ -60,18 +58,12 @@ static kvd_checkpoint *open_model(const char *path)
     return c;
 }
 
-/* ---- projection multiplied into one matrix ---- */
-
 static void random_floats(kvd_rng *r, float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         x[i] = (float)kvd_rng_normal(r);
 }
 
-/*
- * Compares the multiplication of a projection into one weight matrix with plain loops, for 1 to d
- * kept dimensions.
- */
 static void test_fold(void **state)
 {
     (void)state;
@@ -96,10 +88,6 @@ static void test_fold(void **state)
                 assert_true(fabs(sum - (double)w[i * COLS + j]) <= 1e-6 * (1 + fabs(sum)));
                 assert_true(i < m || w[i * COLS + j] == 0);
             }
-        /*
-         * Multiplies the D columns of the second of three heads by the transpose of the projection
-         * a [m][D]. The first m of these columns receive the product, the rest become 0.
-         */
         kvd_fold_columns(D, m, a, ROWS, LD, o + D, scratch);
         for (size_t i = 0; i < ROWS; i++)
             for (size_t j = 0; j < LD; j++) {
@@ -112,8 +100,6 @@ static void test_fold(void **state)
     }
     free(scratch);
 }
-
-/* ---- export of every model family ---- */
 
 static float *logits_of(const kvd_checkpoint *c, kvd_attention *hook)
 {
@@ -168,8 +154,8 @@ static double distance(const float *x, const float *y, size_t n)
 }
 
 /*
- * Makes random projections of a method. Kept dimensions differ from head to head or, if `full`, all
- * equal d_head.
+ * If `full` is true, all heads keep d_head dimensions. Otherwise kept dimensions differ from head
+ * to head.
  */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
@@ -191,10 +177,6 @@ static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_m
     kvd_spectrum_release(&s);
 }
 
-/*
- * Writes checkpoint c, with the projections `dims` multiplied into its weights, to the folder
- * `out`.
- */
 static int export_to(const kvd_checkpoint *c, const kvd_dims *dims, const kvd_dtype *dtype,
                      kvd_err *err)
 {
@@ -235,9 +217,7 @@ static void test_family(void **state)
         make_dims(&dims, config, methods[i % 2], full);
         must(export_to(c, &dims, &f32, &err), &err);
         kvd_checkpoint *const folded = open_model(out);
-        /*
-         * The export copies tensors of MXFP4 blocks unchanged, so their number type must be equal.
-         */
+        /* The export copies tensors in the MXFP4 format unchanged. */
         assert_string_equal(kvd_checkpoint_dtype(folded),
                             strcmp(name, "gpt-oss-mxfp4") ? "f32" : "mxfp4");
         float *const want = full ? NULL : cut_logits(c, &dims), *const got = dense_logits(folded);
@@ -245,10 +225,7 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        /*
-         * The cut model's logits must differ from those of the whole model. Otherwise the
-         * comparison of `got` with `want` could not fail.
-         */
+        /* The test would prove nothing if the cut and the whole model gave equal logits. */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         free(want);
@@ -259,8 +236,6 @@ static void test_family(void **state)
     free(whole);
     kvd_checkpoint_close(c);
 }
-
-/* ---- unchanged parts of a checkpoint ---- */
 
 static const char *const folded_names[] = {".v_proj.", ".o_proj.weight", ".q_proj.", ".k_proj.",
                                            ".out_proj.weight"};
@@ -275,8 +250,8 @@ static bool may_change(const kvd_config *c, const char *name)
 }
 
 /*
- * Checks that the names, number types and shapes of all tensors, and every byte of the tensors that
- * the export does not change, are equal in a and b.
+ * All names, dtypes and shapes must be equal in a and b. The data of tensors that the export does
+ * not change must also be equal.
  */
 static void assert_rest_is_same(const kvd_checkpoint *a, const kvd_checkpoint *b)
 {
@@ -329,7 +304,6 @@ static void test_rest_stays(void **state)
     kvd_dims_release(&dims);
 }
 
-/* Shards must stay shards with their names, and their index must pass the checks of our reader. */
 static void test_shards(void **state)
 {
     (void)state;
@@ -345,10 +319,7 @@ static void test_shards(void **state)
     kvd_checkpoint_close(folded);
 }
 
-/*
- * The published OPT checkpoints have tensor names without the prefix of the family. The export must
- * keep such names.
- */
+/* The published OPT checkpoints have tensor names without the prefix "model.". */
 static void test_names_without_base(void **state)
 {
     (void)state;
@@ -362,7 +333,7 @@ static void test_names_without_base(void **state)
     const void **const data = calloc(n, sizeof *data);
     size_t *const bytes = calloc(n, sizeof *bytes);
     assert_true(spec && data && bytes);
-    /* Removes the prefix "model." from the tensor names, which stay sorted. */
+    /* Without the prefix, the names stay sorted. */
     for (size_t i = 0; i < n; i++) {
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);
@@ -417,8 +388,6 @@ static void test_dtypes(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* ---- refused models and methods ---- */
-
 static void test_refuses(void **state)
 {
     (void)state;
@@ -439,10 +408,7 @@ static void test_refuses(void **state)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /*
-     * A number that float16 cannot represent must be an error that names it, and no folder may be
-     * left.
-     */
+    /* The scaled projections overflow in float16. */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];
@@ -457,7 +423,6 @@ static void test_refuses(void **state)
     out[strlen(out) - strlen(".partial")] = '\0';
     kvd_checkpoint_close(c);
 
-    /* Weights that are not in safetensors files must be refused. */
     char bin[80];
     (void)snprintf(bin, sizeof bin, "%s/made.bin", place);
     must(make_llama2c(bin, &spec, &err), &err);

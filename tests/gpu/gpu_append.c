@@ -1,12 +1,7 @@
 /*
  * Tests of kvd_append, which projects and rotates new K and V rows and writes them into cache
- * pages. Results are compared with a double-precision reference, for both RoPE layouts, bf16 and
- * f16, requests of unequal length, and page borders.
- *
- * Memory is filled with a NaN pattern ("poison") before each run. Memory that a launch must not
- * write is then compared with this pattern. Appending tokens in two launches, or one by one in
- * decode, must give the bits of one launch, also if the RoPE position of a token differs from its
- * index in the cache.
+ * pages. Results are compared with a double-precision reference. Memory that a launch must not
+ * write keeps the NaN pattern POISON.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -22,8 +17,8 @@
 #include "gpu_case.h"
 
 /*
- * LATE: distance of the RoPE position from the token index, in tests where these differ. POISON: a
- * bit pattern that is NaN in bf16 and in f16.
+ * LATE is the distance of the RoPE position from the token index in some tests. POISON is NaN in
+ * bf16 and in f16.
  */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
@@ -33,17 +28,14 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* Number of kept dimensions per head. 0: all d_head; 1: different numbers per head. */
+    /* Kept dimensions per head; 0: all d_head; 1: different numbers per head. */
     int widths;
-    int rope_dim, rope_kind; /* rope_kind: 0 half-split pairs, 1 interleaved pairs, -1 no RoPE */
+    int rope_dim, rope_kind; /* 0 half-split pairs, 1 interleaved pairs, -1 no RoPE */
     int r_qk, r_v;
     /* Index of the list of request lengths in make_batch; -1 and -2: random lengths. */
     int lengths;
 } scenario;
 
-/*
- * Inputs and result of one test case: a batch of requests in one layer, on the host and the device.
- */
 typedef struct {
     scenario c;
     kvd_attn_heads heads;
@@ -52,21 +44,18 @@ typedef struct {
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
     /*
-     * n_q: number of new tokens in the batch. row: number of elements of one token's Q, K and V
-     * together, which are one row of the input array x.
+     * `n_q` is the number of new tokens in the batch, `row` the number of elements of one token's
+     * Q, K and V.
      */
     size_t n_q, row;
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    /*
-     * True: in decode, a token's RoPE position is its index in the cache plus LATE (24). False: the
-     * RoPE position equals the index.
-     */
+    /* In decode, the RoPE position is the index in the cache plus LATE if `late` is true. */
     int late;
     void *late_cos, *late_sin;
     size_t pool_elements;
-    uint16_t *pool; /* host copy of the cache pages that a launch wrote */
+    uint16_t *pool;
 } fixture;
 
 static void make_batch(fixture *f, kvd_rng *rng)
@@ -94,10 +83,7 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/*
- * Copies a RoPE table (x [n], `half` numbers per position) to the device, with LATE more positions
- * of NaN before it. The kernel must not read these positions.
- */
+/* Copies a RoPE table to the device, after LATE positions of NaN that the kernel must not read. */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);
@@ -223,9 +209,8 @@ static void *poisoned(size_t elements)
 }
 
 /*
- * Runs one launch of kvd_append for the new tokens from[b] .. from[b] + n[b] - 1 of each request b.
- * If n[b] is 0, request b is left out. Returns Q, which the caller frees. `*n_q8` receives the
- * number of rows of Q, and q_start [batch] the first row of each request.
+ * Runs one launch for the new tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns Q,
+ * which the caller frees. q_start [batch] receives the first row of each request.
  */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
@@ -334,10 +319,7 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
     s->norm += want * want;
 }
 
-/*
- * Appends all tokens in one launch and compares the result with the double-precision reference. All
- * other memory must still hold the NaN pattern. The written cache pages stay in f->pool.
- */
+/* All other memory must keep the NaN pattern. The written pages stay in f->pool. */
 static void against_reference(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -366,10 +348,7 @@ static void against_reference(fixture *f, int decode)
         exit(1);
     }
 
-    /*
-     * Elements that were checked are set to the NaN pattern. At the end the whole copy must have
-     * it.
-     */
+    /* Checked elements are set to the NaN pattern, which the whole copy must have at the end. */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};
@@ -431,10 +410,7 @@ static void against_reference(fixture *f, int decode)
     free(left);
 }
 
-/*
- * Appends the tokens in two launches, or one by one in decode. The cache pages and Q must equal,
- * bit for bit, those of one launch.
- */
+/* Tokens appended in two launches, or one by one in decode, must give the bits of one launch. */
 static void in_pieces(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};

@@ -1,9 +1,6 @@
 /*
- * Tests of dense attention in the GPU's forward pass (attention kernels and cuBLAS products),
- * compared with a double-precision reference. Covers both number types, heads that share K and V,
- * head dimensions that only the products support, sequences of unequal length, sliding windows, and
- * runs queued without waiting. The error is measured per head. Output memory is filled with a NaN
- * pattern before each run; elements that must not be written must keep it.
+ * Tests of dense attention in the GPU's forward pass. Elements that must not be written must keep a
+ * NaN pattern.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -32,15 +29,12 @@ static void need_ok(int status, const char *what, const kvd_err *err)
     }
 }
 
-/*
- * Q, K and V of a batch. Each token has one row, and `gap` unused elements follow each row. On the
- * host the numbers are float32, rounded to the type that the device uses.
- */
+/* Q, K and V of a batch, rounded to the device's type. `gap` unused elements follow each row. */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
-    char *dev, *out;     /* out: [n tokens + guard elements][heads * d] */
-    size_t out_elements; /* number of elements of `out` without the guard elements */
+    char *dev, *out; /* [n tokens + guard elements][heads * d] */
+    size_t out_elements;
 } batch;
 
 typedef struct {
@@ -105,7 +99,6 @@ static kvd_gpu_attention_in batch_in(const batch *b, const scenario *c, const kv
                                   .blas = blas};
 }
 
-/* Copies columns `at` .. at + d - 1 of n token rows, the first of which is row `first`. */
 static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d)
 {
     float *m = need((n * d + 1) * sizeof *m);
@@ -115,9 +108,8 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
 }
 
 /*
- * Compares every `step`-th output row of one head in sequence s with the reference. Adds the
- * squared error to `*error` and the squared norm to `*norm`. got: outputs [tokens of the
- * batch][heads * d].
+ * Adds the squared error of every `step`-th output row to *error, and the squared norm to *norm.
+ * got: outputs [tokens of the batch][heads * d].
  */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
@@ -158,10 +150,7 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
     free(v);
 }
 
-/*
- * Returns the largest relative error of any head over the sequences of the batch, except sequence
- * `skip`.
- */
+/* Returns the largest relative error of any head, without sequence `skip`. */
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;
@@ -203,9 +192,6 @@ static void verdict(const char *name, const char *engine, double error, double b
     failed = 1;
 }
 
-/*
- * Returns a model configuration with two layers. Layer 1 has the sliding window of the test case.
- */
 static kvd_config config_of(const scenario *c)
 {
     return (kvd_config){.n_layers = 2,
@@ -255,10 +241,7 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /*
-     * Two calls without waiting for the device must not disturb each other's scratch memory. The
-     * next batch has other lengths.
-     */
+    /* Two calls without waiting for the device must not disturb each other's scratch memory. */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -286,7 +269,7 @@ static void test_hook(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* Fills Q, K and V of one sequence with NaN. The outputs of the other sequences must not change. */
+/* NaN in one sequence must not change the outputs of the other sequences. */
 static void test_neighbours(const scenario *c)
 {
     static const size_t lengths[] = {70, 9, 130, 64, 3};
@@ -311,10 +294,7 @@ static void test_neighbours(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/*
- * Tests a sequence whose scores exceed the scratch memory, so that heads and rows are computed in
- * parts. Only every (n / 5)-th row is compared.
- */
+/* The scores exceed the scratch memory, so heads and rows are computed in parts. */
 static void test_large(const scenario *c, size_t n)
 {
     kvd_err err = {""};
@@ -338,7 +318,7 @@ static void test_large(const scenario *c, size_t n)
     batch_release(&b);
 }
 
-/* Tests Q, K, V and output matrices that each have another row stride, as caches pass them. */
+/* Q, K, V and output have different row strides, as caches pass them. */
 static void test_apart(kvd_dtype type)
 {
     enum { HEADS = 6, KV = 2, D = 24, N = 150, LDO = HEADS * D + 7 };

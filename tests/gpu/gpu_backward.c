@@ -1,12 +1,9 @@
 /*
  * usage: gpu_backward [quick | NAME]
  *
- * Tests of the backward pass on the GPU (model/pass/cuda/backward). Every model family is compared
- * with the CPU's backward pass, for the text's own next tokens and for drawn ones, and with
- * PyTorch's autograd in float64 (tests/oracle/make_gradients.py). Also tests the demo model, whose
- * sequences are longer than a block of attention, passes that start at a later layer, and refused
- * input. NAME selects families whose name contains it; "quick" runs fewer cases, for
- * compute-sanitizer.
+ * Tests of the backward pass on the GPU, compared with the CPU and with PyTorch's autograd in
+ * float64 (tests/oracle/make_gradients.py). NAME selects families whose name contains NAME; "quick"
+ * runs fewer cases, for compute-sanitizer.
  */
 #include <math.h>
 #include <string.h>
@@ -20,17 +17,13 @@
 #include "model/pass/cuda/backward.h"
 
 /*
- * Largest accepted relative distances of gradients. The bound for float32 is that of the CPU's test
- * (tests/model/test_backward.c). In bf16, weights and both factors of every product are rounded by
- * up to 2^-9 each. On the test models the distance is 1 to 9 % of the norm; PyTorch's autograd in
- * bf16 has 2 to 13 %.
+ * Largest accepted relative distances of gradients. In bf16, weights and both factors of every
+ * product are rounded by up to 2^-9, and measured distances are 1 to 9 %.
  */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
 /*
- * Largest accepted relative distance of gradients from the CPU's, if the loss is that of next
- * tokens drawn from the model's predictions. At 654 positions the demo model draws one of the 8192
- * tokens of its vocabulary. Rounding changes one or two of these draws, and with them the
- * gradients.
+ * Accepted distance if the loss is that of drawn next tokens. At 654 positions, rounding changes
+ * one or two of the drawn tokens, and with them the gradients.
  */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -43,8 +36,6 @@ static void report(int ok, const char *name, const char *more, const char *detai
     failures += !ok;
 }
 
-/* ---- values and gradients of one batch ---- */
-
 enum { G_K, G_K_PRE, G_V, G_K_RAW, G_Q, G_O, X_Q, X_O, X_IN, N_G };
 static const char *const g_name[N_G] = {"dk", "dk_pre", "dv", "dk_raw", "dq", "do", "q", "o", "in"};
 
@@ -53,10 +44,7 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    /*
-     * g[i]: gradients (dk, dq, ...) or activations (q, o, in) that g_name[i] names, [n_layers][n
-     * tokens][g_width(i)].
-     */
+    /* Gradients or activations of kind g_name[i], [n_layers][n tokens][g_width(i)]. */
     float *g[N_G];
 } gradients;
 
@@ -135,8 +123,8 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
 }
 
 /*
- * Runs the forward and backward pass on the CPU. If `seed` is 0, the loss is that of the text's own
- * next tokens; otherwise next tokens are drawn from the model with this seed.
+ * If `seed` is 0, the loss is that of the text's own next tokens. Otherwise next tokens are drawn
+ * with this seed.
  */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
@@ -167,10 +155,6 @@ static int on_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_batch *b, u
     return status;
 }
 
-/*
- * Returns the largest relative distance between two sets of gradients, over kinds (dq, dk, ...) and
- * layers. `where` receives the kind and layer.
- */
 static double furthest(const gradients *x, const gradients *y, char *where, size_t size)
 {
     double worst = 0;
@@ -185,8 +169,6 @@ static double furthest(const gradients *x, const gradients *y, char *where, size
         }
     return worst;
 }
-
-/* ---- comparison with the CPU ---- */
 
 static void compare(const kvd_checkpoint *c, const char *name, kvd_dtype type, const kvd_batch *b,
                     uint64_t seed, double most)
@@ -209,12 +191,6 @@ static void compare(const kvd_checkpoint *c, const char *name, kvd_dtype type, c
         gradients_release(&gpu);
 }
 
-/* ---- comparison with PyTorch autograd ---- */
-
-/*
- * Returns n expected numbers of one kind. They are read from the model's own gradients.safetensors,
- * or from `oracle` if the model has no such file.
- */
 static float *wanted(const kvd_safetensors *oracle, const char *model, const char *kind, size_t n)
 {
     char name[64], path[128];
@@ -233,10 +209,6 @@ static float *wanted(const kvd_safetensors *oracle, const char *model, const cha
     return x;
 }
 
-/*
- * Returns the relative distance between the gradients of three tokens (`row`) in layer l and
- * PyTorch's.
- */
 static double autograd_error(const gradients *g, int kind, int l, const float *row,
                              const float *want)
 {
@@ -298,8 +270,7 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
         exit(1);
     }
     /*
-     * Five sequences: that of the expected gradients, two of equal length, one of a single token,
-     * and one of 9 tokens.
+     * The first sequence is that of the expected gradients. Sequences 2 and 3 have equal lengths.
      */
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
@@ -318,8 +289,6 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
     kvd_checkpoint_close(c);
 }
 
-/* ---- the demo model ---- */
-
 static const size_t offset4[] = {0, 9, 309, 609, 654};
 
 static void test_demo(const char *path)
@@ -335,8 +304,8 @@ static void test_demo(const char *path)
 }
 
 /*
- * A backward pass that ends at a later layer must give the same bits for the layers from that one
- * on, and no gradients for earlier layers.
+ * A pass that ends at a later layer must give the same bits for the remaining layers, and no
+ * gradients for earlier ones.
  */
 static void test_first_layer(void)
 {

@@ -1,10 +1,7 @@
 /*
- * Tests of the GPU kernels for embedding, norms, and the step between the QKV product and attention
- * (model/pass/cuda/blocks.h), compared with model/pass/blocks.h on the CPU. Covers both number
- * types, lengths that are and are not multiples of one memory access, unaligned addresses, biases,
- * added vectors, and norms in place. Outputs and the memory around them are filled with a NaN
- * pattern first. If values are not finite, the kernels must report the earliest stage and its first
- * such row.
+ * Tests of the GPU kernels for embedding, norms, and the step between the QKV product and
+ * attention, compared with model/pass/blocks.h. Outputs are filled with a NaN pattern first. If
+ * values are not finite, the kernels must report the earliest stage and its first such row.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -14,8 +11,6 @@
 #include "model/pass/cuda/blocks.h"
 
 #include "gpu_array.h"
-
-/* ---- embedding ---- */
 
 static void test_embed(kvd_dtype type, size_t width, bool learned, size_t shift)
 {
@@ -50,8 +45,6 @@ static void test_embed(kvd_dtype type, size_t width, bool learned, size_t shift)
     array_free(&x);
 }
 
-/* ---- norm ---- */
-
 typedef struct {
     kvd_norm kind;
     kvd_dtype type;
@@ -70,7 +63,6 @@ static void reference_norm(const norm_case *c, const float *x, const float *gain
         kvd_rms_norm(x, gain, 1e-5, c->n, c->d, y);
 }
 
-/* Sets the error scale of every element to the largest absolute value in its row. */
 static void row_scale(const float *x, size_t n, size_t d, float *scale)
 {
     for (size_t i = 0; i < n; i++) {
@@ -107,8 +99,8 @@ static void test_norm(const norm_case *c)
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
     /*
-     * Errors are relative to the row's largest element: a layer norm of one element is 0 times its
-     * gain plus the bias.
+     * A layer norm of one element is 0 times its gain plus the bias, so errors are relative to the
+     * row's largest element.
      */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
@@ -142,10 +134,7 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /*
-     * The kernels must report the earliest stage with a number that is not finite, in whatever
-     * order the stages are checked.
-     */
+    /* The earliest stage must be reported, in whatever order the stages are checked. */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -174,21 +163,19 @@ static void test_norm_bad(size_t d)
         array_free(all[i]);
 }
 
-/* ---- bias, norm and RoPE of Q, K and V ---- */
-
 typedef struct {
     kvd_dtype type;
     int heads, kv, d;
     bool bias, norm, pre;
-    int rope; /* layout of RoPE (kvd_rope_layout); -1: no RoPE */
+    int rope; /* kvd_rope_layout; -1: no RoPE */
     size_t shift;
 } qkv_case;
 
 enum { QKV_N = 13, QKV_POSITIONS = 50 };
 
 /*
- * Computes bias, norm and RoPE in plain loops. x [n tokens][heads + 2 kv][d] is replaced by the
- * result. pre [n tokens][heads + kv][d] receives Q and K before RoPE.
+ * Replaces x [n tokens][heads + 2 kv][d] by the result. pre [n tokens][heads + kv][d] receives Q
+ * and K before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,
@@ -271,7 +258,7 @@ static void test_qkv(const qkv_case *c)
     expect_bad(name, bad_take(bad), ~0ull);
 
     /*
-     * An infinity in V of token 11, and then a NaN in Q of token 4, must be reported with the
+     * First an infinity in V of token 11, and then a NaN in Q of token 4, must be reported with the
      * token's row.
      */
     x.host[11 * all + all - 1] = INFINITY;

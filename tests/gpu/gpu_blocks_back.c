@@ -1,8 +1,6 @@
 /*
  * Tests of gradient kernels (model/pass/cuda/blocks_back.h), compared with plain loops in double
- * precision. Covers both number types, lengths that are and are not multiples of one memory access,
- * biases, norms, both RoPE layouts, and drawn next tokens. Outputs and the memory around them are
- * filled with a NaN pattern first. The argument "small" runs fewer cases, for compute-sanitizer.
+ * precision. The argument "small" runs fewer cases, for compute-sanitizer.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -13,10 +11,6 @@
 #include "gpu_array.h"
 #include "worst.h"
 
-/*
- * Returns the largest error of an element, relative to the sum of the absolute values that were
- * added to form it (`terms`).
- */
 static double term_distance(const array *got, const double *want, const double *terms)
 {
     float *x = need(2 * got->n * sizeof *x), *const scale = x + got->n;
@@ -29,12 +23,9 @@ static double term_distance(const array *got, const double *want, const double *
     return e;
 }
 
-/* ---- norm ---- */
-
 /*
- * Computes the gradient dx of a norm of one row from the gradient dy of its output. `terms`
- * receives the same sums with absolute values, which bound the rounding error. dy itself has an
- * error of at most dy_terms.
+ * Computes the gradient dx of a norm of one row from dy. `terms` receives the same sums with
+ * absolute values, which bound the rounding error. dy itself has an error of at most dy_terms.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -87,8 +78,6 @@ static void test_norm(kvd_norm kind, size_t n, size_t d, bool add)
         array_free(all[i]);
     free(want);
 }
-
-/* ---- activation ---- */
 
 static double sigmoid(double x)
 {
@@ -149,18 +138,16 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     array_free(&dy);
 }
 
-/* ---- Q, K and V ---- */
-
 typedef struct {
     kvd_dtype type;
     int heads, kv, d;
     bool bias, norm;
-    int rope; /* layout of RoPE (kvd_rope_layout); -1: no RoPE */
+    int rope; /* kvd_rope_layout; -1: no RoPE */
 } qkv_case;
 
 /*
- * Computes the gradients of one head of one token before RoPE (`pre`) and before the norm (`raw`),
- * from its gradient `d` after RoPE. Each is [2][d]: d values, then d sums of absolute terms.
+ * Computes the gradients before RoPE (`pre`) and before the norm (`raw`) from the gradient `d`
+ * after RoPE. Both are [2][d]: d values, then d sums of absolute terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -269,8 +256,6 @@ static void test_qkv(const qkv_case *c)
     free(of_pre);
 }
 
-/* ---- softmax of scores ---- */
-
 static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 {
     char name[96];
@@ -313,11 +298,9 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
     free(x);
 }
 
-/* ---- softmax of logits ---- */
-
 /*
  * Returns the first token at which the cumulative probability exceeds u. `top` is the largest
- * logit; `*sum` receives the sum of exp(logit - top).
+ * logit; *sum receives the sum of exp(logit - top).
  */
 static uint32_t drawn(const float *row, size_t vocab, double top, double u, double *sum)
 {
@@ -373,8 +356,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         }
     }
     /*
-     * The logits are random numbers times `sharp`. The argument of e^x may be as large as 40 *
-     * sharp, and its rounding to float32 limits the accuracy.
+     * The argument of e^x may be as large as 40 * sharp, and its rounding to float32 limits the
+     * accuracy.
      */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);

@@ -1,9 +1,6 @@
 /*
- * Tests of the compressed KV cache on the GPU, compared with kvd_cache on the CPU. Covers both
- * implementations of attention (cuBLAS and attention kernels), storage in f32, f16 and bf16, heads
- * with unequal numbers of dimensions, grouped queries, sliding windows, heads of which K or V keeps
- * all dimensions, latents of one head and of several, prompts, and sequences of 1 to 300 tokens.
- * The counted bytes must be equal, and refused plans give the CPU's message.
+ * Tests of the compressed KV cache on the GPU, compared with kvd_cache on the CPU. The counted
+ * bytes must be equal, and refused plans must give the CPU's message.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,12 +22,8 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
-    /* Method that removes dimensions; NULL: none. */
     const kvd_dims_method *method;
-    /*
-     * Numbers of kept dimensions per head are unequal multiples of `step`. 0: all heads keep all
-     * d_head dimensions.
-     */
+    /* Kept dimensions per head are unequal multiples of `step`; 0: all heads keep d_head. */
     int step;
     /*
      * 1: only Q and K of KV head 0 lose dimensions. 2: only V of KV head 0 loses dimensions. 0: Q,
@@ -39,14 +32,14 @@ typedef struct {
     int only;
     int window;
     int short_ones; /* 1: sequence lengths are not multiples of 8 */
-    int prompt;     /* number of tokens in the prompt */
-    int latents;    /* number of KV heads that share a latent; 0: no latents */
+    int prompt;
+    int latents; /* KV heads that share a latent; 0: no latents */
     /*
-     * Bits per number of a cache that stores quantised numbers. The attention outputs are then
-     * computed token by token. 0: the cache is not quantised.
+     * Bits per quantised number; 0: not quantised. A quantised cache computes the attention outputs
+     * token by token.
      */
     int bits;
-    double limit; /* largest accepted relative distance of the outputs */
+    double limit;
     const char *engine;
 } scenario;
 
@@ -56,10 +49,6 @@ static void verdict(int good, const char *name, const char *detail)
     failed |= !good;
 }
 
-/*
- * Q, K and V of one layer on the host, as the forward pass gives them to the cache, rounded to the
- * number type of the pass.
- */
 typedef struct {
     kvd_config config;
     kvd_spectrum spectrum;
@@ -99,8 +88,8 @@ static float *random_numbers(kvd_rng *r, size_t n, double scale)
 }
 
 /*
- * Makes random projections to latents, each shared by a group of heads. Ranks differ between layers
- * and groups.
+ * Makes random projections to latents that groups of heads share. Ranks differ between layers and
+ * groups.
  */
 static void latents_make(kvd_dims *dims, const scenario *c)
 {
@@ -162,8 +151,8 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     if (c->latents) {
         latents_make(&b->dims, c);
         /*
-         * `maker` is a method that computes latents. The cache only reads which inputs it requires,
-         * because the test has made the projections itself.
+         * The cache only reads which inputs `maker` requires, because the test makes the
+         * projections itself.
          */
         b->plan.maker = &kvd_dims_palu;
     }
@@ -191,10 +180,6 @@ static void bench_free(bench *b)
     fixture_drop(&b->x);
 }
 
-/*
- * Copies Q, K and V to the device, side by side in each token's row, in the number type of the
- * pass.
- */
 static void *rows_on_device(const bench *b, kvd_dtype pass)
 {
     const size_t n = b->x.in.n_tokens, q = (size_t)(b->config.n_heads * b->config.d_head),
@@ -214,8 +199,8 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
 }
 
 /*
- * Runs the GPU's cache twice on the same batch, with the output memory filled with NaN in between.
- * The second run must not depend on state that the first one left.
+ * Runs the cache twice, with the output memory filled with NaN in between. The second run must not
+ * depend on state that the first run left.
  */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
@@ -331,7 +316,7 @@ static void run(const scenario *c)
     bench_free(&b);
 }
 
-/* A sequence that exceeds the capacity of the cache must be refused with the CPU's message. */
+/* A sequence that exceeds the capacity must be refused with the CPU's message. */
 static void refusal(const scenario *c)
 {
     bench b;
@@ -354,12 +339,9 @@ static void refusal(const scenario *c)
 int main(void)
 {
     /*
-     * One line per scenario. Columns in order: name; query heads; KV heads; d_head; type of the
-     * activations; type of the cache; method that removes dimensions; divisor of the numbers of
-     * kept dimensions (`step` of scenario); heads that lose dimensions (0: all, 1: Q and K of KV
-     * head 0, 2: V of KV head 0); sliding window; 1 if sequence lengths are not multiples of 8;
-     * prompt tokens; KV heads per latent; bits per quantised number (0: none); largest accepted
-     * relative distance of the outputs; implementation of attention.
+     * Columns: name; query heads; KV heads; d_head; type of the activations; type of the cache;
+     * then the fields method, step, only, window, short_ones, prompt, latents, bits, limit and
+     * engine of `scenario`.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, "cuBLAS"},

@@ -1,7 +1,6 @@
 /*
- * Tests of the GPU's properties and measured peak rates (kernels/cuda/device.h, ceilings.h). Prints
- * the rates. On a known GPU model they must be within 15 % of the known peak, on other GPUs
- * plausible.
+ * Tests of the GPU's properties and measured peak rates. On a known GPU model the rates must be
+ * within 15 % of the known peak, on other GPUs plausible.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,9 +1,8 @@
 /*
  * usage: gpu_cudnn [CASE | time [prefill | decode]] [-v]
  *
- * Tests of cuDNN's attention (kernels/rivals/cudnn.h), compared with a double-precision reference.
- * Every execution plan that cuDNN offers for a shape is tested. The argument "time" prints the
- * times of the reference shapes instead.
+ * Tests of every execution plan of cuDNN's attention, compared with a double-precision reference.
+ * The argument "time" prints the times of the reference shapes instead.
  */
 #include <math.h>
 #include <stdio.h>
@@ -63,14 +62,12 @@ static float normal(void)
     return (float)(sqrt(-2.0 * log(uniform())) * cos(6.283185307179586 * uniform()));
 }
 
-/* ---- comparison with the reference ----------------------------------------------------------- */
-
 typedef struct {
     const char *name;
     kvd_cudnn_shape s;
     /* 1: memory is [batch][token][head][dim]; 0: [batch][head][token][dim]. */
     int token_major;
-    float sharp; /* factor of the queries; a larger one makes the softmax sharper */
+    float sharp;
 } test_case;
 
 static size_t span(kvd_cudnn_stride st, int batch, int heads, int tokens, int d)
@@ -94,8 +91,8 @@ static float *random_rounded(size_t n, int dtype, float gain, uint16_t *half)
 }
 
 /*
- * Copies n tokens of request b, the first of which is t, to [heads][n][d] (the PLAIN layout of
- * kernels/layout.h). The source x may have any strides.
+ * Copies n tokens of request b, from token t on, to [heads][n][d]. The source x may have any
+ * strides.
  */
 static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int t, int n, int d)
 {
@@ -107,9 +104,8 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
 }
 
 /*
- * Computes the attention outputs of n query rows of request b, of which row t is the first, in
- * double precision. Their tokens are the last of the request's kv_len tokens. want:
- * [n_heads][q_len][d_v].
+ * Computes the attention outputs of query rows t .. t + n - 1 of request b. Their tokens are the
+ * last of the request's kv_len tokens. want: [n_heads][q_len][d_v].
  */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
@@ -137,10 +133,6 @@ static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, 
     free(pq), free(pk), free(pv), free(out);
 }
 
-/*
- * Returns the relative Frobenius error over the rows of existing tokens, or NaN if any of them is
- * NaN.
- */
 static double error_of(const kvd_cudnn_shape *s, const double *want, const float *got,
                        const int32_t *q_len)
 {
@@ -353,10 +345,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Returns n random 16-bit numbers on the device. They repeat a block of 2^22 random numbers, from a
- * start that differs between calls.
- */
+/* Returns n random 16-bit numbers on the device, repetitions of one random block. */
 static void *random_device(size_t n, int dtype)
 {
     const size_t block = (size_t)1 << 22;

@@ -1,12 +1,10 @@
 /*
  * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
  *
- * Tests of attention in decode steps, compared with a double-precision reference on the rounded
- * inputs. Covers odd and unequal lengths, unequal widths, every number of query heads per KV head,
- * sliding windows, and each way to divide the work among thread blocks. Memory that must not be
- * read holds NaN. Every launch must give the same bits. CASE selects cases whose name contains it;
- * LAUNCHES is the number of launches per plan (10); WINDOW is the sliding window in tokens. Without
- * CASE, every case runs without a window and with several. Without a GPU, prints one skip line.
+ * Tests of attention in decode steps, compared with a double-precision reference. Memory that must
+ * not be read holds NaN, and every launch must give the same bits. CASE selects cases whose name
+ * contains CASE; LAUNCHES is the number of launches per plan (10); WINDOW is the sliding window in
+ * tokens.
  */
 #include <math.h>
 #include <stdint.h>
@@ -27,7 +25,7 @@ typedef struct {
     int dtype, n_heads, n_kv_heads, batch, sharp;
     int len[8]; /* tokens per request, repeated over the batch */
     int n_len;
-    int width[8][2]; /* kept dimensions (d_qk, d_v) per KV head, repeated over the heads */
+    int width[8][2]; /* (d_qk, d_v) per KV head, repeated over the heads */
     int n_width;
 } test_case;
 
@@ -81,7 +79,6 @@ static float *values(int dtype, size_t n, double scale)
     return x;
 }
 
-/* Runs one case with a sliding window of `window` tokens, 0 for none. */
 static int run_case(const test_case *c, int launches, int window)
 {
     kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}, window};
@@ -109,8 +106,8 @@ static int run_case(const test_case *c, int launches, int window)
     args.max_pages = (longest + 63) / 64 + 3;
 
     /*
-     * Pages are assigned in random order with gaps. Entries of the page table that no token needs
-     * name pages far outside the pool.
+     * Pages are in random order with gaps. Unused entries of the page table name pages far outside
+     * the pool.
      */
     const size_t pool_pages = n_pages + n_pages / 2 + 7;
     int32_t *order = need(pool_pages * sizeof *order);
@@ -149,7 +146,9 @@ static int run_case(const test_case *c, int launches, int window)
     memset(pool, 0xff, pool_n * 2);
     kvd_pack_q_decode(&args.map, &requests, c->dtype, q, q_rows);
     kvd_pack_kv(&args.map, &requests, c->dtype, k, v, table, args.max_pages, pool);
-    /* Writes NaN to the pages that hold only tokens before the window. */
+    /*
+     * Pages that hold only tokens before the window must not be read, so they are filled with NaN.
+     */
     for (size_t b = 0; window && b < batch; b++)
         for (int j = 0; j < (len[b] - window) / KVD_PAGE_TOKENS; j++) {
             const size_t page = (size_t)table[b * (size_t)args.max_pages + (size_t)j];
@@ -168,10 +167,7 @@ static int run_case(const test_case *c, int launches, int window)
     static const char *const schedule_name[] = {"none", "papers", "ours"};
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int failed = 0;
-    /*
-     * The schedule `ours` also runs with more thread blocks than multiprocessors and with few,
-     * which moves the points at which a request's tokens are split.
-     */
+    /* More or fewer thread blocks move the points at which a request's tokens are split. */
     for (int run = 0; run < 6; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
         args.n_ctas = kvd_decode_ctas(&args.map);
@@ -218,8 +214,8 @@ static int run_case(const test_case *c, int launches, int window)
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
             /*
-             * Time that each thread block (CTA) worked, in nanoseconds. The limit of 60 s is loose,
-             * because a profiling tool may slow the kernel.
+             * Nanoseconds that each thread block worked. The limit of 60 s is loose, because a
+             * profiler may slow the kernel.
              */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);

@@ -2,10 +2,8 @@
  * usage: gpu_decode_plan [CASE]
  *
  * Tests of the kernels that divide decode attention among thread blocks (CTAs). Every cache page of
- * each (request, KV head) must be in exactly one segment of work. Segments of a split request name
- * the same CTAs and count those with a part of it. Only the schedule `ours` may split. A plan for
- * many layers from one launch must equal the plans from one launch per layer. A plan whose last
- * requests are idle must equal the plan without them. CASE selects cases whose name contains it.
+ * each request and KV head must be in exactly one segment of work. Only the schedule `ours` may
+ * split a request. CASE selects cases whose name contains CASE.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -26,20 +24,15 @@ enum { N_WAYS = sizeof schedule_name / sizeof *schedule_name };
 
 static int failed;
 
-/* Request lengths in tokens: n_len numbers, repeated over the batch. */
 typedef struct {
     const char *name;
     int batch, n_len, n_ctas;
     int32_t len[8];
 } test_case;
 
-/*
- * Division of one layer's decode attention among CTAs. The planner writes it on the device; `host`
- * is a copy, into which `work` points.
- */
 typedef struct {
     kvd_decode_args args;
-    kvd_decode_work work; /* pointers into the buffer `host` */
+    kvd_decode_work work;
     char *host;
 } plan;
 
@@ -57,7 +50,7 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     }
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
-    /* The planner, which divides the work among CTAs, does not read the page table. */
+    /* The planner does not read the page table. */
     p->args.max_pages = 1;
     p->args.n_ctas = c->n_ctas;
     p->args.kv_len = kv_len;
@@ -78,17 +71,10 @@ static void plan_release(plan *p)
     free(p->host);
 }
 
-/*
- * Checks how the planner divided a decode step's attention among CTAs (`p`). Returns a message
- * about the first error, or NULL if the division is correct.
- */
+/* Returns a message about the first error, or NULL if the division of work is correct. */
 static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedule)
 {
     const int tasks = p->args.batch * N_KV, n_ctas = p->args.n_ctas;
-    /*
-     * Last segment (range of tokens of one request and KV head) of each thread block that was seen
-     * so far.
-     */
     const kvd_decode_segment *last[1024] = {NULL};
     size_t n_pages = 0;
     int *begin = need((size_t)(tasks + 1) * sizeof *begin);
@@ -96,8 +82,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
     /*
-     * For each half page, 1 plus the number of the thread block (CTA) to which it is assigned; 0:
-     * to none.
+     * For each half page, 1 plus the number of the thread block to which it is assigned; 0: to
+     * none.
      */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
@@ -163,8 +149,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
 }
 
 /*
- * Stores the largest number of pages and of segments that one CTA has, and the number of (request,
- * KV head) pairs that are split.
+ * Stores the largest number of pages and of segments of one CTA. `split` receives the number of
+ * requests and KV heads whose work is split.
  */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
@@ -191,10 +177,7 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/*
- * Compares the division of work for a batch in which only the first requests are active with that
- * for these requests alone.
- */
+/* A plan whose last requests are idle must equal the plan without them. */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;
@@ -233,10 +216,7 @@ static void run_live(const test_case *c, int w)
     free(len);
 }
 
-/*
- * Divides the work of layers with different numbers of kept dimensions but equal request lengths,
- * in one launch and in one launch per layer. Both must give the same division.
- */
+/* One launch for all layers and one launch per layer must give the same division. */
 static void run(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

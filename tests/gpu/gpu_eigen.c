@@ -1,12 +1,9 @@
 /*
  * usage: gpu_eigen [small | TIMES.csv]
  *
- * Tests of batched eigenvalue decompositions of Gram matrices on the GPU (analysis/cuda/eigen.h).
- * Singular values are compared with LAPACK's dsyevd, and eigenvectors are checked for
- * orthogonality, residual, order and signs. "small" runs only small cases, for compute-sanitizer.
- * If a file name is given, measured durations are written to that file: of the decomposition on the
- * device, of the whole call with its copies from and to the host, and of kvd_gram_svd on all CPU
- * threads.
+ * Tests of batched eigenvalue decompositions of Gram matrices on the GPU, compared with LAPACK's
+ * dsyevd. "small" runs only small cases, for compute-sanitizer. Into TIMES.csv are written the
+ * times of the decomposition, of the call with its copies, and of kvd_gram_svd on the CPU.
  */
 #include <float.h>
 #include <lapacke.h>
@@ -49,10 +46,7 @@ static void *need(size_t bytes)
     return p;
 }
 
-/*
- * Computes the Gram matrix X^T X of m random normal rows. Their columns are scaled so that the
- * singular values spread by `condition`, after random rotations of column pairs.
- */
+/* Computes X^T X of m random normal rows, whose singular values spread by `condition`. */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);
@@ -106,12 +100,13 @@ static void worse(double *a, double b)
 }
 
 /*
- * Checks one decomposition with singular values `sigma` and eigenvectors R of the Gram matrix G,
- * and raises the maxima in *e:
- * residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
- * lambda: |sigma^2 - LAPACK's sigma^2| / (d eps lambda_max)
- * sigma: |sigma - LAPACK's sigma| / sigma_max, over sigma above 1e-4 sigma_max. Smaller sigma are
- * only as accurate as the root of the eigenvalue, in LAPACK too (linalg.h).
+ * Raises the maxima in *e:
+ *
+ *   residual  |G R - R diag(sigma^2)| / (d eps lambda_max)
+ *   lambda    |sigma^2 - LAPACK's sigma^2| / (d eps lambda_max)
+ *   sigma     |sigma - LAPACK's sigma| / sigma_max, over sigma above 1e-4 sigma_max
+ *
+ * Smaller sigma are only as accurate as the root of the eigenvalue, in LAPACK too (linalg.h).
  */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {
@@ -199,10 +194,7 @@ static void one_case(size_t n, size_t d, int kind)
     free(R);
 }
 
-/*
- * If several matrices of a batch are invalid, the error must name the first one, in the words of
- * kvd_gram_svd.
- */
+/* If several matrices of a batch are invalid, the error must name the first one. */
 static void refusals(size_t n, size_t d)
 {
     double *G = need(n * d * d * sizeof *G), *sigma = need(n * d * sizeof *sigma),

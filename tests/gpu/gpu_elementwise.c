@@ -1,8 +1,6 @@
 /*
- * Tests of the GPU kernels for activations, softmax and type conversion (model/pass/cuda/blocks.h),
- * compared with model/pass/blocks.h on the CPU. Covers both number types, lengths that are and are
- * not multiples of one memory access, unaligned addresses, biases, additions, and results in place.
- * Outputs and the memory around them are filled with a NaN pattern first.
+ * Tests of the GPU kernels for activations, softmax and type conversion, compared with
+ * model/pass/blocks.h on the CPU.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -12,8 +10,6 @@
 #include "model/pass/cuda/blocks.h"
 
 #include "gpu_array.h"
-
-/* ---- activations ---- */
 
 static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t ffn, bool biased,
                           size_t shift)
@@ -69,22 +65,19 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
     array_free(&y);
 }
 
-/* ---- softmax ---- */
-
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
     /*
-     * sharp: standard deviation of the random attention scores. softcap: scores are softcap *
-     * tanh(score / softcap); 0: unchanged.
+     * sharp    standard deviation of the random attention scores
+     * softcap  scores are softcap * tanh(score / softcap); 0: unchanged
      */
     double sharp, softcap;
     bool sinks;
 } softmax_case;
 
 /*
- * Returns the attention sink of a query head: a learned score without a value that adds to the
- * softmax sum. The GPU in this test has the model's heads from head 1 on, and head 0 last. Its head
- * i is therefore head (i + 1) % heads of the model.
+ * Returns the attention sink of a head: a learned score that adds to the softmax sum. The GPU in
+ * this test has the model's heads from head 1 on, and head 0 last.
  */
 static float sink_of(size_t head)
 {
@@ -97,10 +90,7 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/*
- * Computes the softmax of every row of scores. Expected probabilities of masked keys are -0, and
- * columns after the last key are NaN.
- */
+/* Expected probabilities of masked keys are -0, and columns after the last key are NaN. */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {
@@ -134,8 +124,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
     /*
-     * Scores of keys after the causal mask, and of columns after the last key, are NaN: the kernel
-     * must not use them.
+     * The kernel must not use masked keys or columns after the last key, so their scores are NaN.
      */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
@@ -196,8 +185,6 @@ static void test_softmax_nan(void)
                                 (double)s.host[i * KEYS + j], j) > 0;
     array_free(&s);
 }
-
-/* ---- conversion of number types ---- */
 
 static void test_convert(kvd_dtype from, kvd_dtype to, size_t n, size_t shift)
 {

@@ -1,13 +1,6 @@
 /*
- * Tests of the CUDA engine (engine/cuda), compared with the forward pass over whole sequences: the
- * logits of every emitted token, and the token. Requests of unequal length share the batch and
- * reuse slots; prompts are computed whole and in pieces, with and without CUDA graphs. If attention
- * heads are compressed, the reference pass uses the cache that kvdim-eval scores
- * (methods/cuda/cache.h).
- *
- * Also tests layers with a sliding window and the pages that they hold, times of phases, contexts
- * that were never computed, and refused plans. On a machine with several GPUs, two and four GPUs
- * are compared with the forward pass on one.
+ * Tests of the CUDA engine (engine/cuda), compared with the forward pass over whole sequences on
+ * one GPU.
  */
 #include <math.h>
 #include <string.h>
@@ -21,9 +14,8 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of the engine's logits from those of the float32 forward pass, as a
- * multiple of the distance that the bf16 forward pass has. The engine rounds at other points than
- * the pass, and multiplies V by folded weights.
+ * Largest accepted distance of logits from the float32 pass, as a multiple of the distance of the
+ * bf16 pass.
  */
 static const double allowed = 1.5;
 static int failures, n_gpus = 1;
@@ -41,12 +33,9 @@ typedef struct {
     bool graphs, phases, sequence;
 } setting;
 
-/* ---- logits of the forward pass, the reference ---- */
-
 /*
- * Computes the logits [offset[n]][vocab] of all tokens by the forward pass in the number type
- * `type`. If `plan` is NULL, attention is dense; otherwise it reads the KV cache that the plan
- * compresses.
+ * Returns the logits [offset[n]][vocab] of all tokens. If `plan` is NULL, attention is dense;
+ * otherwise it reads the KV cache that the plan compresses.
  */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
                        kvd_err *err)
@@ -80,10 +69,6 @@ static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *p
     return NULL;
 }
 
-/*
- * Sets the expected logits to those of the float32 pass. Sets the largest accepted distance to
- * `allowed` times the largest distance of a token's logits in the bf16 pass.
- */
 static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
@@ -96,21 +81,19 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
     return narrow ? 0 : -1;
 }
 
-/* ---- logits of requests that the engine serves ---- */
-
 typedef struct {
-    double worst; /* largest relative distance of one token's logits */
+    double worst;
     /*
-     * rows: number of tokens whose logits were compared. steps: number of those that decode steps
-     * computed. other: number of emitted tokens that are wrong. A token is wrong if it is not the
-     * argmax of the engine's logits, or if its logit in the reference is far below the largest.
+     * rows   tokens whose logits were compared
+     * steps  tokens among `rows` that decode steps computed
+     * other  emitted tokens that are not the argmax of the engine's logits, or whose reference
+     *        logit is far below the largest
      */
     size_t rows, steps, other;
-    double sent[2]; /* bytes that GPUs sent in the exchanges before and after attention */
+    double sent[2];
     /*
-     * least_part: smallest time in seconds that the engine reported for a phase (QKV product,
-     * attention, ...). It may be below 0 by at most 2e-6. residue: largest fraction of an
-     * iteration's time that no phase accounts for.
+     * least_part  smallest reported time of a phase, in seconds
+     * residue     largest fraction of an iteration's time that no phase accounts for
      */
     double least_part, residue;
     kvd_phase_times sum;
@@ -149,7 +132,7 @@ static void note_phases(outcome *o, const kvd_phase_times *t)
 typedef struct {
     const load *l;
     outcome *o;
-    float *got; /* [vocab] logits of one token */
+    float *got;
 } watched;
 
 static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
@@ -197,8 +180,8 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
 }
 
 /*
- * Returns the first token of the slice of a prompt that GPU `gpu` computes. Slices consist of whole
- * cache pages. If `gpu` is n_gpus, returns the length of the prompt.
+ * Returns the first prompt token of GPU `gpu`. Slices consist of whole cache pages. If `gpu` is
+ * n_gpus, returns the length of the prompt.
  */
 static size_t slice_at(size_t len, int gpu)
 {
@@ -207,10 +190,8 @@ static size_t slice_at(size_t len, int gpu)
 }
 
 /*
- * Checks the number of bytes that the GPUs sent each other. For its slice of the prompt, each GPU
- * sends the attention heads of every other GPU: Q in rows of 8 tokens, K and V in pages, at their
- * stored widths. It receives the attention outputs of the slice (P V', probabilities times cached
- * values).
+ * Each GPU sends Q in rows of 8 tokens, and K and V in pages, to the GPUs that have the heads. The
+ * attention outputs are sent back.
  */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
@@ -275,8 +256,6 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
         e->free(e);
 }
 
-/* ---- model families ---- */
-
 static kvd_checkpoint *open_or_end(const char *path)
 {
     kvd_err err = {""};
@@ -327,11 +306,7 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Made-up shapes for layer structures whose test models have head dimensions that the engine's
- * kernels do not support: RoPE on half of a head, norms before and after attention and MLP, and
- * norms after them only.
- */
+/* Made-up shapes replace test models whose head dimensions the engine's kernels do not support. */
 static const kvd_shape shape[] = {
 #define SIZES                                                                                      \
     "\"hidden_act\":\"silu\",\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":64,"       \
@@ -372,10 +347,6 @@ static void test_shapes(const request *r)
     }
 }
 
-/*
- * Tests model families with different layer structures: biases, norms of Q and K, other orders of
- * operations, learned positions.
- */
 static void test_families(const request *r, const setting *first, const setting *second)
 {
     static const char *const name[] = {
@@ -389,7 +360,7 @@ static void test_families(const request *r, const setting *first, const setting 
         kvd_checkpoint *const c = open_or_end(path);
         load l = load_make(c, r, 6, 12 + i);
         kvd_gpu_share share;
-        /* The engine that divides a prompt by tokens has no attention windows. */
+        /* The engine that divides a prompt by tokens supports no attention windows. */
         bool refused = false;
         for (int k = 0; first->sequence && k < kvd_checkpoint_config(c)->n_layers; k++)
             refused = refused || kvd_config_window(kvd_checkpoint_config(c), k) > 0;
@@ -408,12 +379,7 @@ static void test_families(const request *r, const setting *first, const setting 
     }
 }
 
-/* ---- caches with compressed attention heads ---- */
-
-/*
- * Makes projections whose kept dimensions differ between heads and layers. Some are not multiples
- * of 16.
- */
+/* Kept dimensions differ between heads and layers, and some are not multiples of 16. */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, const kvd_dims_method *m,
                      kvd_err *err)
 {
@@ -458,12 +424,7 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
     kvd_checkpoint_close(c);
 }
 
-/* ---- layers with a sliding window ---- */
-
-/*
- * Models whose windows are shorter than the requests: in all layers (Mistral, Phi-3), in the second
- * of two (Qwen2), and in the first of two with RoPE that differs between them (OLMo 3).
- */
+/* Models whose windows are shorter than the requests. */
 static const kvd_shape windowed[] = {
     {"mistral, window 100", "mistral", "made up",
      "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
@@ -485,9 +446,8 @@ static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
 /*
- * Compares the bytes that the cache holds for one request, after each piece of its prompt and after
- * each step, with a count of its own: whole pages of all tokens or, in layers with a window, of the
- * tokens that the next query attends to.
+ * The cache of a request must hold whole pages of all tokens. In layers with a window, it must hold
+ * the pages of the tokens that the next query attends to.
  */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
@@ -563,8 +523,6 @@ static void test_windows(int quick)
     }
 }
 
-/* ---- uncomputed contexts, non-finite numbers, refused plans ---- */
-
 /*
  * A decode step whose earlier tokens were never computed must give finite logits. A second run must
  * give the same bits.
@@ -630,9 +588,8 @@ static void test_refused(void)
 }
 
 /*
- * Puts a NaN into the weights and checks that the engine's error names the request and the token
- * position. Request 3 has token ids 1 to 12. Request 5 has ids 11 to 17, of which id 17 comes in a
- * decode step.
+ * A NaN in the weights must give an error that names the request and the token position. Request 3
+ * has token ids 1 to 12, request 5 has ids 11 to 17. Id 17 comes in a decode step.
  */
 static void test_nonfinite(void)
 {
@@ -686,11 +643,6 @@ static void test_nonfinite(void)
     }
 }
 
-/*
- * Checks what the engine refuses on two GPUs: KV heads that it cannot divide among them, methods
- * that choose tokens by all heads together, and, if prompts are divided by tokens, more than one
- * prompt per iteration.
- */
 static void test_refused_on_two(void)
 {
     const setting set = {"refused", 3, 0, false, false, false};
@@ -714,8 +666,8 @@ static void test_refused_on_two(void)
 }
 
 /*
- * Serves prompts of 2600 tokens in one iteration. With this many tokens, the GPUs add up the
- * partial results of one half of them while they multiply the other half.
+ * With this many tokens, the GPUs add up partial results of one half while they multiply the other
+ * half.
  */
 static void test_halves(const subject *m)
 {
@@ -777,7 +729,7 @@ static void test_by_tokens(const subject *m, int gpus, int quick)
     }
 }
 
-/* Compares a made-up model on four GPUs, each with two of its KV heads, with one GPU. */
+/* A made-up model on four GPUs, each with two KV heads, is compared with one GPU. */
 static void test_on_four(const setting *const *set)
 {
     char path[64];

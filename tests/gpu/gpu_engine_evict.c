@@ -1,15 +1,7 @@
 /*
- * Tests of token eviction in the CUDA engine, compared with the CPU engine, which runs the same
- * plans one token at a time: the logits of every emitted token, the number of cached tokens, and
- * the positions of the kept tokens. The CUDA engine rounds to bf16 and may decide near ties
- * differently. Kept tokens are therefore compared by the overlap of the two sets, and logits by
- * their median distance, relative to the distance without a method. If the cache never exceeds its
- * budget, the logits must have the bits of a run without eviction.
- *
- * Covers requests of unequal length that share the batch and reuse slots, prompts and decode steps
- * in one iteration or apart, budgets at page borders, CUDA graphs, compressed heads, and refused
- * plans. Methods that keep different numbers of tokens per head are compared by these numbers, and
- * every head must have the pages for its own tokens.
+ * Tests of token eviction in the CUDA engine, compared with the CPU engine. The CUDA engine rounds
+ * to bf16 and may decide near ties differently. Kept tokens are therefore compared by their
+ * overlap, and logits by their median distance.
  */
 #include <math.h>
 #include <string.h>
@@ -31,24 +23,23 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- served requests: numbers of input and output tokens ---- */
+/* {input tokens, output tokens} */
 
 static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
                                              {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
     float *logits; /* logits of the emitted tokens, [outputs][vocab] */
-    /* Number of cached tokens per KV head of the request when each token was emitted, [outputs]. */
+    /* Cached tokens per KV head when each token was emitted, [outputs]. */
     double *entries;
     /*
-     * Positions, from 0, of the tokens in the cache before the last decode step: [requests][KV
-     * heads of all layers][LONGEST].
+     * Positions of the cached tokens before the last decode step: [requests][KV heads of all
+     * layers][LONGEST].
      */
     uint32_t *position;
     /*
-     * Number of tokens in the cache of each KV head before the last decode step, which is also the
-     * number of used elements in its row of `position`: [requests][KV heads of all layers]. For
-     * methods that keep different numbers of tokens per head, the number after the prompt instead.
+     * Cached tokens of each KV head before the last decode step, [requests][KV heads of all
+     * layers]. If heads keep different numbers, it is the number after the prompt.
      */
     size_t *kept;
 } result;
@@ -74,16 +65,13 @@ static void result_release(result *r)
 }
 
 /*
- * Returns true if the tokens that the cache of request r keeps are compared now, when `tokens`
- * tokens of the request have been computed. They are compared once, when only the request's last
- * output token remains to be computed.
+ * The kept tokens of a request are compared once, when only its last output token remains to be
+ * computed.
  */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
 }
-
-/* ---- reference: CPU engine, one request at a time ---- */
 
 static struct {
     const kvd_tokens_method *method;
@@ -104,10 +92,7 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/*
- * Runs the method's choice in a decode step and records the cached tokens that it keeps. Used as
- * the `step` callback of the plan's method.
- */
+/* Replaces the `step` callback of the method, and records the tokens that the method keeps. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -135,10 +120,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/*
- * Runs the method's choice after a prompt and records how many tokens every KV head keeps. Used as
- * the `prompt` callback of the plan's method.
- */
+/* Replaces the `prompt` callback of the method, and records how many tokens each KV head keeps. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -158,18 +140,14 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
 }
 
 /*
- * Returns true if the method `t` may keep different numbers of tokens in different layers or KV
- * heads.
+ * Returns true if the method may keep different numbers of tokens in different layers or KV heads.
  */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
 }
 
-/*
- * Returns true if the engine stores a score and a position with every cached token for the method
- * `t`.
- */
+/* Returns true if the engine stores a score and a position with every cached token. */
 static bool notes(const kvd_tokens_method *t)
 {
     return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming;
@@ -219,14 +197,13 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
     return status;
 }
 
-/* ---- CUDA engine, requests in batches ---- */
-
 typedef struct {
     const char *name;
     size_t max_batch;
     /*
-     * mixed: prompts and decode steps may share an iteration. graphs: decode steps run as CUDA
-     * graphs. phases: the time of each phase (QKV product, attention, ...) is measured.
+     * mixed   prompts and decode steps may share an iteration
+     * graphs  decode steps run as CUDA graphs
+     * phases  the time of each phase is measured
      */
     bool mixed, graphs, phases;
 } setting;
@@ -251,9 +228,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Reads the number of cached tokens of every KV head of slot `slot` after its prompt. Returns the
- * number of heads that have too few pages for these tokens, or more pages than one more token
- * needs.
+ * Returns the number of KV heads that have too few pages for their tokens, or more pages than one
+ * more token needs.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -274,13 +250,10 @@ typedef struct {
     const kvd_config *config;
     /* Expected number of cached tokens per KV head at every output token; NULL: not checked. */
     const double *want;
-    /* Bytes of one cached token's keys and values in all heads. */
     double entry;
-    /* Number of cached tokens per KV head of each running request. */
     double here[MOST];
-    /* True: the engine stores an importance score and a position with every cached token. */
+    /* True: the engine stores a score and a position with every cached token. */
     bool steps;
-    /* True: KV heads may hold different numbers of tokens. */
     bool uneven;
     result *to;
     size_t wrong;
@@ -311,11 +284,7 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/*
- * Serves the requests of `l` on the CUDA engine. `want` has the expected number of cached tokens
- * per KV head at every output token, which the bytes that the engine reports must match. NULL:
- * bytes are not checked. `*wrong` receives the number of failed checks.
- */
+/* *wrong receives the number of failed checks. */
 static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
 {
@@ -344,12 +313,6 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return status;
 }
 
-/* ---- comparison of the engines ---- */
-
-/*
- * Computes the median and the largest relative distance between the logits of two results, over all
- * emitted tokens.
- */
 static void distances(const load *l, const result *a, const result *b, double *median, double *most)
 {
     const size_t n = l->outputs;
@@ -363,9 +326,8 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Compares which token positions two results keep in the cache. Returns the smallest overlap of the
- * two sets over all KV heads, as a fraction of the larger set; `*mean` receives the mean overlap.
- * If `numbers` is true, only how many positions each head keeps is compared.
+ * Returns the smallest overlap of the kept positions over all KV heads, as a fraction of the larger
+ * set; *mean receives the mean. If `numbers` is true, only the numbers of positions are compared.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -373,10 +335,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     double least = 1, sum = 0;
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
-        /*
-         * A request with one output token ends with its prompt. Its cache on the GPU is then freed
-         * and cannot be compared.
-         */
+        /* The cache of a request with one output token is freed before it can be compared. */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
         if (!read || (!a->kept[h] && !b->kept[h]))
             continue;
@@ -408,10 +367,7 @@ static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_er
     return kvd_plan_open(plan, &setup, err);
 }
 
-/*
- * Compares the CUDA engine with the CPU engine for the method `text`. `bar` is the median distance
- * of their logits without a method.
- */
+/* `bar` is the median distance of the two engines' logits without a method. */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -454,10 +410,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     result_release(&again);
 }
 
-/*
- * Runs the method `text` with a budget that is never exceeded. The logits must equal, bit for bit,
- * those of a plan with the same compressed heads and no eviction.
- */
+/* With a budget that is never exceeded, the logits must have the bits of a run without eviction. */
 static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -478,10 +431,6 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     result_release(&got);
 }
 
-/*
- * Combines eviction with compressed heads. The CUDA engine must hold as many cached tokens as the
- * CPU engine, and its logits must be the same bits with and without CUDA graphs.
- */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims)
 {
@@ -512,9 +461,8 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests of at least 60 input tokens whose heads hold more entries after
- * the prompt than the mean budget allows, or less than 4/5 of it. *dropped is set to the number of
- * requests that hold fewer entries than tokens.
+ * Returns the number of requests whose heads hold more entries than the mean budget allows, or less
+ * than 4/5 of it. *dropped is the number of requests that hold fewer entries than tokens.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
@@ -541,10 +489,7 @@ static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *
     return wrong;
 }
 
-/*
- * Checks a method that the CPU engine does not run: the number of pages and of cached tokens of
- * every KV head, the mean budget, and that logits are identical with and without CUDA graphs.
- */
+/* The CPU engine does not run this method, so there are no logits to compare with. */
 static void alone(const kvd_checkpoint *c, const load *l, const char *text)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -578,9 +523,8 @@ static void alone(const kvd_checkpoint *c, const load *l, const char *text)
 }
 
 /*
- * Checks a method whose budget keeps all tokens. Its logits must be as near to those without a
- * method as the two engines are to each other. They are not equal, because attention reads every KV
- * head as a request of its own and so adds numbers in another order.
+ * If the budget keeps all tokens, logits must be near those without a method. They are not equal,
+ * because attention treats every KV head as a request and adds in another order.
  */
 static void all_near(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
@@ -682,7 +626,7 @@ static void refused(const kvd_checkpoint *c, const kvd_dims *d)
  * usage: gpu_engine_evict [quick|METHOD]
  *
  *   quick    few requests and methods, for compute-sanitizer
- *   METHOD   of the comparisons with the CPU engine, those of methods whose text contains it
+ *   METHOD   only comparisons with the CPU engine of methods whose text contains METHOD
  */
 int main(int argc, char **argv)
 {

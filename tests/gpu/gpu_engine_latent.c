@@ -1,9 +1,6 @@
 /*
- * Tests of the CUDA engine with caches that store low-rank latents instead of K and V
- * (methods/dims/cuda/palu.c, strawman.c). The logits of every emitted token are compared with those
- * that kvdim-eval computes with the same projections, and the bytes held are counted. Covers
- * several ranks and groups of heads, the fused decode kernel and the kernels that restore pages
- * first, prompts whole and in pieces, CUDA graphs on and off, and refused plans.
+ * Tests of the CUDA engine with caches of low-rank latents instead of K and V
+ * (methods/dims/cuda/palu.c, strawman.c).
  */
 #include <math.h>
 #include <string.h>
@@ -18,9 +15,8 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of the engine's logits from those of the float32 forward pass, as a
- * multiple of the distance that the bf16 forward pass has. The engine additionally rounds the keys
- * and values that it restores from latents, and the projections folded into weights.
+ * Largest accepted distance of logits from the float32 pass, as a multiple of the distance of the
+ * bf16 pass.
  */
 static const double allowed = 2;
 static int failures;
@@ -38,12 +34,6 @@ typedef struct {
     kvd_attention_choice attention;
 } setting;
 
-/* ---- logits of the forward pass, the reference ---- */
-
-/*
- * Computes the logits of all tokens by the forward pass in the number type `type`, with the KV
- * cache that the plan compresses.
- */
 static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
                        kvd_err *err)
 {
@@ -85,13 +75,7 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
     return narrow ? 0 : -1;
 }
 
-/* ---- logits and bytes of the engine ---- */
-
 typedef struct {
-    /*
-     * Largest relative distance of one token's logits. Largest difference of the bytes held from
-     * the expected number. Seconds in the phase that restores keys and values.
-     */
     double worst, held_off, restore;
     size_t rows, other;
 } outcome;
@@ -112,9 +96,9 @@ typedef struct {
 typedef struct {
     const load *l;
     bytes each;
-    double tokens[MOST]; /* number of cached tokens of each slot */
+    double tokens[MOST];
     outcome *o;
-    float *got; /* [vocab] logits of one token */
+    float *got;
 } watched;
 
 static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
@@ -169,10 +153,7 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/*
- * Serves the requests of `l` with a plan and compares the logits and the bytes held. `fused`:
- * decode steps must (true) or must not (false) use the fused kernel for Hopper GPUs.
- */
+/* `fused` tells if decode steps must use the fused kernel for Hopper GPUs. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -195,12 +176,9 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
         e->free(e);
 }
 
-/* ---- latents of palu ---- */
-
 /*
- * Makes random projections to latents that `heads` KV heads share. Every group of heads has its own
- * orthogonal basis, cut to rank[side] (0: K, 1: V). In every three groups, the second has `less`
- * and the third 2 `less` dimensions fewer.
+ * Makes random projections to latents that `heads` KV heads share, with rank[side] dimensions (0:
+ * K, 1: V). Group number g has less * (g % 3) dimensions fewer.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -241,10 +219,7 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/*
- * Returns the bytes that a token takes in a cache of latents, whose ranks are padded to multiples
- * of 16.
- */
+/* Ranks of latents are padded to multiples of 16. */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -305,11 +280,8 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
-/* ---- cache of the strawman method ---- */
-
 /*
- * Tests the strawman method (a decomposition per request) on n prompts of `prompt` tokens each. The
- * prompts have equal lengths because the reference takes one prompt length for all sequences.
+ * The prompts have equal lengths, because the reference takes one prompt length for all sequences.
  */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
@@ -347,12 +319,9 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     kvd_checkpoint_close(c);
 }
 
-/* ---- kinds of attention kernels ---- */
-
 /*
- * Tests heads with unequal numbers of kept dimensions, some not multiples of 16, with every kind of
- * attention kernel. Ordinary ("stock") kernels pad all heads of a layer to the widest, which
- * determines the bytes of the cache.
+ * Kept dimensions are unequal. Ordinary ("stock") kernels pad all heads of a layer to the widest,
+ * which determines the bytes of the cache.
  */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {
@@ -384,8 +353,6 @@ static void test_attention(const char *path, const char *model, const setting *c
     load_release(&l);
     kvd_checkpoint_close(c);
 }
-
-/* ---- refused plans and uncomputed contexts ---- */
 
 static void refused(const kvd_checkpoint *c, const char *text, const setting *set, const char *why)
 {
@@ -441,7 +408,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Makes a checkpoint whose attention heads have 128 dimensions, which the fused kernel requires. */
+/* The fused kernel requires heads of 128 dimensions. */
 static int make_wide(const char *dir, int heads, int kv_heads)
 {
     kvd_err err = {""};

@@ -1,11 +1,6 @@
 /*
- * Tests of LeanKV in the CUDA engine, compared with the CPU engine, which computes the method by
- * its definition: the logits of every emitted token, and the bytes held. Requests of unequal length
- * share the batch and reuse slots; prompts run alone and together with decode steps, with and
- * without CUDA graphs.
- *
- * Each engine quantises and chooses precision levels from its own rounded numbers. The accepted
- * difference follows from the effect of bf16 without a method, and from the effect of the method.
+ * Tests of LeanKV in the CUDA engine, compared with the CPU engine. Each engine quantises and
+ * chooses precision levels from its own rounded numbers, so logits may differ.
  * tests/gpu/gpu_leankv.c checks the kernels bit for bit.
  */
 #include <math.h>
@@ -24,19 +19,14 @@ static void report(int ok, const char *name, const char *detail)
 
 typedef struct {
     size_t max_batch;
-    /*
-     * True: decode steps of running requests share iterations with prompts. False: prompts run
-     * alone.
-     */
+    /* True: decode steps of running requests share iterations with prompts. */
     bool mixed;
     bool graphs, phases;
 } setting;
 
-/* ---- logits and bytes of one run of an engine ---- */
-
 typedef struct {
     float *logits; /* logits of the rows that emitted a token, [offset[n]][vocab] */
-    double *held;  /* bytes of cache held after each iteration */
+    double *held;
     size_t iterations;
     kvd_phase_times sum;
 } outcome;
@@ -81,7 +71,6 @@ static kvd_engine_spec spec_of(const load *l, const setting *set)
                              .phases = set->phases};
 }
 
-/* Serves the requests of `l` on one engine, `times` times. Returns the result of the last run. */
 static outcome run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    bool gpu, int times)
 {
@@ -105,8 +94,6 @@ static outcome run(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return o;
 }
 
-/* ---- comparison of the two engines ---- */
-
 typedef struct {
     double mean, worst;
 } apart;
@@ -129,12 +116,11 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 }
 
 /*
- * Returns true if the distance `is` between the logits of the two engines is explained by rounding.
- * `rounding` is the effect of bf16 without a method, `does` the effect of the method on the logits.
+ * Returns true if rounding explains the distance `is` between the logits of the two engines.
+ * `rounding` is the effect of bf16 without a method, `does` the effect of the method.
  *
- * A number near the border between two codes may get either code. If codes are a few tenths of a
- * standard deviation apart, this happens to a few percent of all codes and causes up to half the
- * effect of quantisation. A wrong cache differs by more.
+ * A number near the border between two codes may get either code, which causes up to half the
+ * effect of quantisation.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
@@ -162,8 +148,8 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
 }
 
 /*
- * Compares the bytes held by both engines. A cache entry on the GPU has 2 bytes more than the plan
- * counts: its importance score is float32, so that small increments are not lost.
+ * A cache entry on the GPU has 2 bytes more than the plan counts, because its importance score is
+ * float32.
  */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)
@@ -240,8 +226,6 @@ static void test(const char *path, const char *model, const char *method, const 
     kvd_plan_close(&plan);
     kvd_checkpoint_close(c);
 }
-
-/* ---- plans that the engine refuses ---- */
 
 static void refused(const char *path, const char *method, size_t chunk, const char *why)
 {

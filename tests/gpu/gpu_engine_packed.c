@@ -1,9 +1,6 @@
 /*
- * Tests of the CUDA engine with quantised caches (kivi, kvquant, floating-point codes, turboquant),
- * compared with the CPU engine, which runs the same plan one token at a time in float32: the logits
- * of every emitted token, and the bytes held. Requests share the batch and reuse slots; prompts end
- * around the borders of quantisation groups, windows and pages. Rounding can change a code, so
- * logits may differ by a fraction of the method's own effect.
+ * Tests of the CUDA engine with quantised caches, compared with the CPU engine in float32. Rounding
+ * can change a code, so logits may differ by a fraction of the method's own effect.
  */
 #include <math.h>
 #include <string.h>
@@ -21,12 +18,6 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- logits and bytes of one run of an engine ---- */
-
-/*
- * Result of one run: logits [outputs][vocab] of the emitted tokens, and bytes of cache held after
- * every iteration. Prompts run one after another while slots are free, then decode steps.
- */
 typedef struct {
     float *logits;
     double held[512];
@@ -51,8 +42,6 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
         status = e->logits(e, i, o->logits + output_row(w->l, &it->slice[i]) * w->l->vocab, err);
     return status;
 }
-
-/* ---- runs on the CPU and CUDA engines ---- */
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
                      kvd_err *err)
@@ -92,10 +81,6 @@ static int run(const load *l, size_t slots, const char *method, int gpu, int gra
     return status;
 }
 
-/*
- * Returns the root mean square of the relative distances between the logits x and `want` of all
- * emitted tokens; `*most` receives the largest distance.
- */
 static double off(const load *l, const float *x, const float *want, double *most)
 {
     double sum = 0;
@@ -119,8 +104,8 @@ static double held_off(const outcome *a, const outcome *b)
 typedef struct {
     const char *method;
     /*
-     * Accepted distance of the logits, as a fraction of the method's own effect on them. Accepted
-     * relative difference of the bytes held.
+     * `share` is the accepted distance of logits as a fraction of the method's own effect. `held`
+     * is the accepted relative difference of the bytes held.
      */
     double share, held;
 } test_case;
@@ -154,7 +139,6 @@ static void test(const load *l, size_t slots, const char *model, const test_case
     free(replayed.logits);
 }
 
-/* Computes the logits without a method. `*rounding` receives the effect of bf16 on them. */
 static int measure(const load *l, size_t slots, outcome *plain, double *rounding, kvd_err *err)
 {
     outcome narrow = {0};
@@ -187,8 +171,6 @@ static void test_model(const char *path, const char *model, const request *r, si
     load_release(&l);
     kvd_checkpoint_close(c);
 }
-
-/* ---- refused plans, and contexts that were never computed ---- */
 
 static void refused(const load *l, const char *method, size_t chunk, const char *why)
 {

@@ -1,19 +1,11 @@
 /*
- * Tests of zdc in the CUDA engine. zdc keeps more dimensions of important tokens ("high widths")
- * and fewer of the others ("low widths"). The logits of every emitted token are compared with the
- * method in src/methods, computed token by token on the CPU; the bytes held are compared with a
- * count.
+ * Tests of zdc in the CUDA engine, compared with src/methods on the CPU. zdc keeps more dimensions
+ * of important tokens ("high widths") and fewer of the others ("low widths").
  *
- * In the engine, the tokens of a prompt attend to each other with the dimensions of important
- * tokens. The reference therefore gets queries, keys and values that were projected to these
- * dimensions and back. The engine rounds to bf16 and may decide near ties of importance
- * differently. Logits are therefore compared by their median distance, relative to that of a cache
- * in which all tokens keep the dimensions of important ones. If all tokens are important, the
- * result must equal this cache.
- *
- * Covers requests of unequal length that share the batch and reuse slots, prompts and decode steps
- * in one iteration or apart, CUDA graphs, grouped queries, biases, norms of Q and K, no RoPE, heads
- * of 16 to 128 dimensions, contexts that were never computed, and refused plans.
+ * In the engine, the tokens of a prompt attend to each other with high widths, so the reference
+ * gets Q, K and V cut to high widths. The engine may decide near ties of importance differently.
+ * Logits are therefore compared by their median distance, relative to that of a cache with only
+ * high widths.
  */
 #include <math.h>
 #include <string.h>
@@ -43,14 +35,13 @@ enum {
     SHORT = sizeof short_ones / sizeof *short_ones
 };
 
-/* ---- runs of the engine, with counts of bytes and unimportant tokens ---- */
-
 typedef struct {
     const char *name;
     size_t max_batch;
     /*
-     * mixed: prompts and decode steps may share an iteration. graphs: decode steps run as CUDA
-     * graphs. phases: the time of each phase (QKV product, attention, ...) is measured.
+     * mixed   prompts and decode steps may share an iteration
+     * graphs  decode steps run as CUDA graphs
+     * phases  the time of each phase is measured
      */
     bool mixed, graphs, phases;
     kvd_attention_choice attention;
@@ -65,9 +56,8 @@ static const setting apart = {"apart, graphs", 3, false, true, true, KVD_ATTENTI
                      stock = {"stock attention", 3, false, true, true, KVD_ATTENTION_STOCK};
 
 /*
- * Returns the bytes of one token of the cache in a layer. Kept dimensions are padded to multiples
- * of 16. With a stock (ordinary) attention kernel, all heads are padded to the widest head of the
- * layer.
+ * Returns the bytes of one cached token in a layer. Kept dimensions are padded to multiples of 16.
+ * A stock (ordinary) attention kernel pads all heads to the widest one of the layer.
  */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
@@ -83,9 +73,8 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 }
 
 /*
- * Returns the bytes that a request of `tokens` tokens must hold if low[layer] of them are
- * unimportant and keep fewer dimensions ("low widths") in each layer. Each layer also holds a
- * 4-byte count of its unimportant tokens.
+ * Returns the bytes that a request must hold if low[layer] of its tokens are unimportant. Each
+ * layer also holds a 4-byte count of its unimportant tokens.
  */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
@@ -100,9 +89,9 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns how many tokens of a prompt are unimportant in a layer, so that they keep fewer
- * dimensions. The fraction of important tokens changes linearly over the layers. If `lent` is true,
- * all layers use the tokens that the first layer chose.
+ * Returns how many tokens of a prompt are unimportant in a layer. The fraction of important tokens
+ * changes linearly over the layers. If `lent` is true, all layers use the choice of the first
+ * layer.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -113,29 +102,24 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 
 typedef struct {
     /*
-     * bytes: number of iterations after which the engine reported wrong bytes of its cache. counts:
-     * how often a layer had a wrong number of unimportant tokens after a prompt.
+     * bytes   iterations after which the engine reported wrong bytes of its cache
+     * counts  wrong numbers of unimportant tokens in a layer after a prompt
      */
     size_t bytes, counts;
 } wrongs;
 
-/*
- * Expected bytes of the cache, and expected numbers of unimportant tokens (which keep fewer
- * dimensions). Every iteration of the engine is checked against them.
- */
 typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
     /*
      * 0: every layer chooses its own important tokens. 1: all layers use the choice of the first
-     * layer. -1: a layer may use the choice of an earlier one. The number of important tokens is
-     * then unknown, so the engine's own number is taken as correct.
+     * layer. -1: a layer may use an earlier choice, and the engine's own numbers are taken as
+     * correct.
      */
     int lent;
     /* Logits of emitted tokens, [outputs][vocab]. */
     float *logits;
-    /* Expected bytes held by each running request. */
     double held[MOST];
     /* Number of unimportant tokens of each request and layer. */
     size_t low[MOST][256];
@@ -208,12 +192,6 @@ static float *by_engine(const kvd_checkpoint *c, const load *l, const kvd_plan *
     return NULL;
 }
 
-/* ---- comparison of logits with the reference ---- */
-
-/*
- * Returns the median relative distance between the logits a and b over all emitted tokens; `*most`
- * receives the largest distance.
- */
 static double distances(const load *l, const float *a, const float *b, double *most)
 {
     const size_t n = l->outputs;
@@ -238,9 +216,8 @@ typedef struct {
 } variant;
 
 /*
- * Compares the logits of the engine with those of the reference for one set of parameters of the
- * method zdc. `whole` has the reference logits if all tokens keep the dimensions of important ones.
- * `bar` is the engine's median distance from `whole` if it keeps these dimensions, too.
+ * `bar` is the engine's median distance from the reference `whole`, both computed as if all tokens
+ * were important.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -281,9 +258,8 @@ static void test_variant(const model *m, const char *name, const variant *v,
 }
 
 /*
- * Tests zdc if all tokens are important. The logits must equal those of a cache in which all tokens
- * keep the dimensions of important ones ("high widths"). They may differ by rounding if the kernel
- * divides its work differently.
+ * If all tokens are important, the logits must equal those of a cache with high widths only. A
+ * kernel that divides its work differently may round differently.
  */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
@@ -336,8 +312,6 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
     model_close(&m);
 }
 
-/* ---- refused plans, and contexts that were never computed ---- */
-
 static void refuses(const model *m, const char *text, size_t chunk, int gpus, const char *why)
 {
     kvd_err err = {""};
@@ -357,10 +331,7 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
         e->free(e);
 }
 
-/*
- * Runs a decode step after steps that were skipped, so that their tokens were never computed. The
- * unimportant tokens of the prompt, which keep fewer dimensions, must stay unchanged.
- */
+/* A decode step after skipped steps must not change the unimportant tokens of the prompt. */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

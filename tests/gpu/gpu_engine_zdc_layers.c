@@ -1,13 +1,8 @@
 /*
  * Tests of zdc with layers=N in the CUDA engine: groups of layers share one choice of important
- * tokens, which is known before the later layers of a group run. In these layers, tokens of a
- * prompt attend to keys and values as they are stored, unimportant ones with fewer dimensions. Runs
- * on one GPU and, if present, on two and four GPUs, which divide prompts by tokens and send short
- * rows for unimportant tokens.
- *
- * The logits of every emitted token are compared with plain loops on the CPU, which for whole
- * prompts must equal src/methods. The bytes held, and the bytes sent between GPUs, are compared
- * with counts.
+ * tokens. In all layers after the first of a group, prompt tokens attend to unimportant keys and
+ * values with fewer dimensions. Several GPUs divide prompts by tokens and send short rows for
+ * unimportant tokens.
  */
 #include <math.h>
 #include <string.h>
@@ -27,27 +22,22 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/*
- * Requests {prompt tokens, output tokens}. The prompts are shorter than a page, end at page
- * borders, or have several pages.
- */
+/* {prompt tokens, output tokens} */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
                                    {200, 20}, {63, 10}, {65, 30}, {440, 13}};
 
 enum { REQUESTS = sizeof requests / sizeof *requests };
-
-/* ---- reference: attention hook of plain loops ---- */
 
 typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
     /*
-     * True: in prompts, all layers attend to all tokens with the dimensions that important tokens
-     * keep ("high width"), as the method in src/methods does.
+     * True: prompt tokens attend to all tokens with the dimensions of important ones, as in
+     * src/methods.
      */
     bool whole_prompts;
-    uint8_t *level;    /* [prompt] tells which tokens are important and keep more dimensions */
+    uint8_t *level;    /* [prompt], tells which tokens are important */
     float *x[4], *out; /* q, k, v and work memory; out: [tokens][n_heads * d_head] */
 } sets_hook;
 
@@ -192,8 +182,6 @@ static float *by_hook(const model *m, const kvd_plan *plan, bool whole_prompts, 
     return NULL;
 }
 
-/* ---- runs of the engine, with counts of bytes ---- */
-
 static int entry_of(const kvd_dims *d, int layer, int first, int n)
 {
     int sum = 0;
@@ -224,9 +212,9 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
 }
 
 /*
- * Counts the bytes that the GPUs send each other for a prompt of n tokens if all heads of a layer
- * have equal numbers of kept dimensions. bytes[0]: Q, K, V and the importance of tokens. bytes[1]:
- * the attention outputs.
+ * Counts the bytes that the GPUs send for a prompt of n tokens if all heads of a layer keep equal
+ * numbers of dimensions. bytes[0]: Q, K, V and the importance of tokens. bytes[1]: the attention
+ * outputs.
  */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
@@ -258,8 +246,8 @@ typedef struct {
 } wrongs;
 
 /*
- * Serves the requests one at a time and returns the logits [outputs][vocab]. On several GPUs only
- * the prompts are computed; logits of later tokens are 0.
+ * Returns the logits [outputs][vocab] of the requests, served one at a time. On several GPUs only
+ * prompts are computed, and logits of later tokens are 0.
  */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
@@ -311,12 +299,7 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
     return NULL;
 }
 
-/* ---- comparison of logits with the reference ---- */
-
-/*
- * Returns the median relative distance between the logits a and b over emitted tokens. If `prompts`
- * is true, only the first emitted token of each request counts.
- */
+/* If `prompts` is true, only the first emitted token of each request counts. */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
     double *const d = need(l->first[l->n] * sizeof *d);
@@ -331,9 +314,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * Compares the engine with the reference logits `want`. `whole` has the reference logits if all
- * tokens keep the dimensions of important ones; the engine's distance from these, measured first,
- * sets the accepted distance.
+ * `whole` has the reference logits if all tokens keep the dimensions of important ones. The
+ * engine's distance from `whole` sets the accepted distance.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
@@ -360,7 +342,6 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
     free(got);
 }
 
-/* Makes projections in which all heads of a layer keep equal numbers of dimensions. */
 static int equal_dims(const kvd_spectrum *s, const kvd_config *c, int kept, kvd_dims *d,
                       kvd_err *err)
 {

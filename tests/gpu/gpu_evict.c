@@ -1,15 +1,7 @@
 /*
- * usage: gpu_evict [CASE]
- *
- * Tests of token eviction on the GPU (methods/tokens/cuda/evict.h), compared with double-precision
- * references on the same bf16 numbers. After a prompt: the importance scores of its tokens (over
- * all queries or the last ones, with and without a temperature), and the kept tokens, whose K and V
- * must be unchanged. Then decode steps, each compared from the state that the previous one left on
- * the device.
- *
- * Covers prompts of one token, page borders, every number of query heads per KV head, unequal
- * widths, extreme budgets, one choice for a whole layer, and rankings by keys and by position. If
- * two scores differ by less than rounding, the device may keep either token.
+ * Tests of token eviction on the GPU (methods/tokens/cuda/evict.h), compared with double precision
+ * on the same bf16 numbers. If two scores differ by less than rounding, the device may keep either
+ * token.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -21,9 +13,9 @@
 #include "worst.h"
 
 /*
- * Computes the attention probabilities p of query t of query head h over the keys 0 .. t, with the
- * temperature and noise of the eviction rule. `keys`: [tokens][d_qk]; `s`: work memory, one number
- * per token. Returns the log-sum-exp of the attention scores without temperature.
+ * Computes the attention probabilities p of query t over the keys 0 .. t, with the temperature and
+ * noise of the eviction rule. `keys`: [tokens][d_qk]; `s`: work memory. Returns the log-sum-exp of
+ * the scores without temperature.
  */
 static double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                      double *p)
@@ -54,10 +46,6 @@ static double row_of(const fixture *f, int b, int h, int t, const double *keys, 
     return high + log(fmax(plain, 1)); /* at least 1, because the sum contains exp(0) */
 }
 
-/*
- * Returns true if the eviction rule stores an importance score and a position with every cached
- * token.
- */
 static int notes(const fixture *f)
 {
     return f->c->steps && f->c->rule.ranking == KVD_EVICT_ATTENTION;
@@ -72,9 +60,8 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Computes into want [n] the importance scores of tokens for the eviction rules that read only the
- * keys [n][d]: the shortest keys, or the keys whose directions differ most from the mean direction,
- * are the most important.
+ * Computes into want [n] the importance scores of rules that read only the keys [n][d]. The most
+ * important keys are the shortest ones, or those farthest from the mean direction.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -90,11 +77,9 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
     }
 }
 
-/* ---- expected attention ---- */
-
 /*
- * RoPE tables of a case: cosines and sines [positions][half], and `future` [n][half][2], their
- * means over the positions that follow a prompt of n tokens.
+ * RoPE tables: cosines and sines [positions][half], and their means `future` [n][half][2] over the
+ * positions after a prompt of n tokens.
  */
 typedef struct {
     int half, positions;
@@ -138,8 +123,8 @@ static void rope_release(rope *r)
 }
 
 /*
- * Rotates the RoPE pairs of a head x [d] by the cosines and sines that turn(r, row, pair, side)
- * returns for side 0 and 1. If `sign` is -1, rotates in the opposite direction.
+ * Rotates the RoPE pairs of x [d] by the cosines (side 0) and sines (side 1) that turn(r, row,
+ * pair, side) returns. If `sign` is -1, rotates in the opposite direction.
  */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
@@ -163,8 +148,8 @@ static double of_future(const rope *r, int n, int i, int side)
 }
 
 /*
- * Adds to want [n] the attention probabilities that later queries of query head h are expected to
- * give to keys [n][d], as expectedattention.c defines them, in double precision.
+ * Adds the attention that later queries of head h are expected to give to keys [n][d], as
+ * expectedattention.c defines it.
  */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
@@ -207,10 +192,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     rope_release(&r);
 }
 
-/*
- * Writes the logarithms of the reference scores of KV head g to want [n]. The first `sink` tokens
- * get infinity, because they always stay.
- */
+/* Writes logarithms of scores. The first `sink` tokens get infinity, because they always stay. */
 static void reference_expected(const fixture *f, int b, int g, const double *keys, double *want)
 {
     const int n = f->len[b], sink = f->c->rule.sink, group = f->map.group;
@@ -228,10 +210,9 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
 }
 
 /*
- * Computes the references of the query heads of KV head g for prompt b. n_q8 is the number of
- * tokens of all prompts, each rounded up to a multiple of 8. lse [n_heads][n_q8] receives the
- * log-sum-exp of each query's attention scores, want [n_kv_heads][n_q8] the sum of the attention
- * probabilities that each token receives.
+ * n_q8 is the number of tokens of all prompts, each rounded up to a multiple of 8. lse
+ * [n_heads][n_q8] receives the log-sum-exp of each query's scores. want [n_kv_heads][n_q8] receives
+ * the sum of the attention probabilities that each token receives.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -261,10 +242,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     free(p);
 }
 
-/*
- * Computes reference_head for all heads and requests, on all CPU threads, because one would take
- * minutes.
- */
+/* Uses all CPU threads, because one would take minutes. */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -280,10 +258,7 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/*
- * Records the relative error of a score of the device. If scores are logarithms, it is the relative
- * error of the numbers whose logarithms they are.
- */
+/* Records the relative error of a score, or of its exponential if scores are logarithms. */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
@@ -293,9 +268,8 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Checks which tokens of a prompt are kept. The choice must follow exactly from the device's
- * importance scores `rank`, and from the reference's scores `want` except for near ties. Returns
- * the number of errors.
+ * The choice must follow exactly from the device's scores `rank`. Except for near ties, it must
+ * also follow from the reference's scores `want`. Returns the number of errors.
  */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
@@ -344,8 +318,6 @@ static void report(const fixture *f, const char *part, int wrong)
     failures += !ok;
 }
 
-/* ---- eviction after prompts ---- */
-
 static int check_rows(const fixture *f, const uint16_t *after, int b, int g, const int32_t *kept,
                       int m)
 {
@@ -358,10 +330,7 @@ static int check_rows(const fixture *f, const uint16_t *after, int b, int g, con
     return wrong;
 }
 
-/*
- * Checks the importance scores and kept tokens of one KV head after a prompt. `want` has the
- * reference's scores, which this function smooths over neighbouring tokens if the rule requires it.
- */
+/* Smooths the reference's scores `want` over neighbouring tokens if the rule requires it. */
 static int check_prompt(fixture *f, int b, int g, double *want, const float *mass,
                         const float *score, const int32_t *kept, const uint16_t *after)
 {
@@ -415,10 +384,6 @@ static int on_hopper(void)
     return major == 9;
 }
 
-/*
- * Returns the number of tokens whose importance score differs from the sum of `mass`, the attention
- * that they received, over query heads.
- */
 static size_t differences(const fixture *f, const float *mass, const float *score)
 {
     size_t n = 0;
@@ -537,12 +502,6 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     free(after);
 }
 
-/* ---- eviction in decode steps ---- */
-
-/*
- * Computes the importance scores of the n cached tokens of one KV head after a decode step, in
- * double precision, from the state before the step.
- */
 static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                         double *want)
 {
@@ -577,9 +536,6 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/*
- * Returns the log-sum-exp of the attention scores of each query in a decode step, [rows][n_heads].
- */
 static float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
 {
     float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
@@ -607,8 +563,8 @@ static float *step_denominators(const fixture *f, const uint16_t *q, const int32
 
 /*
  * Returns the number of wrong elements in the K and V rows of a KV head that keeps m of n cached
- * tokens after a step. The newest token must be at index `victim`, in place of the evicted one. -1:
- * no token was evicted.
+ * tokens. The newest token must be at index `victim`, in place of the evicted one. If `victim` is
+ * -1, no token was evicted.
  */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
@@ -622,10 +578,7 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/*
- * Checks the K and V rows of one KV head after a step of a rule that evicts by position.
- * f->position holds the expected positions of the cached tokens.
- */
+/* f->position holds the expected positions of the cached tokens. */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;
@@ -644,10 +597,6 @@ static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint
     return wrong;
 }
 
-/*
- * Checks the importance scores, positions, and K and V rows of one KV head of a request after a
- * decode step.
- */
 static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
                       const float *score, const uint32_t *position, const uint16_t *after)
 {
@@ -693,8 +642,7 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
 }
 
 /*
- * Writes a new row of K and V after the cached tokens of every head. If its index is a multiple of
- * 8, the next 7 rows become zero, as kernels require.
+ * If the index of the new row is a multiple of 8, the next 7 rows become zero, as kernels require.
  */
 static void append(fixture *f)
 {
@@ -791,10 +739,6 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
     free(table);
 }
 
-/*
- * The Gumbel noise of keyformer, computed in float32 on the device, must equal that in double up to
- * rounding.
- */
 static void test_noise(void)
 {
     double worst = 0;
@@ -806,9 +750,8 @@ static void test_noise(void)
 }
 
 /*
- * Returns true for the cases of the quick run. They have few tokens and decode steps, but every
- * rule by which tokens are evicted, both kernels for prompts, and the decode kernel in clusters of
- * 1 to 8 thread blocks.
+ * The quick run covers every rule of eviction, both kernels for prompts, and the decode kernel in
+ * clusters of 1 to 8 thread blocks.
  */
 static int is_quick(const char *name)
 {
@@ -824,7 +767,7 @@ static int is_quick(const char *name)
 /*
  * usage: gpu_evict [CASE]
  *
- *   CASE   only cases whose name contains it; "quick": small cases with five decode steps, for
+ *   CASE   only cases whose name contains CASE; "quick": small cases with five decode steps, for
  *   compute-sanitizer
  */
 int main(int argc, char **argv)

@@ -1,14 +1,7 @@
 /*
- * Tests of data exchange between GPUs, bit for bit, on 2 GPUs and on all GPUs of the machine.
- * First, blocks of any size at any address (model/pass/cuda/sum.h), including blocks that a GPU
- * sends to itself. Then the two exchanges of the sequence parallel engine (engine/cuda/sequence.h).
- * In it, each GPU computes a slice of the prompt's tokens, but attention for its own heads. Before
- * attention, each GPU sends Q, K and V of its tokens to the GPUs that have the heads. After
- * attention, the attention outputs are sent back to the GPUs that have the tokens.
- *
- * Covers prompts of any length, empty slices, heads with unequal numbers of dimensions, and odd
- * numbers of heads per GPU. The value of each number encodes its index, so misplaced numbers are
- * found. Memory that receives nothing must stay unchanged.
+ * Tests of data exchange between GPUs, bit for bit: blocks of memory (model/pass/cuda/sum.h), and
+ * the exchanges of the sequence parallel engine (engine/cuda/sequence.h). The value of each number
+ * encodes its index, so misplaced numbers are found.
  */
 #include <string.h>
 
@@ -27,19 +20,16 @@ static void report(int ok, int gpus, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- blocks of memory that GPUs send each other ---- */
-
 enum { PIECES = 3, ROUNDS = 9 };
 
 typedef struct {
     kvd_gpu_sum *sum;
     int gpus, round;
     cudaStream_t stream[KVD_GPUS_MAX];
-    uint8_t *from[KVD_GPUS_MAX], *to[KVD_GPUS_MAX]; /* send and receive buffers on each GPU */
+    uint8_t *from[KVD_GPUS_MAX], *to[KVD_GPUS_MAX];
     size_t room[KVD_GPUS_MAX];
 } pieces;
 
-/* Returns the size in bytes of the i-th block that GPU a sends to GPU b. */
 static size_t bytes_of(const pieces *x, int a, int b, int i)
 {
     static const size_t some[] = {1, 16, 3, 255, 4097, 65536, 17, 131075, 1048579, 8, 524309};
@@ -47,9 +37,8 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Lays out the blocks that GPU a sends (or receives, if `receives` is true) one after another, with
- * gaps. Returns the total size in bytes. If `list` is not NULL, fills it with the blocks, at
- * addresses from `at` on.
+ * Lays out the blocks that GPU a sends or receives, with gaps, and returns the total bytes. If
+ * `list` is not NULL, fills it with the blocks, at addresses from `at` on.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -65,7 +54,6 @@ static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu
     return where + 64;
 }
 
-/* Returns the expected value of byte k of the i-th block from GPU a to GPU b. */
 static uint8_t byte_of(const pieces *x, int a, int b, int i, size_t k)
 {
     const uint64_t h =
@@ -89,8 +77,8 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
 }
 
 /*
- * Returns the expected contents of a buffer of GPU a: of its receive buffer if `receives` is true,
- * else of its send buffer. Between the blocks of data are gaps, which have the value 0xff.
+ * Returns the expected contents of GPU a's receive buffer or send buffer. Gaps between blocks have
+ * the value 0xff.
  */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
@@ -108,10 +96,7 @@ static uint8_t *image(const pieces *x, int a, int receives)
     return to;
 }
 
-/*
- * Returns the index of the first wrong byte in the receive buffer of GPU a, or the buffer's size if
- * all bytes are correct.
- */
+/* Returns the index of the first wrong byte, or the buffer's size if all bytes are correct. */
 static size_t first_wrong(const pieces *x, int a)
 {
     const size_t room = x->room[a];
@@ -172,14 +157,11 @@ static void test_pieces(int gpus)
         check(cudaStreamDestroy(x.stream[g]), "stream");
 }
 
-/* ---- exchange of Q, K, V and outputs in the sequence parallel engine ---- */
-
 enum { QUERIES, PAGES, OUTPUT };
 
 /*
- * Returns a 16-bit value that encodes where a number belongs. `kind` tells what the number is:
- * QUERIES, PAGES (K and V) or OUTPUT (attention outputs). `a` is the index of its query head, page
- * or token, respectively; `b` is its index in that head, page or token.
+ * Returns a 16-bit value that encodes where a number belongs. `a` is the index of a query head,
+ * page or token, for each `kind`; `b` is the index of the number within the head, page or token.
  */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
@@ -228,9 +210,8 @@ static void poison(void *to, size_t n)
 }
 
 /*
- * Prepares the memory of a GPU for an exchange with the other GPUs. Writes the numbers that it
- * sends: queries, pages of K and V, and attention outputs. Fills the memory that the exchange must
- * overwrite with 0xff.
+ * Writes the numbers that a GPU sends, and fills the memory that the exchange must overwrite with
+ * 0xff.
  */
 static void fill(turn *t, int gpu)
 {
@@ -265,10 +246,6 @@ static uint16_t *fetched(const void *from, size_t n)
     return x;
 }
 
-/*
- * Counts the wrong elements on a GPU after both exchanges. Checked are Q, K and V that other GPUs
- * sent before attention, and the attention outputs that they sent back afterwards.
- */
 static size_t wrong_of(const turn *t, int gpu)
 {
     const places p = places_of(t, gpu);
@@ -311,10 +288,6 @@ static int both_exchanges(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/*
- * Runs the exchange of Q, K and V and the exchange of attention outputs in one layer, for a prompt
- * of `len` tokens. Adds the number of wrong elements to *wrong.
- */
 static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_err *err)
 {
     turn t = {.q = q, .layer = layer};
@@ -332,7 +305,6 @@ static int exchange(kvd_sequence *q, int layer, size_t len, size_t *wrong, kvd_e
     return status;
 }
 
-/* Makes projections whose kept dimensions differ between heads and layers. */
 static int make_dims(kvd_dims *d, kvd_spectrum *s, const kvd_config *c, kvd_err *err)
 {
     kvd_widths w;
@@ -370,10 +342,6 @@ static void test_prompts(const kvd_checkpoint *c, int gpus, const kvd_plan *plan
         e->free(e);
 }
 
-/*
- * Tests the exchanges of Q, K, V and attention outputs between GPUs, on a made-up model with three
- * KV heads per GPU.
- */
 static void test_sequence(int gpus)
 {
     static const kvd_plan none = {.type = KVD_BF16};

@@ -1,8 +1,6 @@
 /*
  * Tests of matrix products with 1 to 8 rows, as in decode steps (engine/cuda/few_rows and small),
- * compared with plain double precision. Covers every kind of product, matrix sizes that do not fill
- * a tile, a norm before the product, and rows that are not finite. Also tests the choice of the
- * largest logit, with ties.
+ * compared with double precision.
  */
 #include <math.h>
 #include <string.h>
@@ -66,10 +64,6 @@ static double dot(const float *w, const double *x, size_t in)
     return s;
 }
 
-/*
- * Returns the relative Frobenius distance of the product `got` [n][out] from the double-precision
- * reference.
- */
 static double distance(const scenario *c, const float *w, const double *x, const float *before,
                        const float *got)
 {
@@ -90,10 +84,7 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "logits"};
-    /*
-     * Accepted error: bf16 rounds the result, normalised rows, and the gate and up products of
-     * SwiGLU once each.
-     */
+    /* bf16 rounds the result, normalised rows, and the gate and up products of SwiGLU once each. */
     const int narrow = c->kind == KVD_FEW_STORE || c->kind == KVD_FEW_SWIGLU;
     const double bar = narrow || c->norm ? 6e-3 : 2e-6;
     const size_t rows = c->kind == KVD_FEW_SWIGLU ? 2 * c->out : c->out, n_y = c->n * c->out;

@@ -1,7 +1,4 @@
-/*
- * Tests of random benchmark data generated on the GPU: it must equal, bit for bit, the data
- * generated and packed on the host. Without a GPU, prints a skip line.
- */
+/* Random benchmark data generated on the GPU must equal that of the host, bit for bit. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /*
- * Tests of the forward pass on one GPU (model/pass/cuda/forward). Every model family is compared
- * with results of Hugging Face Transformers and with the forward pass on the CPU. Also tests
- * batches that are split, runs that are interrupted between layers, and the bytes allocated.
+ * Tests of the forward pass on one GPU, compared with Hugging Face Transformers and with the CPU,
+ * for every model family.
  */
 #include <math.h>
 #include <string.h>
@@ -13,17 +12,14 @@
 #include "model/checkpoint/shapes.h"
 
 /*
- * Largest accepted relative distances of activations and logits. The bound for float32 is that of
- * the CPU's test. In bf16, each of weights, normalised rows, Q, K, V, probabilities, attention
- * outputs and activations is rounded by up to 2^-9. On the test models this gives up to 2.8 % for
- * logits and 3.9 % for attention outputs. Transformers in bf16, whose residual stream is bf16 too,
- * has up to 4 % for logits.
+ * Largest accepted relative distances. In bf16, weights, activations and probabilities are rounded
+ * by up to 2^-9. Transformers in bf16 has up to 4 % for logits.
  */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
- * Largest accepted distance of mixture-of-experts models in bf16. If two experts have nearly equal
- * router logits, a token may go to the other expert, which changes its row by tens of percent. The
- * median over tokens must stay within the usual bound.
+ * Accepted distance of mixture-of-experts models in bf16. If two experts have nearly equal router
+ * logits, rounding may send a token to the other expert. The median over tokens must stay within
+ * the usual bound.
  */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -40,8 +36,6 @@ static void report(int ok, const char *name, const char *more, const char *detai
     printf("%s forward, %s, %s: %s\n", ok ? "ok" : "not ok", name, more, detail);
     failures += !ok;
 }
-
-/* ---- comparison with Hugging Face Transformers ---- */
 
 static void test_transformers(kvd_gpu_forward *f, const expectation *e, const char *name,
                               kvd_dtype type)
@@ -70,15 +64,10 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
     recording_release(&got);
 }
 
-/* ---- independence of sequences in a batch ---- */
-
 enum { N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
-/*
- * Sequences in a batch must give the same results as alone: neither the keys of other sequences
- * nor, with longrope, their lengths may matter.
- */
+/* Neither keys nor, with longrope, lengths of other sequences may change a result. */
 static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -106,10 +95,7 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/*
- * Two runs of one batch must give equal bits. In the second, the run stops after a layer, another
- * batch runs, and then the run continues.
- */
+/* An interrupted run must give the bits of a whole run, even if another batch runs in between. */
 static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -146,14 +132,9 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/* ---- comparison with the CPU pass, every model family ---- */
-
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/*
- * Fills offset [SEQUENCES + 1] with sequences whose lengths go up to the model's number of
- * positions. Returns the number of tokens.
- */
+/* Sequences have up to the model's number of positions. Returns the number of tokens. */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -164,10 +145,6 @@ static size_t make_batch(const kvd_config *c, size_t *offset)
     return offset[SEQUENCES];
 }
 
-/*
- * Returns the largest relative distance, over layers, between GPU and CPU for one kind of
- * activation, such as attention outputs. Appends the kind and distance to `text`.
- */
 static double add_kind(const recording *gpu, const recording *cpu, int kind, char *text,
                        size_t size)
 {
@@ -198,10 +175,6 @@ static double median_of_rows(const float *x, const float *y, size_t n, size_t d)
     return median;
 }
 
-/*
- * Runs the passes on GPU and CPU. Returns the relative distance of the activations after the final
- * norm; `*median` receives the median distance over tokens.
- */
 static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kvd_batch *b,
                            double *median, kvd_err *err)
 {
@@ -228,10 +201,7 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
     return e;
 }
 
-/*
- * Compares the passes on GPU and CPU on sequences longer than the models' attention windows. Prints
- * the largest distance for every kind of activation.
- */
+/* The sequences are longer than the models' attention windows. */
 static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -278,8 +248,6 @@ static void test_family(const char *name, kvd_dtype type)
     expected_release(&e);
     kvd_checkpoint_close(c);
 }
-
-/* ---- comparison with the CPU pass, demo model ---- */
 
 static const size_t offset3[] = {0, 9, 259, 304};
 enum { N3 = 304 };
@@ -369,8 +337,8 @@ static void test_logits_in_pieces(void)
 }
 
 /*
- * Shape of a DeepSeek-V3 model whose row sizes are multiples of 16 bytes, so that one cuBLAS call
- * multiplies all heads. The test models have odd sizes and take another code path.
+ * Row sizes of this DeepSeek-V3 shape are multiples of 16 bytes, so that one cuBLAS call multiplies
+ * all heads. The test models have odd sizes and take another code path.
  */
 static const kvd_shape latent = {
     "latent", "latent", "made up",

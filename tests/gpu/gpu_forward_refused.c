@@ -1,7 +1,6 @@
 /*
- * Tests of errors in the forward pass on one GPU (model/pass/cuda/forward): refused batches,
- * specifications and models, activations that are not finite, and attention hooks that fail.
- * Messages must equal those of the CPU's pass where both can fail.
+ * Tests of errors in the forward pass on one GPU. Messages must equal those of the CPU's pass where
+ * both can fail.
  */
 #include <math.h>
 #include <string.h>
@@ -22,8 +21,6 @@ static void report(int ok, const char *name, const char *more, const char *detai
     printf("%s forward, %s, %s: %s\n", ok ? "ok" : "not ok", name, more, detail);
     failures += !ok;
 }
-
-/* ---- batches and specifications that the pass refuses ---- */
 
 static void expect_message(const char *what, int status, const char *got, const char *want)
 {
@@ -92,12 +89,7 @@ static void test_bad_batches(void)
     kvd_checkpoint_close(c);
 }
 
-/* ---- models that cannot be divided among GPUs ---- */
-
-/*
- * Checks that kvd_gpu_share_of refuses to divide the model `name` for `use` among `count` GPUs. The
- * message must contain `part`.
- */
+/* The message of kvd_gpu_share_of must contain `part`. */
 static void test_refusal(const char *name, kvd_gpu_use use, int count, const char *part)
 {
     kvd_err err = {""};
@@ -128,12 +120,7 @@ static void test_refusals(void)
         "--gpus 1");
 }
 
-/* ---- activations that are not finite ---- */
-
-/*
- * With one non-finite weight, the passes on GPU and CPU must name the same layer, sequence and
- * token. The batch has two sequences with 30 tokens together.
- */
+/* With one non-finite weight, GPU and CPU must name the same layer, sequence and token. */
 static void test_nonfinite(kvd_dtype type, int last_layer)
 {
     static const struct {
@@ -181,8 +168,8 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
 }
 
 /*
- * `run` callback of an attention hook that writes a non-finite output into an element that no later
- * product reads. The pass must detect it nevertheless.
+ * Writes a non-finite output into an element that no later product reads. The pass must detect it
+ * nevertheless.
  */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {

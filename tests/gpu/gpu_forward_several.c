@@ -1,8 +1,6 @@
 /*
- * Tests of the forward pass on two GPUs, and on four if present (model/pass/cuda/forward), compared
- * with one GPU. Results must be equal up to rounding for every layer structure, with few tokens and
- * with enough tokens that sums between GPUs overlap matrix products. An interrupted run must give
- * the same bits. After an error on one GPU, no other GPU may wait for it.
+ * Tests of the forward pass on two and four GPUs, compared with one GPU. Results must be equal up
+ * to rounding. After an error on one GPU, no other GPU may wait for it.
  */
 #include <math.h>
 #include <string.h>
@@ -13,17 +11,14 @@
 #include "gpu_forward_case.h"
 
 /*
- * Largest accepted relative distances between several GPUs and one. Several GPUs add in another
- * order; a difference in the last bit of float32 can round to another bf16 number.
+ * Largest accepted relative distances. Several GPUs add in another order, and a difference in the
+ * last bit of float32 can round to another bf16 number.
  */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int failures, compared;
 
-/*
- * Number of tokens of the small and of the large batch, and number of sequences, of 50 tokens each,
- * in the large batch.
- */
+/* Tokens of the small and of the large batch, and number of sequences in the large batch. */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
 static const size_t few_offset[] = {0, 9, 59, N_FEW};
 static size_t many_offset[SEQUENCES + 1];
@@ -43,7 +38,6 @@ static void report(int ok, const char *name, int n_gpus, kvd_dtype type, const c
     failures += !ok;
 }
 
-/* Runs a batch whole, and interrupted after a layer. Fails if the bits differ. */
 static int two_parts(kvd_gpu_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const kvd_config *config = &kvd_gpu_forward_weights(f, 0)->config;
@@ -89,7 +83,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
     uint32_t *id = some_ids(n, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     const kvd_batch b = batch_of(many, id);
     recording one, several;
-    /* In bf16, another rounding may send a token to other experts (see gpu_forward.c). */
+    /* In bf16, another rounding may send a token to other experts. */
     const bool routed = kvd_checkpoint_config(c)->n_experts && type == KVD_BF16;
     const double limit = routed ? 0.25 : bar[type];
     kvd_gpu_forward *f = open_pass(c, type, n_gpus, n);
@@ -111,7 +105,7 @@ typedef struct {
     /* Must be the first member, so that a pointer to it points to the struct. */
     kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
-    int layer; /* number of the first layer at which the hook fails */
+    int layer; /* first layer at which the hook fails */
 } refusing;
 
 static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
@@ -124,7 +118,7 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
 
 /*
  * If an attention hook fails on one GPU, the run must end on all GPUs, and the pass must refuse
- * further runs. With many tokens, this also happens while sums between GPUs overlap products.
+ * further runs.
  */
 static void test_failure(const char *family, int n_gpus, int many)
 {
@@ -157,10 +151,7 @@ typedef struct {
     size_t row;
 } spoiling;
 
-/*
- * `run` callback of an attention hook that makes an attention output of GPU 1 non-finite. The pass
- * must detect it.
- */
+/* Makes an attention output of GPU 1 non-finite, which the pass must detect. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     const size_t width =

@@ -1,10 +1,7 @@
 /*
  * Tests of the kernels for caches of low-rank latents (methods/dims/cuda/latents.h), compared with
- * sums in double precision: latents written to cache pages and read back, queries after RoPE, keys
- * and values restored from latents, the projection of a new token to latents, and the choice of
- * leading eigenvectors. Covers requests of unequal length, pages in any order, latents shared by
- * groups of heads, latents that attention reads directly, and projections that differ by slot.
- * Memory that must not be read holds NaN; memory that must not be written must stay unchanged.
+ * sums in double precision. Memory that must not be read holds NaN; memory that must not be written
+ * must stay unchanged.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -189,7 +186,6 @@ static const uint16_t *matrix_of(const problem *p, int b, int g, int side)
            p->head[g].matrix[side];
 }
 
-/* Applies RoPE at position t to the vector x [d]. */
 static void turn(const problem *p, int t, double *x)
 {
     const int half = p->c->d / 2;
@@ -210,17 +206,11 @@ static uint16_t *fetch(const void *from, size_t n)
     return x;
 }
 
-/* ---- restoring keys and values from latents ---- */
-
 typedef struct {
     double off, square, n;
     int zeros;
 } restored_head;
 
-/*
- * Restores the K or V row y [width] of token t from its latent, in double precision, for KV head g
- * of request b.
- */
 static void restore_row(const problem *p, int b, int g, int side, int t, double *y)
 {
     const int rank = p->c->rank[side], w = side ? p->map.d_v[g] : p->c->d;
@@ -258,10 +248,7 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     return h;
 }
 
-/*
- * Restores all pages on the device and compares them with references. All CPU threads compute the
- * references, because one thread would take minutes.
- */
+/* All CPU threads compute the references, because one thread would take minutes. */
 static void test_restore(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -285,12 +272,7 @@ static void test_restore(const problem *p)
     free(got);
 }
 
-/* ---- storing latents in pages ---- */
-
-/*
- * Stores new latents in cache pages and compares them. Queries are written in blocks (prompts) or
- * rows (decode steps) and compared too. Then reads the pages back into rows.
- */
+/* Queries are written in blocks (prompts) or rows (decode steps). */
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
@@ -399,10 +381,7 @@ static void test_gather(const problem *p)
     check(cudaFree(rows), "cudaFree");
 }
 
-/*
- * Tests the kernel that projects the K and V rows of every request's last token to latents. The
- * projections may differ by slot.
- */
+/* Tests the kernel that projects the K and V rows of every request's last token to latents. */
 static void test_cut(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -473,10 +452,7 @@ static const latent_case cases[] = {
     {"slots of other ranks", 64, 4, 1, 4, {112, 96}, 0, 0, 0, 3, 3, {63, 129, 5}, {63, 2, 5}},
 };
 
-/*
- * Returns true for the cases of the quick run. They cover every kernel at small sizes: both RoPE
- * layouts and no RoPE, groups of heads, and projections that differ by slot.
- */
+/* The quick run covers every kernel at small sizes. */
 static bool is_quick(const latent_case *c)
 {
     static const char *const name[] = {"a token", "pairs", "a narrow head", "slots of other ranks"};

@@ -1,10 +1,6 @@
 /*
- * Tests of LeanKV's kernels, compared with double precision and with the method on the CPU. After a
- * prompt: the attention that each token received, its precision level (high, low or dropped;
- * kvd_tokens_leankv), and its codes (kvd_quantise_group), bit for bit. Then decode steps: attention
- * over pages of both precision levels, and the update of the levels by Algorithm 1 of the paper,
- * each from the state on the device. Covers unequal widths, groups, numbers of bits, lengths,
- * divisions of work, heads that differ, and idle rows of the batch.
+ * Tests of LeanKV's kernels, compared with double precision and with the method on the CPU.
+ * Precision levels and codes after a prompt must be equal bit for bit.
  */
 #include <math.h>
 #include <string.h>
@@ -21,8 +17,6 @@ static void report(int ok, const char *name, const char *detail)
     printf("%s leankv %s: %s\n", ok ? "ok" : "not ok", name, detail);
     failures += !ok;
 }
-
-/* ---- attention that the tokens of a prompt receive ---- */
 
 static void check_masses(fixture *f)
 {
@@ -49,13 +43,11 @@ static void check_masses(fixture *f)
     free(got);
 }
 
-/* ---- precision levels and codes after a prompt ---- */
-
 typedef struct {
     /*
-     * codes: number of tokens with wrong quantised keys or values. levels: number of tokens at a
-     * wrong precision level that rounding does not explain. counts: number of wrong thresholds
-     * between precision levels, and of heads with a wrong number of tokens.
+     * codes   tokens with wrong quantised keys or values
+     * levels  tokens at a wrong precision level that rounding does not explain
+     * counts  wrong thresholds between precision levels, and heads with a wrong number of tokens
      */
     int codes, levels, counts;
     double score;
@@ -137,19 +129,17 @@ static void check_prompts(fixture *f, char *page)
            f->s->name, text);
 }
 
-/* ---- attention and updates of decode steps ---- */
-
 typedef struct {
-    double out, lse, score; /* largest errors of outputs, log-sum-exp and importance scores */
+    double out, lse, score;
     /*
-     * wrong: number of tokens at a wrong precision level. codes: number of tokens with wrong
-     * quantised keys or values. lost: number of heads that record a wrong number of tokens.
+     * wrong  tokens at a wrong precision level
+     * codes  tokens with wrong quantised keys or values
+     * lost   heads that record a wrong number of tokens
      */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
 
-/* State of one KV head before a decode step updates it. */
 typedef struct {
     section x;
     const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
@@ -186,9 +176,9 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 }
 
 /*
- * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the precision level
- * KVD_LEVEL_* of each cached token, the new token last. 0 means that the token's score is near a
- * threshold, so that any level is accepted.
+ * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the KVD_LEVEL_* of each
+ * cached token, the new token last. The value 0 means that any level is accepted, because the score
+ * is near a threshold.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
@@ -428,8 +418,8 @@ static void check_steps(fixture *f, char *page)
         f->s->steps, r.out, r.lse, r.score, r.wrong, r.codes, r.lost, r.lowered, r.dropped,
         r.close);
     /*
-     * Key codes are stored with an offset of 1024, whose contribution is subtracted from a float32
-     * sum. With 4-bit keys this changes an attention score by about 1e-4.
+     * Key codes are stored with an offset of 1024, whose subtraction in float32 changes an
+     * attention score by about 1e-4.
      */
     report(r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
                r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&

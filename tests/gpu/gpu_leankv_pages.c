@@ -1,12 +1,7 @@
 /*
- * Tests of the page allocator for LeanKV's cache, compared with a model on the host. Random
- * requests arrive, grow and end. A prefix sum over the numbers of pages that the heads need must
- * determine which head gets which page. No page may have two owners or be lost, the free list wraps
- * around, and a shortage is reported once and assigns nothing.
- *
- * Also tests the layout of pages: every code has its own bits. The page table of a head must have
- * room for one partly filled page of each precision, which the paper's tables lack
- * (docs/readings.md L-14).
+ * Tests of the page allocator for LeanKV's cache, compared with a model on the host. The page table
+ * of a head must have room for one partly filled page of each precision, which the paper's tables
+ * lack (docs/readings.md L-14).
  */
 #include <string.h>
 
@@ -22,7 +17,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- bits of each code within a page ---- */
+/* Every code must have its own bits within a page. */
 
 static int one_place_each(int d, int bits, int keys)
 {
@@ -75,8 +70,6 @@ static void test_layout(void)
                kvd_leankv_layout_make(80, v, v, &y),
            "layout", "bits, a low level above the high one and heads that do not go are refused");
 }
-
-/* ---- model of the page allocator on the host ---- */
 
 enum { SLOTS = 5, LAYERS = 3, KV = 3, HEADS = SLOTS * LAYERS * KV, TABLE = 12, PAGES = 149 };
 
@@ -175,10 +168,7 @@ static void model_give_back(model *m, const int32_t *slot, int n)
         }
 }
 
-/*
- * Returns true if the device's free list, page tables and counts equal those of the host model, and
- * every page occurs exactly once in them.
- */
+/* Every page must occur exactly once in the free list and the page tables. */
 static int same(const kvd_leankv_pool *p, const model *m)
 {
     static model got;
@@ -207,10 +197,6 @@ static int same(const kvd_leankv_pool *p, const model *m)
     return good;
 }
 
-/*
- * Sets the number of cached tokens of every head on the device and in the host model, as a prompt
- * or a decode step would.
- */
 static void set_entries(kvd_leankv_pool *p, model *m, const kvd_leankv_head *head)
 {
     for (int i = 0; i < HEADS; i++)
@@ -256,10 +242,7 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /*
-             * Operation 1: the prompts in the chosen slots are stored in one layer. Each KV head
-             * that has no pages of this layer gets random numbers of tokens.
-             */
+            /* Operation 1 stores the prompts in the chosen slots in one layer. */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -272,10 +255,7 @@ static void test_random(void)
             model_grow(m, &p, list, n, layer, 1, 0);
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
-            /*
-             * Operation 2, a decode step: heads get a few more tokens within their pages, then a
-             * page if they are full. One line of the batch has no request.
-             */
+            /* Operation 2 is a decode step. One line of the batch has no request. */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
                 kvd_leankv_head *const h =
@@ -309,8 +289,8 @@ static void test_random(void)
 }
 
 /*
- * If the heads need more pages than are free, the device must record how many pages were needed
- * when this first happened, and assign no page.
+ * If too few pages are free, the device must assign no page and record the number of requested
+ * pages.
  */
 static void test_short(void)
 {
@@ -335,8 +315,8 @@ static void test_short(void)
         (unsigned long long)s.left, (long long)s.entries[0], (unsigned long long)0,
         (unsigned long long)s.start);
     /*
-     * The first call of kvd_leankv_grow finds enough free pages: 45 heads take 3 pages each, 135 of
-     * 149. The second call asks for two more pages per head, 90 in all, and fails.
+     * The first call of kvd_leankv_grow takes 135 of 149 pages: 3 pages for each of 45 heads. The
+     * second call asks for 90 pages and fails.
      */
     report(s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
                s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&

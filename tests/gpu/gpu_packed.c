@@ -1,9 +1,7 @@
 /*
  * Tests of quantised caches on the GPU (methods/bits/cuda/packed_*.cu), compared with the method on
- * the host: the keys and values restored from codes after prompts and after every decode step. They
- * must be equal bit for bit for uniform quantisation and floating-point codes. For codebooks of
- * unequal steps, the rounding of RoPE is accepted. Prompts end around the borders of quantisation
- * groups, windows and pages.
+ * the host. Restored keys and values must be equal bit for bit, or up to the rounding of RoPE for
+ * codebooks of unequal steps.
  */
 #include <math.h>
 #include <string.h>
@@ -18,7 +16,7 @@
 #include "tensor_scales.h"
 #include "worst.h"
 
-/* N: number of requests. */
+/* N is the number of requests. */
 enum { N_KV = 3, N = 7 };
 
 static int failures;
@@ -35,7 +33,7 @@ typedef struct {
     int length[N], steps;
     /* Accepted error of a restored number x, divided by 1 + |x|. */
     double bar;
-    int group; /* number of query heads per KV head */
+    int group;
     /*
      * True: token 0 receives almost all attention, and its value is 0. The output then depends on
      * the small probabilities of other tokens.
@@ -57,7 +55,7 @@ typedef struct {
     float *cosine, *sine;
     uint16_t *q; /* queries on the host, [N][heads][d] */
     int32_t page[N][64], slot[N];
-    uint16_t *pages; /* host copy of the pages with restored K and V */
+    uint16_t *pages;
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
 } bench;
@@ -82,7 +80,7 @@ static size_t at(const bench *w, int b, int t, int g, int i)
            (size_t)i;
 }
 
-/* Returns the index, within a page, of element i of the K (side 0) or V (side 1) row of token t. */
+/* Returns the index within a page of element i of the K (side 0) or V (side 1) row of token t. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     const size_t d = (size_t)w->t->d;
@@ -262,10 +260,7 @@ static void upload_lengths(bench *w, int step)
     check(cudaMemcpy(w->start, start, sizeof start, cudaMemcpyHostToDevice), "starts");
 }
 
-/*
- * Copies the keys before RoPE of tokens first[b] .. first[b] + n[b] - 1 of every request b to the
- * device, one request after another.
- */
+/* Copies the keys before RoPE of tokens first[b] .. first[b] + n[b] - 1 of every request b. */
 static void upload_x(bench *w, const int *first, const int *n)
 {
     size_t total = 0, row = 0;
@@ -282,8 +277,7 @@ static void upload_x(bench *w, const int *first, const int *n)
 }
 
 /*
- * Writes the K and V rows of token t of request b into its page. For t after the last token, writes
- * zeros, because groups of 8 rows must be complete (kernels/layout.h).
+ * After the last token, writes zeros, because groups of 8 rows must be complete (kernels/layout.h).
  */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
@@ -314,10 +308,7 @@ static void run_prompts(bench *w)
     check(kvd_packed_code(&a, NULL), "code");
 }
 
-/*
- * Writes the K and V of each request's newest token into the ring buffer of recent pages, as
- * kvd_append does.
- */
+/* Writes the newest token into the ring buffer of recent pages, as kvd_append does. */
 static void append_step(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -345,8 +336,8 @@ static void append_step(bench *w, int step)
 }
 
 /*
- * Returns the expected K or V rows [m][d] of a head with m tokens, of which the newest was just
- * stored. `*coded` receives the number of tokens that are stored as codes.
+ * Returns the expected K or V rows [m][d] of a head with m tokens. *coded receives the number of
+ * tokens that are stored as codes.
  */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
@@ -387,9 +378,7 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/*
- * Returns how many restored elements of a head are wrong. Rows after the last token must be zero.
- */
+/* Returns the number of wrong elements. Rows after the last token must be zero. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -409,10 +398,6 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-/*
- * Returns the relative distance of the attention output `o` of one query head from softmax(q K^T /
- * sqrt(d)) V in double precision.
- */
 static double attention_off(const bench *w, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
@@ -439,13 +424,10 @@ static double attention_off(const bench *w, int m, const float *k, const float *
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
-    int tokens, head; /* number of tokens and query head at which the attention error is largest */
+    int tokens, head; /* number of tokens and query head with the largest attention error */
 } result;
 
-/*
- * Compares the restored K and V and, if `o` is not NULL, the attention outputs `o` computed from
- * the codes.
- */
+/* `o` has the attention outputs computed from the codes, or is NULL. */
 static void compare(const bench *w, int step, const uint16_t *o, result *r)
 {
     const size_t elements = (size_t)w->a.map.page_elements;

@@ -2,7 +2,7 @@
  * usage: gpu_palu [CASE]
  *
  * Tests of Palu's decode kernel, compared with a double-precision reference. CASE selects cases
- * whose name contains it. Without a Hopper GPU, prints a skip line.
+ * whose name contains CASE.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -41,8 +41,8 @@ static float normal(void)
 }
 
 /*
- * Returns n normal random numbers times `gain`, rounded to dtype. If `outliers` is true, every 97th
- * number is four times as large.
+ * Returns n normal random numbers times `gain`. If `outliers` is true, every 97th number is four
+ * times as large.
  */
 static float *numbers(size_t n, int dtype, float gain, int outliers)
 {
@@ -110,8 +110,7 @@ static void run(const test *c, int n_clusters)
             sine[t * HALF + i] = (float)sin(angle);
         }
     /*
-     * Assigns pages in scattered order. Elements that were not written are NaN, and entries of the
-     * page table after a request's end are invalid.
+     * Unwritten elements are NaN, and entries of the page table after a request's end are invalid.
      */
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)

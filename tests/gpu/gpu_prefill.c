@@ -1,10 +1,6 @@
 /*
- * Tests of the prefill attention kernels kvd_prefill_sm90 and kvd_prefill_mma, compared with a
- * double-precision reference. Covers unequal widths from 16 to 128, bf16 and f16, grouped queries,
- * requests of unequal length, chunks of a prompt that attend to earlier tokens, sharp softmax with
- * outliers, sliding windows shorter and longer than the requests, static and dynamic lists of
- * tiles, and tiles of 64, 128 and 192 rows. Memory that must not be read, such as pages before a
- * window, holds NaN; memory that must not be written must stay unchanged.
+ * Tests of the prefill attention kernels. Memory that must not be read holds NaN; memory that must
+ * not be written must stay unchanged.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -19,7 +15,7 @@
 
 #include "gpu_case.h"
 
-/* POISON: a bit pattern that is NaN in bf16 and f16. */
+/* POISON is NaN in bf16 and f16. */
 enum { MAX_BATCH = 8, POISON = 0x7fff };
 
 static int failed;
@@ -37,13 +33,13 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int d_qk, d_v; /* kept dimensions of Q and K, and of V; 0: unequal over the heads */
+    int d_qk, d_v; /* kept dimensions; 0: unequal over the heads */
     int tile_rows, listed, n_ctas;
     double sharpness; /* factor of the queries; large values make the softmax sharp */
     int lengths[MAX_BATCH][2];
 } scenario;
 
-/* Returns n normal random numbers rounded to the type. About one in 100 is six times as large. */
+/* About one number in 100 is six times as large as the others. */
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);
@@ -72,7 +68,6 @@ static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t
             pool[(size_t)table[j] * page_elements + i] = POISON;
 }
 
-/* Tests a kernel on one case with a sliding window of `window` tokens, 0 for none. */
 static void run(const kernel *tested, const scenario *c, int window)
 {
     kvd_rng rng;
@@ -248,9 +243,9 @@ static void run(const kernel *tested, const scenario *c, int window)
 int main(int argc, char **argv)
 {
     /*
-     * One line per scenario. Columns in order: name; type; query heads; KV heads; d_head; d_qk;
-     * d_v; query rows per tile; 1 if each CTA has a fixed list of tiles, 0 if CTAs take tiles one
-     * by one; CTAs; factor of the queries; {new tokens, all tokens} of each request.
+     * Columns: name; type; query heads; KV heads; d_head; d_qk; d_v; tile_rows; listed (1: each CTA
+     * has a fixed list of tiles, 0: CTAs take tiles one by one); CTAs; sharpness; {new tokens, all
+     * tokens} of each request.
      */
     static const scenario cases[] = {
         {"dense", KVD_BF16, 2, 1, 128, 128, 128, 192, 0, 5, 1, {{300, 300}}},
@@ -303,10 +298,7 @@ int main(int argc, char **argv)
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, {{900, 1111}}},
     };
     static const int windows[] = {1, 17, 64, 100, 1000};
-    /*
-     * usage: gpu_prefill [CASE [KERNEL [WINDOW]]]. Selects one test case and one kernel by name,
-     * and the sliding window in tokens.
-     */
+    /* usage: gpu_prefill [CASE [KERNEL [WINDOW]]] */
     const char *only = argc > 1 ? argv[1] : NULL, *only_kernel = argc > 2 ? argv[2] : NULL;
     const int only_window = argc > 3 ? atoi(argv[3]) : -1;
     int n_devices = 0, major = 0;

@@ -2,10 +2,8 @@
  * usage: gpu_prefill_plan [-t]
  *
  * Tests of the kernels that divide prefill attention into tiles of query rows. Every query row of
- * every (request, head) must be in exactly one tile, tiles start at multiples of 64 rows, and
- * static lists are complete. With the schedule `ours`, costly tiles of a head come before cheap
- * ones. Plans for many layers from one launch must equal those from one launch per layer. -t: also
- * prints the time of planning.
+ * every request and head must be in exactly one tile. With the schedule `ours`, costly tiles of a
+ * head come before cheap ones. -t also prints the time of planning.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -20,7 +18,6 @@
 static const char *const schedule_name[] = {"none", "papers", "ours"};
 static int failed;
 
-/* Prefill of one layer: its heads and batch, and its lists of tiles on the device. */
 typedef struct {
     const kvd_attn_heads *heads;
     const kvd_attn_batch *batch;
@@ -139,10 +136,8 @@ static int static_lists_whole(const layer *l, const lists *r)
 }
 
 /*
- * Returns true if the tiles (blocks of queries) of each head of a request are in order of falling
- * numbers of keys, and with them of cost, except for rounding. The scheduler sorts by rounded
- * costs. A tile may therefore attend to more keys than the preceding one, by at most 256 keys plus
- * 1/30 of the longest request.
+ * Returns true if the tiles of each head are in order of falling numbers of keys. The scheduler
+ * sorts by rounded costs, so a tile may have slightly more keys than the preceding one.
  */
 static int ours_falls(const layer *l, const lists *r)
 {
@@ -192,9 +187,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /*
- * Divides the work of layers with different numbers of kept dimensions into tiles, in one launch
- * and in one launch per layer, and compares the results. With the schedule `ours`, tiles whose
- * rounded costs are equal may be in any order.
+ * One launch for all layers and one launch per layer must give the same tiles. With the schedule
+ * `ours`, tiles of equal rounded cost may be in any order.
  */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
@@ -243,8 +237,8 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
 }
 
 /*
- * Returns the microseconds per planning launch. Launches follow one another without a pause, which
- * hides launch latency and keeps the clock rate high.
+ * Returns microseconds per planning launch. Launches without a pause hide launch latency and keep
+ * the clock rate high.
  */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {

@@ -1,6 +1,5 @@
 /*
- * Tests of random weights generated on the GPU: they must equal, bit for bit, those of
- * model/checkpoint/random.h on the host. Without a GPU, prints a skip line.
+ * Random weights generated on the GPU must equal those of model/checkpoint/random.h, bit for bit.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,9 +11,6 @@
 
 static int failures;
 
-/*
- * Generates random weights of the tensor t on the host: `rows` rows of `cols` numbers, as `type`.
- */
 static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t stride,
                  size_t rows, size_t cols, unsigned char *out, size_t out_stride)
 {
@@ -26,10 +22,7 @@ static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_
     free(row);
 }
 
-/*
- * Compares random weights made on the host and the device. Memory between the rows, before the
- * first and after the last must stay unchanged.
- */
+/* Memory between the rows, before the first and after the last must stay unchanged. */
 static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t, size_t first,
                     size_t stride, size_t rows, size_t cols, size_t out_stride, size_t shift)
 {

@@ -1,8 +1,6 @@
 /*
- * Tests of weights loaded to the GPU (model/checkpoint/cuda/weights). Every array of every model
- * family must equal, bit for bit, the tensors that the host reads, in both number types, whole and
- * divided between two GPUs. Covers files of all number types, the quantised blocks and row orders
- * of GGUF, and random weights.
+ * Tests of weights loaded to the GPU. Every array of every model family must equal the tensors that
+ * the host reads, bit for bit, whole and divided between two GPUs.
  */
 #include <string.h>
 
@@ -19,9 +17,8 @@ static int failures;
 static int expert;
 
 /*
- * Returns n rows (or columns, if `columns` is true) of a weight matrix or bias from number `first`
- * on, in float32. n = 0 selects all. `*size` receives the number of values; 0 if the model has no
- * such weight.
+ * Returns n rows (or columns, if `columns` is true) from number `first` on; n = 0 selects all.
+ * *size receives the number of values; 0 if the model has no such weight.
  */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
@@ -54,9 +51,7 @@ typedef struct {
     size_t arrays, wrong;
 } comparison;
 
-/*
- * A range of rows or columns of one weight matrix; several slices are stacked in one device array.
- */
+/* A range of rows or columns of one weight matrix. */
 typedef struct {
     kvd_part part;
     int columns, first, n;
@@ -91,9 +86,8 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
 }
 
 /*
- * Compares three matrices of a routed expert, and their biases, with the checkpoint. `part` is the
- * number of its gate matrix; the up matrix is part + 1, the down matrix part + 2. In gate and up,
- * the GPU has rows first .. first + n - 1; of down it has the columns of these numbers.
+ * `part` is the expert's gate matrix, part + 1 the up matrix, part + 2 the down matrix. The GPU has
+ * rows first .. first + n - 1 of gate and up, and the columns of these numbers of down.
  */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
@@ -244,7 +238,7 @@ static const kvd_shape grouped = {
     "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"num_attention_heads\":6,\"hidden_size\":96,"
     "\"ffn_hidden_size\":100,\"num_hidden_layers\":2,\"layer_norm_epsilon\":1e-05,\"vocab_size\":80}"};
 
-/* Tests matrices that exceed one transfer buffer, divided by rows and by columns. */
+/* The matrices exceed one transfer buffer. */
 static void test_large(void)
 {
     kvd_err err = {""};

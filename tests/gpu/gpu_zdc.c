@@ -1,14 +1,7 @@
 /*
  * Tests of kernels that store important tokens with more dimensions ("high width") than others
- * ("low width") (methods/tokens/cuda/zdc.h), compared with double-precision references on the same
- * numbers: the importance of tokens; the choice of important ones, which a layer may take over from
- * an earlier layer; the contents of the pages of both kinds of tokens, bit by bit; rows cut in
- * place and during an exchange between GPUs; page lists for decode steps; and attention to both
- * kinds of tokens, for every division of work.
- *
- * Covers prompts of one token, page borders, fractions of important tokens from none to all, equal
- * importances, every number of query heads per KV head, and unequal widths. If two importances
- * differ by less than rounding, the device may choose either token.
+ * ("low width") (methods/tokens/cuda/zdc.h), compared with double-precision references. If two
+ * importances differ by less than rounding, the device may choose either token.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -16,12 +9,9 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* ---- choice of important tokens, also taken over by later layers ---- */
-
 /*
- * Draws the log-sum-exp of the attention scores of a layer's queries, from which the importance of
- * tokens follows. `alike`, 0 to 1, is the weight of the preceding layer's values, which `lse`
- * holds.
+ * Draws the log-sum-exp of the attention scores, from which the importance of tokens follows.
+ * `alike` (0 to 1) is the weight of the preceding layer's values in `lse`.
  */
 static void draw(const fixture *f, float *lse, double alike)
 {
@@ -41,11 +31,7 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
     return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
-/*
- * Returns true if the number of important tokens (which keep more dimensions) is right and no
- * unimportant token is more important than one of them. Among equally important tokens, the earlier
- * ones must be chosen.
- */
+/* Among equally important tokens, the earlier ones must be chosen. */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
     const int n = f->len[b], want = (int)lround(f->c->share * n);
@@ -64,9 +50,8 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
 }
 
 /*
- * Compares the choices `before` and `now` of two successive layers for prompt b. Returns true if
- * both the important and the unimportant tokens overlap enough for the later layer to take over the
- * earlier layer's choice.
+ * Returns true if the choices of two successive layers overlap enough for the later layer to take
+ * over the earlier choice.
  */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
@@ -136,13 +121,10 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* ---- pages of important tokens and of other tokens ---- */
-
 /*
- * Returns the index, in the memory of all pages, of element i of a K or V row of request b.
- * Important tokens and other tokens have separate lists of pages (`store`: KVD_ZDC_HIGH or
- * KVD_ZDC_LOW). `page0` is the list's first page in the request's page list, `place` the row's
- * index in the list.
+ * Returns the index in the memory of all pages of element i of a K or V row. `store` is
+ * KVD_ZDC_HIGH (important tokens) or KVD_ZDC_LOW (other tokens). `page0` is the first page of that
+ * store in the request's page list, and `place` the row's index in the store.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -153,8 +135,8 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
 }
 
 /*
- * Returns the index, in the memory of all pages, of element i of token t's K or V row as the prompt
- * wrote it, before the row is moved to the pages of important or of other tokens.
+ * Returns the index of element i of token t's K or V row as the prompt wrote it, before the row is
+ * moved to the pages of important or of other tokens.
  */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
@@ -169,10 +151,7 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/*
- * Returns the number of pages that n_low unimportant tokens take, at least one. Unimportant tokens
- * keep fewer dimensions and have pages of their own.
- */
+/* Unimportant tokens have pages of their own, at least one. */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -183,10 +162,6 @@ static int low_pages(const fixture *f, int b)
     return list_pages(f->n_low[f->slot[b]][LAYERS - 1]);
 }
 
-/*
- * Computes into f->store the expected rows of K and V of all requests, separately for important
- * tokens and for other tokens.
- */
 static void fill_store(fixture *f)
 {
     for (int b = 0; b < f->c->n_len; b++)
@@ -241,9 +216,7 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* ---- prompt tokens cut to the dimensions of unimportant tokens ---- */
-
-/* Cuts the rows of unimportant tokens in place: the columns that they do not keep must become 0. */
+/* The columns that unimportant tokens do not keep must become 0. */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -280,11 +253,6 @@ static void test_narrow(const fixture *f)
     free(want);
 }
 
-/*
- * Describes n tokens of request b from token `first` on, for the kernels that send rows to another
- * GPU and receive them: how many important (high) and other (low) tokens are before them and among
- * them.
- */
 static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
 {
     kvd_zdc_rows_args a = {.head = f->dev_head,
@@ -305,9 +273,6 @@ static kvd_zdc_rows_args rows_of(const fixture *f, int b, int first, int n)
     return a;
 }
 
-/*
- * Computes the expected packed rows into `to`, and the pages expected after unpacking into `pages`.
- */
 static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uint16_t *to,
                         uint16_t *pages)
 {
@@ -332,10 +297,7 @@ static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uin
     }
 }
 
-/*
- * Packs whole pages of every prompt, and then the remaining tokens, into contiguous rows, and
- * unpacks the rows into other pages.
- */
+/* Rows are packed, and unpacked into other pages. */
 static void test_rows(const fixture *f)
 {
     uint16_t *const want_rows = need(f->pool_n * 2), *const got = need(f->pool_n * 2),
@@ -376,10 +338,8 @@ static void test_rows(const fixture *f)
     free(got);
 }
 
-/* ---- decode steps over both stores ---- */
-
 typedef struct {
-    int32_t *end, *low_len, *table; /* device arrays of lengths and of page lists */
+    int32_t *end, *low_len, *table;
     void *q, *o, *out;
     float *lse;
     uint16_t *host_q;
@@ -424,8 +384,8 @@ static void test_lists(const fixture *f, steps *s)
 }
 
 /*
- * Computes the attention output o of query head h by one softmax over all tokens of request b, the
- * important ones and the others.
+ * Computes the attention output o of query head h by one softmax over the important and other
+ * tokens.
  */
 static void attend(const fixture *f, const steps *s, int b, int h, double *o)
 {
@@ -482,8 +442,8 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
 }
 
 /*
- * Returns the largest distance of a head's attention output from the reference, relative to the
- * head's largest number. Requests without an important token are skipped.
+ * Returns the largest distance of a head's output from the reference, relative to the head's
+ * largest number. Requests without an important token are skipped.
  */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {

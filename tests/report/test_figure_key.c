@@ -1,6 +1,6 @@
 /*
- * Tests of the legend below a figure's panels (plots/common.gp, report.h). With any number of
- * names, short or long, every name must be in the figure and within the page.
+ * Tests of the legend below a figure's panels (plots/common.gp). All names of the legend must be
+ * within the page.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,10 +17,7 @@
 
 static kvd_err err;
 
-/*
- * Fills a table, in the columns that accuracy.gp reads, with two lines for each of n names of
- * series.
- */
+/* Fills a table with two lines for each of n series, in the columns that accuracy.gp reads. */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -39,10 +36,7 @@ static void fill(kvd_table *t, int n, const char *tail)
     assert_int_equal(kvd_table_check(t, &err), 0);
 }
 
-/*
- * Checks that text number `number` of the legend is within the page. Its position is in the
- * preceding "translate(x,y)", its width about 6 units per letter.
- */
+/* A letter is about 6 units wide. The position of a text is in the "translate(x,y)" before it. */
 static void assert_inside(const char *svg, int number, const char *tail, int width, int height)
 {
     char text[160];

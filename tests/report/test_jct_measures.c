@@ -1,8 +1,3 @@
-/*
- * Tests of the report's numbers on job completion times (report/jct_measures), on lines with known
- * times: fractions of the time in each phase, time beyond that of the uncompressed cache, and
- * changes between methods.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,10 +54,6 @@ static void add(kvd_rows *r, const char *name, int gpus, int input, double jct, 
     kvd_rows_real(r, "decode_mlp_s", 0);
 }
 
-/*
- * Adds the line of a job whose prompt several GPUs computed: as `add`, with how the GPUs divide the
- * prompt, and the time of communication between them.
- */
 static void add_shared(kvd_rows *r, const char *method, const char *name, int gpus, int input,
                        const char *parallel, double comm)
 {
@@ -132,8 +123,8 @@ static void test_shared_prompts(void **unused)
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
     /*
-     * If the GPUs share a prompt by "tensor", they send sums of partial results instead of heads.
-     * These 8 s of communication must not be counted.
+     * GPUs that share a prompt by "tensor" send sums of partial results instead of heads. Their 8 s
+     * of communication must not be counted.
      */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
@@ -142,8 +133,8 @@ static void test_shared_prompts(void **unused)
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
     /*
-     * There is no measurement of the uncompressed cache on 4 GPUs with 64 prompt tokens. This line
-     * of results has nothing to be compared with, so it must give no value.
+     * No line of results has the uncompressed cache on 4 GPUs with 64 prompt tokens, so there is
+     * nothing to compare with.
      */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";

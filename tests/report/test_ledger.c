@@ -1,8 +1,4 @@
-/*
- * Tests of the ledger, a table of claims of the papers with the numbers that they print. Tested are
- * reading the printed numbers, the verdict on each claim (for example "reproduced") by its rule,
- * given made-up results, and malformed ledgers.
- */
+/* Tests of the ledger, a table of the papers' claims, and of the verdicts on them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,8 +49,8 @@ static void put_file(const char *name, const char *a, const char *b)
 }
 
 /*
- * Singular values of two heads of four dimensions. The largest values are 6 and 10: mean 8, sample
- * standard deviation 2 sqrt 2.
+ * Singular values of two heads of four dimensions. The largest values are 6 and 10, with mean 8 and
+ * sample standard deviation 2 sqrt 2.
  */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
@@ -120,9 +116,8 @@ static void test_measures(void **state)
                 /* In each head, one singular value of four (0.5) is below 1. */
                 {"below-one:k", 25},
                 /*
-                 * Normalised singular values are divided by the square root of the number of token
-                 * rows, here 2. In each head, those of 1 and 0.5 are then below 1, but that of 2 is
-                 * not.
+                 * Divided by sqrt(2), the square root of the number of token rows, the singular
+                 * values 1 and 0.5 are below 1, but 2 is not.
                  */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -175,8 +170,8 @@ static void test_verdicts(void **state)
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\n");
     /*
-     * The measured coefficient of variation of K's singular values (cv:k) is 35.36 %. Each of the
-     * following claims is compared with it.
+     * The measured value of cv:k, the coefficient of variation of the singular values of K, is
+     * 35.36 %.
      */
     expect_verdict("i,s,c,t,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
@@ -188,16 +183,14 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,t,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,,,35,36,%,cv:k,between,35:36,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     /*
-     * Without a rule that compares our result with the paper's number, the verdict of a claim is
-     * never `reproduced`.
+     * A claim without a rule that compares our result with the paper's number is never
+     * "reproduced".
      */
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
     expect_verdict("i,s,c,,,35,,%,cv:k,,,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     /*
-     * If the paper prints no number, the result is compared with the null range, that is the range
-     * expected without the claimed effect. Here the measured share of the trailing half of the
-     * singular values is 13 %. The null range (all singular values equal, few token rows) is 0 to
-     * 50 %. The result is not below that range.
+     * The null range is the range of values expected without the claimed effect. The measured value
+     * of trailing-share:k is 13 %, within the null range of 0 to 50 %.
      */
     expect_verdict("i,s,c,,,,,%,trailing-share:k,below-null,,,,,,flat,w,r,n,\n", &r,
                    KVD_CANNOT_TELL);
@@ -205,14 +198,13 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,36:37 words,w,r,n,\n", &r, KVD_DOES_NOT_HOLD);
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,35:36 words,w,r,n,\n", &r, KVD_CANNOT_TELL);
     expect_verdict("i,s,c,,,,,%,cv:k,above-null,,,,,,words,w,r,n,\n", &r, KVD_CANNOT_TELL);
-    /* A claim that names no measure must give the reason why it cannot be measured. */
     expect_verdict("i,s,c,,,,,%,,,,,,,,,w,r,n,too large\n", &r, KVD_NOT_MEASURED);
     expect_verdict("i,s,c,t,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &nothing, KVD_NOT_MEASURED);
     expect_verdict("i,s,c,,,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,,w,r,n,\n", &r,
                    KVD_NOT_MEASURED);
 }
 
-/* Every measured value must satisfy the rule of a claim; it is not enough that their mean does. */
+/* It is not enough that the mean of the measured values satisfies the rule. */
 static void test_all_values_count(void **state)
 {
     (void)state;
@@ -235,9 +227,8 @@ static void test_similarity(void **state)
 {
     (void)state;
     /*
-     * Similarity matrices of three calibrations: texts a and b, and random token ids. Row i is the
-     * rotation computed on calibration i, column j the data of calibration j to which it is
-     * applied.
+     * Similarity matrices of three calibrations: text a, text b and random token ids. In row i and
+     * column j, the rotation of calibration i is applied to the data of calibration j.
      */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
@@ -255,8 +246,8 @@ static void test_similarity(void **state)
                                 .energy = energy,
                                 .random = {random, random, random, random}};
     /*
-     * A file that compares one text at two numbers of tokens. Measures over different texts do not
-     * read it, because the other file has different texts.
+     * This file compares one text at two numbers of tokens. Measures over different texts must
+     * ignore it.
      */
     static char *counts[] = {"a", "t", "t"};
     static double far[9] = {5, 5, 5, 5, 5, 5, 5, 5, 5};
@@ -284,15 +275,14 @@ static void test_similarity(void **state)
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
                 /*
-                 * Energy of a text's data in the leading dimensions of a rotation. The measure
-                 * divides the energy with the other text's rotation by that with the text's own:
-                 * 0.72 / 0.8 for the data of b, 0.81 / 0.9 for the data of a.
+                 * The energy ratio divides the energy with the other text's rotation by that with
+                 * the text's own: 0.72 / 0.8 and 0.81 / 0.9.
                  */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
                 /*
-                 * Energy with the rotation computed on random token ids, divided by that with the
-                 * text's own rotation: on the data of text a, and on the data of text b.
+                 * Energy with the rotation of random token ids, divided by that with the text's own
+                 * rotation.
                  */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
@@ -318,10 +308,9 @@ static void test_tokens(void **state)
 {
     (void)state;
     /*
-     * The delta ratio measures how far the rotation computed on a text is from a reference
-     * rotation. It is the mean absolute difference of their elements (delta), divided by their mean
-     * absolute element (epsilon). Here the delta ratios of text t at 1000, 2000 and 4000 tokens are
-     * 1.2, 0.6 and 0.3. Against a second reference they are twice as large.
+     * The delta ratio of two rotations is delta, the mean absolute difference of their elements,
+     * divided by epsilon, their mean absolute element. The delta ratios of text t at 1000, 2000 and
+     * 4000 tokens are 1.2, 0.6 and 0.3.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -354,10 +343,7 @@ static void test_tokens(void **state)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    /*
-     * The points are the delta ratios at three token counts, against each of two reference
-     * rotations, and their means over both references.
-     */
+    /* Three token counts, each with two reference rotations and the mean over both references. */
     assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
@@ -386,9 +372,8 @@ static void test_tokens(void **state)
 }
 
 /*
- * Makes the result of a calibration that dropped the fraction `prune` of its token rows and then
- * replaced the others by k centroids of K-means, `weighted` by their cluster sizes or not. Its
- * singular values are `sigma` times those of spectrum(). K-means took `seconds`.
+ * Makes a calibration that dropped the fraction `prune` of its token rows and replaced the others
+ * by k centroids. Its singular values are `sigma` times those of spectrum().
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -452,8 +437,8 @@ static void test_fewer_rows(void **state)
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
                 /*
-                 * A measure whose name ends in "-rows" divides singular values by the square root
-                 * of the number of token rows.
+                 * Measures whose names end in "-rows" divide singular values by the square root of
+                 * the number of token rows.
                  */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
@@ -473,9 +458,8 @@ static void test_fewer_rows(void **state)
 }
 
 /*
- * The change of a spectrum when sequences are pruned is judged by the change between the two halves
- * of a text (labels NAME-a and NAME-b) of the same model. Neither the halves nor the spectrum of
- * all tokens count as spectra of further texts where another text is there.
+ * The change by pruning is compared with the change between two halves of one text, labelled NAME-a
+ * and NAME-b.
  */
 static void test_halves(void **state)
 {
@@ -487,7 +471,6 @@ static void test_halves(void **state)
         fewer(label[4], 0, 0, false, 3, 0),  fewer(label[5], 0, 0, false, 2, 0)};
     kvd_err err = {""};
     kvd_measured v;
-    /* Each half comes from tokens of its own. */
     for (int i = 2; i < 6; i++)
         item[i].spectrum.corpus_hash[5] = (char)('0' + i);
     const kvd_results with = {item, 6}, without = {item, 3};
@@ -505,7 +488,7 @@ static void test_halves(void **state)
                    KVD_HOLDS);
     expect_verdict("i,s,c,,,,,%,prune-spectrum:k,below-null,,,,,,halves,w,r,n,\n", &without,
                    KVD_CANNOT_TELL);
-    /* u-b has no other half, so it is a text; t-a, t-b and the centroids are not. */
+    /* Only u-b and "text" count as texts, because u-b has no other half. */
     assert_int_equal(kvd_measure(&with, "cv:k", &v, &err), 0);
     assert_int_equal(v.n, 2);
     kvd_values_release(&v);
@@ -514,8 +497,8 @@ static void test_halves(void **state)
 }
 
 /*
- * Tests the measure that compares the methods h2o and sparsity (with equal thresholds th = tl): the
- * KL divergence of h2o at the cache size of sparsity, interpolated between two budgets of h2o.
+ * The measure interpolates the KL divergence of h2o between two budgets, at the cache size of
+ * sparsity.
  */
 static void test_pruning(void **state)
 {
@@ -558,8 +541,8 @@ static void test_pruning(void **state)
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
     /*
-     * Settings of method sparsity whose two thresholds th and tl differ must not count, nor
-     * settings with a larger cache than all settings of h2o.
+     * Results of sparsity with different thresholds th and tl must not count. Results with a larger
+     * cache than every result of h2o must not count either.
      */
     assert_int_equal(v.n, 1);
     assert_true(fabs(v.value[0].value - 0.03 / 0.02) < 1e-12);
@@ -613,11 +596,7 @@ static void test_hostile_ledgers(void **state)
     assert_non_null(strstr(err.msg, "column 1 is called 'di', wanted 'id'"));
 }
 
-/*
- * Tests data/paper/ledger.csv, the table of the papers' claims. Every measure, rule and printed
- * table that a claim names must exist. Without results, the verdict on every claim must be "not
- * measured".
- */
+/* Every measure, rule and printed table that data/paper/ledger.csv names must exist. */
 static void test_shipped_ledger(void **state)
 {
     (void)state;
@@ -650,8 +629,7 @@ static void test_shipped_ledger(void **state)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
     /*
-     * The table of claims must name every figure and table of the four papers (ZACK, FDC, ZDC and
-     * LeanKV), either with a claim to be tested or with the reason for having none.
+     * The ledger must name all 104 figures and tables of the papers on ZACK, FDC, ZDC and LeanKV.
      */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
@@ -660,9 +638,9 @@ static void test_shipped_ledger(void **state)
 }
 
 /*
- * Tests the fraction of loads (request rates relative to the highest) at which a measured value is
- * between two limits. The value is interpolated linearly between measured loads. It never counts as
- * between the limits at loads where the queue of requests grows.
+ * Tests the fraction of loads (request rates relative to the highest) at which a value is between
+ * two limits. Values are interpolated linearly between measured loads. Loads at which the queue of
+ * requests grows never count.
  */
 static void test_share_of_loads(void **state)
 {
@@ -696,16 +674,12 @@ static void test_share_of_loads(void **state)
     rule.limit = "0";
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_REPRODUCED);
-    /*
-     * If the queue of requests grows at load 1, the value there counts as above the limit of the
-     * rule (0 %).
-     */
+    /* If the queue of requests grows, the value counts as above every limit. */
     v[3].grows = true;
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_REPRODUCED);
     assert_int_equal(kvd_verdict_judge(&rule, &none, &none, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_MEASURED);
-    /* If some loads were not simulated, the verdict must be "cannot tell". */
     v[3].grows = false;
     const kvd_measured late = {v + 1, 3};
     rule.trend_limit = "-40";
@@ -713,10 +687,7 @@ static void test_share_of_loads(void **state)
     assert_int_equal(verdict, KVD_CANNOT_TELL);
 }
 
-/*
- * If the confidence interval of a measured value contains the limit, the verdict on the claim must
- * be "cannot tell".
- */
+/* If the confidence interval of a value contains the limit, the verdict must be "cannot tell". */
 static void test_intervals(void **state)
 {
     (void)state;
@@ -744,10 +715,6 @@ static void test_intervals(void **state)
     }
 }
 
-/*
- * Tests the measures of bytes saved at 99 % of the top-1 accuracy: of one method on one text, with
- * its interval, and the difference of two methods.
- */
 static void test_rates_at_99(void **state)
 {
     (void)state;

@@ -1,7 +1,3 @@
-/*
- * Tests of consistency checks on the papers' tables (report/published), on tables with known
- * answers and on those in data/paper.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,12 +46,10 @@ static kvd_published_table table(const char *rows)
 }
 
 /*
- * Tests the triangle inequality |epsilon_a - epsilon_b| <= delta_a + delta_b of two data sets a and
- * b. Epsilon is the mean absolute element of the rotation computed on a data set. Delta is the mean
- * absolute difference of that rotation from a reference rotation.
- *
- * Here the printed epsilons differ by 0.0010. Rounding changes each by at most 0.00005. The deltas
- * must therefore add up to at least about 0.0009.
+ * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
+ * difference of that rotation from a reference rotation. For data sets a and b,
+ *   |epsilon_a - epsilon_b| <= delta_a + delta_b.
+ * Rounding changes each epsilon below by at most 0.00005.
  */
 static void test_triangle(void **unused)
 {
@@ -65,8 +59,8 @@ static void test_triangle(void **unused)
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
                 /*
-                 * The deltas add up to 0.0009, so rounding can explain that this is less than
-                 * 0.0010.
+                 * The deltas add up to 0.0009, and rounding can explain the rest of the difference
+                 * of 0.0010.
                  */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
@@ -84,13 +78,12 @@ static void test_triangle(void **unused)
 }
 
 /*
- * Let epsilon be the mean absolute element of the rotation computed on a data set, and delta its
- * mean absolute difference from a reference rotation. The difference of two mean absolute elements
- * is at most delta.
+ * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
+ * difference of that rotation from a reference rotation. The test asks if one reference explains
+ * all deltas of a model.
  *
- * The test asks if one reference can explain the deltas of all data sets of a model. For model m,
- * whose deltas are 5e-4, 3e-4 and 1e-4, a reference with mean absolute element 0.0505 can. For
- * model n, whose deltas are in another order, none can.
+ * For model m, a reference with mean absolute element 0.0505 does. For model n, whose deltas are in
+ * another order, none does.
  */
 static void test_one_epsilon(void **unused)
 {
@@ -105,10 +98,8 @@ static void test_one_epsilon(void **unused)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * A model has three deltas (distances of its rotations from the reference). One of their six
-     * orders agrees with the epsilons, so a random order agrees with probability 1/6. Among two
-     * models, 1/3 is expected to agree by chance; the probability that at least one does is 1 -
-     * (5/6)^2.
+     * A random order of three deltas agrees with the epsilons with probability 1/6. Over two models
+     * the expected number is 1/3, and the probability of at least one is 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -133,10 +124,7 @@ static void test_twins(void **unused)
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
-    /*
-     * `equal` counts the models whose numbers in both tables are equal as printed. 0.80 and 0.8
-     * have different digits, so model d is not counted.
-     */
+    /* Numbers are compared as printed, so 0.80 and 0.8 are different. */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
     assert_int_equal(kvd_published_doubles(folder, &same, &n, &err), 0);
@@ -147,10 +135,7 @@ static void test_twins(void **unused)
     free(same);
 }
 
-/*
- * The checks of the papers' tables in data/paper must give the numbers of models, pairs of texts,
- * violated inequalities and explained models that docs/results.md names.
- */
+/* The expected numbers are those of docs/results.md. */
 static void test_papers(void **unused)
 {
     (void)unused;
@@ -172,10 +157,7 @@ static void test_papers(void **unused)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /*
-                     * In every pair of texts that violates the triangle inequality of epsilon and
-                     * delta, one text is PG-19.
-                     */
+                    /* In every pair of texts that violates the inequality, one text is PG-19. */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

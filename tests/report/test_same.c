@@ -1,7 +1,4 @@
-/*
- * Tests of which results may be compared (report/same): results that differ in a condition must not
- * be compared, and one label must not name two texts with different contents.
- */
+/* Tests of the conditions under which results may be compared (report/same). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +10,6 @@
 
 #include "report/measures/measures.h"
 #include "report/rows.h"
-
-/* ---- results that differ in one condition ---------------------------------------------------- */
 
 static const kvd_column accuracy[] = {
     {"label", KVD_COL_TEXT, "1", "l"},        {"calibration", KVD_COL_TEXT, "1", "c"},
@@ -53,8 +48,8 @@ static kvd_rows *table(const kvd_column *columns, int n)
 }
 
 /*
- * Adds a line in which every column has the same value as in other lines, except column number
- * `odd`. If `odd` is -1, all columns have it.
+ * All columns have their usual value, except column number `odd`. If `odd` is -1, no column
+ * differs.
  */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
@@ -110,9 +105,7 @@ static void test_groups(void **unused)
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
     kvd_result x = {.kind = KVD_RESULT_ACCURACY, .accuracy = {.rows = rows}};
     put(rows, accuracy, N_ACCURACY, -1);
-    /* Differs from the first line in column overall_p_v only. */
     put(rows, accuracy, N_ACCURACY, 10);
-    /* Differs from the first line in column n_tokens only. */
     put(rows, accuracy, N_ACCURACY, 14);
     assert_null(kvd_rows_differ(&x, 0, &x, 1, "widths"));
     assert_null(kvd_rows_differ(&x, 0, &x, 2, "label,sample"));
@@ -123,7 +116,7 @@ static void test_groups(void **unused)
 
 /*
  * A column that only one of two files has counts as a difference. The exception is the column
- * `prompt` (number of prompt tokens) with the value 0.
+ * `prompt` with the value 0.
  */
 static void test_absent_columns(void **unused)
 {
@@ -177,10 +170,7 @@ static void test_absent_admission(void **unused)
     kvd_rows_free(b);
 }
 
-/*
- * The description of the engine names a method's kernels. Two descriptions that differ only in
- * these kernels must count as one engine.
- */
+/* Two engine descriptions that differ only in a method's kernels must count as one engine. */
 static void test_engines(void **unused)
 {
     (void)unused;
@@ -199,10 +189,7 @@ static void test_engines(void **unused)
     kvd_rows_free(rows);
 }
 
-/*
- * The degradation on another text may be divided by that on the calibration text only if both were
- * measured with equal prompt lengths.
- */
+/* Degradations measured with different prompt lengths must not be divided by each other. */
 static void test_degradation(void **unused)
 {
     (void)unused;
@@ -230,11 +217,7 @@ static void test_degradation(void **unused)
     kvd_rows_free(rows);
 }
 
-/*
- * A result with dimensions removed from V only must be compared with one with dimensions removed
- * from Q and K only, if both remove the same fraction of dimensions. ZDC Fig. 25 makes this
- * comparison.
- */
+/* ZDC Fig. 25 compares removal of dimensions from V only with removal from Q and K only. */
 static void test_pairs_at_equal_p(void **unused)
 {
     (void)unused;
@@ -270,8 +253,6 @@ static void test_pairs_at_equal_p(void **unused)
         kvd_rows_free(rows);
     }
 }
-
-/* ---- labels that name two texts -------------------------------------------------------------- */
 
 static kvd_result spectrum(const char *path, const char *label, const char *hash, size_t tokens)
 {
@@ -309,9 +290,6 @@ static void test_texts(void **unused)
         free(item[0].path);
         free(item[1].path);
     }
-    /*
-     * Accuracy and similarity files, like spectrum files, name the texts that they were made from.
-     */
     char essay[] = "essay", novel[] = "novel", nine[] = "xxh3:9", other_hash[] = "xxh3:33";
     char *label[2] = {essay, novel}, *hash[2] = {nine, other_hash};
     char name[] = "novel", content[] = "xxh3:44", a[] = "a.h5", b[] = "b.h5";

@@ -1,7 +1,3 @@
-/*
- * Tests of the numbers on serving in the report (report/serving_measures), on lines of a results
- * table with known numbers: ratios of request rates, and changes of latencies.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,9 +65,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Checks the comparison of zack with the uncompressed cache, on simulated results at request rates
- * up to 2.4. `own` is the highest rate that the uncompressed cache sustains. The arrays are the
- * expected values by load, which is the request rate divided by `own`.
+ * Compares zack with the uncompressed cache, which sustains at most `own` requests per second. The
+ * load is the request rate divided by `own`. The arrays are the expected values by load.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -106,11 +101,8 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 
 /*
  * The load is the request rate divided by the highest rate that the uncompressed cache sustains.
- * Each measured load up to 1 must give one value per measure: the change of the time to the first
- * token with zack, and the ratio of request rates at equal latency per token.
- *
- * The uncompressed cache has mean latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2
- * and 2.4. zack reaches 0.010 s at rate 2, 0.012 s at rate 2.4, and never reaches 0.020 s.
+ * The uncompressed cache has latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2 and
+ * 2.4. zack reaches 0.010 s at rate 2, 0.012 s at rate 2.4, and never 0.020 s.
  */
 static void test_loads(void **unused)
 {
@@ -118,16 +110,14 @@ static void test_loads(void **unused)
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
     /*
-     * The highest rate that the uncompressed cache sustains, 2 / 1.0027, is less than 0.5 % below
-     * the measured rate 2, so rate 2 must count as the highest. The comparisons of zack with the
-     * uncompressed cache remain those at the measured rates. Only the loads change, because they
-     * are rates divided by the highest rate.
+     * The highest rate 2 / 1.0027 is less than 0.5 % below the measured rate 2, so rate 2 must
+     * count as the highest.
      */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
     /*
-     * The highest rate that the uncompressed cache sustains, 2.2, is between the measured rates 2
-     * and 2.4. The comparison at load 1 must be interpolated between those at these two rates.
+     * Load 1 is the rate 2.2, where the values are interpolated between the measured rates 2 and
+     * 2.4.
      */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
@@ -151,9 +141,8 @@ static void test_costs_of_a_cpu(void **unused)
 }
 
 /*
- * The measure divides zack's highest request rate by that of the uncompressed cache. If either
- * cache serves less than 90 % of the requests that arrive at its highest rate, its queue grows, and
- * the measured ratio must be marked by `grows`.
+ * If a cache serves less than 90 % of the arriving requests, its queue grows, and the ratio of
+ * rates must be marked by `grows`.
  */
 static void test_queue(void **unused)
 {
@@ -179,8 +168,8 @@ static void test_queue(void **unused)
 }
 
 /*
- * Tests how the name of a measure selects settings of a method: by values of the method's
- * parameters, and by parameters that it must not have (!search).
+ * The name of a measure selects results by parameters of the method, and "!search" excludes results
+ * that have the parameter `search`.
  */
 static void test_keys(void **unused)
 {
@@ -206,10 +195,9 @@ static void test_keys(void **unused)
 }
 
 /*
- * Tests the measure that compares the throughput of two methods when memory is short. It takes
- * pairs of simulations with equal memory and equal rule of admission. The queue must grow, and the
- * uncompressed cache may run at most half of max_batch requests at once. An empty rule of admission
- * counts as "whole".
+ * Throughputs are compared at equal memory and equal admission, where an empty admission counts as
+ * "whole". The queue must grow, and the uncompressed cache may run at most half of max_batch
+ * requests at once.
  */
 static void test_short_memory(void **unused)
 {

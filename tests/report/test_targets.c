@@ -1,8 +1,3 @@
-/*
- * Tests of the bytes saved at a given fraction of the accuracy, which the report reads from
- * evaluated settings of a method: along one parameter, on a grid of settings, and never across
- * settings that were evaluated on different tokens.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,9 +35,8 @@ static const kvd_column columns[] = {
 typedef struct {
     const char *settings;
     /*
-     * Value of the varied parameter (for p, the removed fraction), saved fraction of the cache's
-     * bytes, and accuracy relative to the uncompressed cache. The interval of the accuracy extends
-     * 0.02 below and above it.
+     * Value of the varied parameter, saved fraction of the cache's bytes, and accuracy relative to
+     * the uncompressed cache. The interval of the accuracy extends 0.02 below and above `share`.
      */
     double rate, saving, share;
     int prompt, predictions;
@@ -78,8 +72,7 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
 }
 
 /*
- * Computes the bytes saved at 99 % of the accuracy from n settings in one file. The settings vary
- * in the parameter `key`.
+ * Returns the bytes saved at 99 % of the accuracy by n results that differ in the parameter `key`.
  */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
@@ -106,7 +99,7 @@ static void line(void **state)
                                  {"m.heavy=0.1,m.recent=0.1,m.seed=1", 0.1, 0.8, 0.995, 0, 0}};
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
-    /* The last setting before the first that misses 99 % of the accuracy. */
+    /* The first result that misses 99 % of the accuracy ends the search. */
     assert_true(fabs(x.saving - 0.4) < 1e-9 && fabs(x.value - 0.3) < 1e-9);
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
@@ -114,18 +107,15 @@ static void line(void **state)
 static void grid(void **state)
 {
     (void)state;
-    /*
-     * If the settings vary two parameters (a grid), one that misses the accuracy must not end the
-     * search.
-     */
+    /* If two parameters vary, a result that misses the accuracy must not end the search. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
                                 {"m.a=2,m.b=2,m.c=5", 0.4, 0.7, 0.98, 0, 0},
                                 {"m.a=3,m.b=2,m.c=5", 0.5, 0.9, 0.5, 0, 0}};
     /*
-     * Two settings remove the same fraction p = 0.5 with different values of `heads`, so the
-     * settings do not vary p alone. They must count as a grid, of which all settings are compared.
+     * Two results have p = 0.5 and different values of `heads`, so p is not the only varied
+     * parameter.
      */
     static const point same[] = {{"m.heads=1", 0.5, 0.5, 1.00, 0, 0},
                                  {"m.heads=4", 0.5, 0.55, 0.9, 0, 0},
@@ -134,19 +124,15 @@ static void grid(void **state)
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
     /*
-     * saving_hi is the upper bound of the bytes that can be saved at 99 % of the accuracy. The
-     * setting that saves 0.7 has an accuracy between 0.96 and 1.00, so it may reach 0.99. The
-     * setting that saves 0.9 certainly does not.
+     * The result that saves 0.7 has an accuracy between 0.96 and 1.00, so it may reach 0.99. The
+     * result that saves 0.9 cannot reach 0.99.
      */
     assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);
     assert_true(x.grid && fabs(x.saving - 0.6) < 1e-9);
 }
 
-/*
- * Settings of a method that were evaluated on different tokens, in two files, must not be compared
- * as if they were one series of measurements.
- */
+/* Results that were evaluated on different tokens must not form one series. */
 static void scored_apart(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
- * Tests of how requests are put into batches (serving/batching). For any arrivals, every token must
- * be processed once and in order, limits on memory and batch size must hold, and no request may
- * overtake another. Both ways to fill an iteration are compared with cases worked out by hand.
+ * Tests of the batcher (serving/batching), which decides which tokens of which requests each
+ * iteration processes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,23 +23,15 @@ static size_t pages_of(const kvd_request *q)
     return ((size_t)q->input + q->output + 63) / 64;
 }
 
-/* ---- properties of batches, on random traces of requests ---- */
-
 typedef struct {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* Tokens of each request that were processed, and tokens that it emitted. */
+    /* Tokens of each request that were processed, and tokens that each request emitted. */
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before it starts, -2 after its end */
-    /*
-     * Number of tokens that each request had emitted when it was preempted. When it enters again,
-     * they are part of its prompt.
-     */
+    /* Tokens that a preempted request had emitted. They become part of its prompt. */
     uint32_t again[64];
-    /*
-     * processed: tokens that the model processed. lost: processed tokens that were discarded
-     * because their request was preempted. preempted: number of preemptions.
-     */
+    /* `processed` and `lost` count tokens; `lost` tokens belonged to preempted requests. */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -49,7 +40,6 @@ static uint32_t prompt_of(const watcher *w, size_t i)
     return w->requests->request[i].input + w->again[i];
 }
 
-/* Returns the cache pages that request i holds if `tokens` tokens of it are in the cache. */
 static size_t pages_with(const watcher *w, size_t i, size_t tokens)
 {
     const size_t prompt = prompt_of(w, i), most = tokens > prompt ? tokens : prompt;
@@ -57,10 +47,7 @@ static size_t pages_with(const watcher *w, size_t i, size_t tokens)
                                                    : pages_of(&w->requests->request[i]);
 }
 
-/*
- * Returns the first of the `arrived` requests that waits to enter the batch, or `arrived` if none
- * waits.
- */
+/* Returns `arrived` if no request waits. */
 static size_t first_waiting(const watcher *w, size_t arrived)
 {
     size_t i = 0;
@@ -70,8 +57,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
 }
 
 /*
- * Checks every preempted request. It must have arrived last among the running ones, and the free
- * cache pages must have been too few for the next steps of all running requests.
+ * Only the last arrival may be preempted, and only if the free pages are too few for the next steps
+ * of all running requests.
  */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
@@ -141,7 +128,7 @@ static void check_limits(const watcher *w, const kvd_iteration *it)
     }
 }
 
-/* Checks that every running request makes a decode step, unless the iteration has only prompts. */
+/* Every running request must make a decode step, unless the iteration has only prompts. */
 static void check_steps(const watcher *w, const kvd_iteration *it)
 {
     size_t stepping = 0;
@@ -173,10 +160,7 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_true(load.tokens >= tokens);
 }
 
-/*
- * Checks that the first waiting request enters the batch if there is room for it at the beginning
- * of an iteration.
- */
+/* The first waiting request must enter the batch as soon as there is room. */
 static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iteration *it,
                         size_t arrived)
 {
@@ -195,7 +179,7 @@ static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iterat
         assert_true(it->n_tokens + prompt_of(w, i) > w->limits.max_tokens);
 }
 
-/* Serves random requests and checks every iteration. Returns the number of preemptions. */
+/* Returns the number of preemptions. */
 static size_t run_random(uint64_t seed, kvd_admission admission)
 {
     kvd_rng rng;
@@ -265,12 +249,9 @@ static void test_properties(void **state)
     assert_true(preempted > 3000);
 }
 
-/* ---- schedules of iterations worked out by hand ---- */
-
 /*
- * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S are decode steps, P prompts, each
- * as request:before+n: `before` tokens are in the cache and n are new. '.' means that a token is
- * emitted, '!' that it is the request's last one.
+ * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S is a decode step and P a prompt,
+ * written request:before+n. '.' marks an emitted token, '!' the last token of a request.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -301,7 +282,7 @@ static void test_whole_prompts(void **state)
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
     /* A third prompt would make 530 tokens, above the limit. */
     assert_string_equal(told(b), "P2:0+30.");
-    /* A prompt longer than the limit of an iteration must run alone. */
+    /* A prompt longer than max_tokens must run alone. */
     assert_string_equal(told(b), "P3:0+500.");
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!"); /* the batch is full */
     assert_string_equal(told(b), "P4:0+5.");
@@ -330,10 +311,7 @@ static void test_chunks(void **state)
 static void test_memory(void **state)
 {
     (void)state;
-    /*
-     * The cache has 3 pages of 64 tokens. A request of up to 64 tokens takes one page, one of 65
-     * tokens takes two.
-     */
+    /* The cache has 3 pages of 64 tokens. A request of 65 tokens takes two pages. */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};
@@ -347,9 +325,8 @@ static void test_memory(void **state)
 }
 
 /*
- * Tests preemption with three pages in the cache. Request 0 grows into a second page and preempts
- * request 2, then into a third and preempts request 1. When a preempted request enters again, its
- * prompt includes the tokens that it has emitted.
+ * Request 0 grows into a second page and preempts request 2, then into a third and preempts request
+ * 1.
  */
 static void test_preemption(void **state)
 {
@@ -373,10 +350,7 @@ static void test_preemption(void **state)
     assert_int_equal(n, 1);
     assert_true(p->request == 2 && p->tokens == 10);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 3);
-    /*
-     * Request 0 needs a second cache page and preempts request 1, now the last arrival among the
-     * running ones.
-     */
+    /* Request 0 needs a second cache page and preempts request 1, now the last arrival. */
     assert_string_equal(told(b), "S0:64+1.");
     p = kvd_batcher_preempted(b, &n);
     assert_int_equal(n, 1);
@@ -395,8 +369,8 @@ static void test_preemption(void **state)
 }
 
 /*
- * In layers with a window a request takes at most window_share pages. If too few of them are free,
- * a request waits or is preempted, although the other layers have pages left.
+ * In layers with a window, a request takes at most window_share pages. Too few free pages there
+ * must stop a request, although other layers have pages left.
  */
 static void test_windows(void **state)
 {
@@ -408,11 +382,11 @@ static void test_windows(void **state)
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
-    /* The first request takes 3 of 5 pages. The second one needs 3, so it waits. */
+    /* The second request needs 3 pages, of which 2 are free, so it waits. */
     kvd_iteration it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
-    /* The second request takes 3 pages. Request 2 needs 3 of the 2 that are left, so it waits. */
+    /* Request 2 needs 3 pages, of which 2 are free, so it waits. */
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(it.slice[0].request, 1);
@@ -429,7 +403,10 @@ static void test_windows(void **state)
     size_t n = 0;
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);
-    /* Both requests fill their first page with tokens 61 to 64. Then one takes the last page. */
+    /*
+     * Both requests fill their first page with tokens 61 to 64. Then one request takes the last
+     * page.
+     */
     for (int i = 0; i < 5; i++)
         it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);

@@ -1,8 +1,3 @@
-/*
- * Tests of the table of iteration times that kvdim-jct measures (serving/costs). It must equal the
- * measurements at measured sizes, be linear between them, report lookups outside the measured
- * range, and refuse invalid files.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,9 +37,8 @@ static int teardown(void **state)
 }
 
 /*
- * Made-up times of iterations in seconds. A prompt takes 1 ms for the weights, 10 us per token and
- * 1 ns per query-key pair. A decode step takes 1 ms, 20 us per request and 5 ns per token in the
- * cache.
+ * Made-up times. A prompt takes 1 ms for the weights, 10 us per token and 1 ns per query-key pair.
+ * A decode step takes 1 ms, 20 us per request and 5 ns per token in the cache.
  */
 static double attention_cost(double n, double before)
 {
@@ -122,7 +116,7 @@ static void test_tables(void **state)
     assert_non_null(z);
     near(kvd_costs_bytes_per_token(c), 1000);
     /*
-     * Two measured runs of the method store 125 and 250 bytes per token. The larger number must be
+     * Two measurements of the method store 125 and 250 bytes per token. The larger number must be
      * used.
      */
     near(kvd_costs_bytes_per_token(z), 250);
@@ -133,9 +127,8 @@ static void test_tables(void **state)
 
     int beyond = 1;
     /*
-     * Measured times are interpolated in a table by number of tokens and tokens in the cache before
-     * them. All times except attention's are bilinear in these two numbers, so interpolation must
-     * reproduce them exactly.
+     * The made-up times without attention are bilinear, so interpolation must reproduce them
+     * exactly.
      */
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
         for (uint32_t before = 0; before <= 8000; before += 800) {
@@ -152,17 +145,14 @@ static void test_tables(void **state)
              step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
         assert_int_equal(beyond, 0);
     }
-    /* An iteration with parts of two prompts and two decode steps reads the weights once. */
+    /* An iteration reads the weights only once. */
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
     near(cost_of(c, 2, 4, four, &beyond),
          step_cost(2, 600) + prompt_cost(100, 0) + prompt_cost(200, 64) - 2e-3);
     near(cost_of(c, 0, 2, four + 2, &beyond), prompt_cost(100, 0) + prompt_cost(200, 64) - 1e-3);
     assert_int_equal(beyond, 0);
-    /*
-     * Outside the measured range, times are extrapolated along the last two measurements, and the
-     * lookup sets `beyond`.
-     */
+    /* Times outside the measured range are extrapolated, and cost_of sets `beyond`. */
     const kvd_slice out[] = {{.n = 8192}, {.n = 3}, {.n = 64, .before = 9000}};
     const double want[] = {prompt_cost(8192, 0), prompt_cost(3, 0), prompt_cost(64, 9000)};
     for (int i = 0; i < 3; i++) {
@@ -179,12 +169,7 @@ static void test_tables(void **state)
 
 /*
  * Returns the made-up time in seconds of an iteration over `tokens` prompt tokens. Up to 256
- * tokens, reading the weights takes longest: 5.12 ms. Every further token adds 20 us of matrix
- * products. Eight long prompts in one iteration then take eight times as long as one.
- *
- * So it is on an H200: one prompt of 1024 tokens took 22.2 ms, eight in one iteration 176 ms. An
- * estimate that subtracts seven readings of the weights from eight times 22.2 ms would be too low:
- * 138 ms.
+ * tokens, reading the weights takes 5.12 ms. Every further token adds 20 us of matrix products.
  */
 static double bound_cost(double tokens)
 {
@@ -213,8 +198,8 @@ static void test_prompts_together(void **state)
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
     /*
-     * Method "measured" also has a measured iteration of 4 prompts together. Above 2048 tokens,
-     * each of its tokens takes 10 us instead of 20 us.
+     * Four prompts were also measured together. Above 2048 tokens, each of their tokens takes 10 us
+     * instead of 20 us.
      */
     x.setting.method = "measured";
     add_bound(&x, false);
@@ -246,15 +231,11 @@ static void test_prompts_together(void **state)
     near(cost_of(m, 0, 8, s + 2, &beyond),
          bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
     assert_int_equal(beyond, 0);
-    /*
-     * An iteration of two decode steps and 1024 tokens of a prompt takes the time of reading the
-     * weights once, and that of the matrix products for all 1026 tokens together.
-     */
+    /* The weights are read once for all 1026 tokens. */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
-     * If only whole prompts were measured, the time of attention must be derived from the second
-     * difference of the prompt times over the prompt length, at the two longest prompts. In this
-     * test the other time is 20 us per token, without a constant, from 256 tokens on.
+     * Without measured parts of prompts, attention's time is derived from the second difference of
+     * the times of the two longest prompts.
      */
     assert_true(
         fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -
@@ -266,9 +247,8 @@ static void test_prompts_together(void **state)
 }
 
 /*
- * The largest batches may lack measurements with long contexts, because memory limits their
- * contexts. A lookup within the contexts measured at its batch size must not count as outside the
- * measured range because a larger batch was measured with short contexts only.
+ * Memory limits the contexts of the largest batches. A lookup within the contexts measured at its
+ * own batch size must not set `beyond`.
  */
 static void test_ragged(void **state)
 {

@@ -1,7 +1,3 @@
-/*
- * Tests of iteration times that are read from several files of kvdim-jct as one table
- * (serving/costs_files), and of the conditions in which the files may not differ.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +38,6 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Adds times of two prompt iterations and two decode iterations of a method on `gpus` GPUs. */
 static void add(jct_fixture *x, const char *method, int gpus)
 {
     x->setting.method = method;
@@ -98,9 +93,7 @@ static void test_merged(void **state)
     kvd_costs_files_free(NULL);
 }
 
-/*
- * If two files have times of one method, this must be an error only when that method is requested.
- */
+/* Times of one method in two files are an error only when that method is requested. */
 static void test_a_method_twice(void **state)
 {
     (void)state;
@@ -189,9 +182,8 @@ static void test_no_iterations(void **state)
 }
 
 /*
- * If two files measured the same method with different attention kernels, its times in the second
- * file must be found under the method's name with the kernel: "zack@stock". Its times in the first
- * file must be found under the plain name.
+ * If two files differ in their attention kernels, the method in the second file is named
+ * "zack@stock".
  */
 static void test_attention(void **state)
 {

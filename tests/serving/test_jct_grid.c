@@ -1,7 +1,3 @@
-/*
- * Tests of the choice of iterations that kvdim-jct measures (serving/jct_grid). If an engine's time
- * jumps between two batch sizes, such as 8 and 9 requests, both must be measured.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -51,8 +47,8 @@ static size_t count(size_t piece, size_t batch)
 }
 
 /*
- * The engine fills batches up to a multiple of 8 requests, so the time of 9 requests is not between
- * those of 8 and 16. Both 8 and 9, 16 and 17, 32 and 33 requests must be measured.
+ * The engine fills batches up to a multiple of 8 requests, so the time jumps between 8 and 9
+ * requests.
  */
 static void test_steps(void **state)
 {
@@ -71,10 +67,7 @@ static void test_steps(void **state)
     release();
 }
 
-/*
- * One measured iteration must have as many of the longest prompts as the limits on tokens,
- * requests, cache and chunk allow. If a single prompt fills it, the iteration has one.
- */
+/* One measured iteration must have as many of the longest prompts as the limits allow. */
 static void test_prompts_together(void **state)
 {
     (void)state;

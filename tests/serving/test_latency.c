@@ -1,8 +1,3 @@
-/*
- * Tests of latencies of simulated requests (serving/latency, serving/serve_point): statistics
- * compared with plain computations, intervals that allow for correlated waiting times, and
- * properties of every simulation.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,14 +51,9 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- statistics of latencies ---- */
-
 enum { N = 3000 };
 
-/*
- * Computes bootstrap intervals in a plain way: draws whole blocks of values, copies them and sorts
- * them.
- */
+/* Draws whole blocks of values, copies them and sorts them, unlike the tested code. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -113,11 +103,11 @@ static void test_statistics(void **state)
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
         /*
-         * Latencies are assigned to blocks (of consecutive requests) for confidence intervals. The
-         * blocks have unequal sizes, and three of 32 are empty.
+         * Confidence intervals resample blocks of consecutive requests. Three of the 32 blocks are
+         * empty.
          */
         block[i] = (uint8_t)(i * i / (N * N / 29));
-        /* Rounded, so that some values are equal. */
+        /* Rounding makes some values equal. */
         x[i] = i % 7 == 3 ? NAN : floor(8 * exp(kvd_rng_normal(&rng))) / 8;
         if (!isnan(x[i]))
             there[n++] = x[i];
@@ -146,8 +136,8 @@ static void test_statistics(void **state)
 }
 
 /*
- * Tests the interval of the mean of correlated values, such as the waits in a queue. It must be as
- * wide as the mean varies from run to run, wider than for independent values.
+ * The interval of the mean of correlated values, such as waits in a queue, must be as wide as the
+ * mean varies from run to run.
  */
 static void test_intervals_of_a_queue(void **state)
 {
@@ -169,14 +159,12 @@ static void test_intervals_of_a_queue(void **state)
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
     /*
-     * Nominal coverage is 95 %. A percentile interval over 32 blocks covers slightly less. With
-     * single values as blocks, coverage would be about 35 %.
+     * The intervals should hold the mean in 95 % of the runs. With 32 blocks the fraction is
+     * slightly lower; with single values as blocks it would be about 35 %.
      */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
-
-/* ---- simulation of one request rate ---- */
 
 static kvd_serve_setting setting(void)
 {
@@ -203,8 +191,8 @@ static void test_point(void **state)
     assert_true(p.drain > 0 && p.wait > 0 && p.wait < p.ttft.statistic[0].value);
     assert_true(fabs(p.served_rate - 8) < 1);
     /*
-     * Output tokens per second must be the output tokens divided by the time from the first arrival
-     * to the end.
+     * The token rate is the number of output tokens divided by the time until the last request
+     * ends.
      */
     double tokens = 0, end = p.simulated.end - q.request[0].arrival;
     for (size_t i = 0; i < q.n; i++)
@@ -217,10 +205,7 @@ static void test_point(void **state)
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
     assert_true(strict.goodput <= 0);
-    /*
-     * A cache of 8 pages must refuse some requests. A cache of a single page must refuse all of
-     * them.
-     */
+    /* A cache of 8 pages must refuse some requests, and a cache of one page must refuse all. */
     s = setting();
     s.limits.pages = 8;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
@@ -230,7 +215,6 @@ static void test_point(void **state)
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), -1);
     assert_int_equal(strncmp(err.msg, "no request can be served: request 0: ", 37), 0);
     kvd_requests_release(&q);
-    /* A single request must never wait. */
     s = setting();
     assert_int_equal(kvd_requests_poisson(&q, 8, 1, "fixed:64:3", 5, &err), 0);
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &p, &err), 0);
@@ -263,10 +247,7 @@ static void test_max_rate(void **state)
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
             kvd_requests_release(&fast);
         }
-        /*
-         * The highest rate found must not depend on the request rate of the trace that the search
-         * starts from.
-         */
+        /* The highest rate must not depend on the request rate of the given trace. */
         kvd_requests slow;
         assert_int_equal(kvd_serve_faster(&q, 1. / 64, &slow, &err), 0);
         assert_int_equal(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err), 0);
@@ -286,8 +267,8 @@ static void test_pages(void **state)
     const double gib = 1 << 30;
     size_t pages;
     /*
-     * The measured model has 16e9 bytes of weights and 1000 bytes of cache per token. It was
-     * measured on 2 GPUs with 64e6 bytes of cache, which are 1000 pages of 64 tokens.
+     * The measured model has 16e9 bytes of weights and 1000 bytes of cache per token. The measured
+     * cache of 64e6 bytes has 1000 pages of 64 tokens.
      */
     assert_int_equal(kvd_serve_pages(costs, NAN, NAN, &pages, &err), 0);
     assert_int_equal(pages, 1000);

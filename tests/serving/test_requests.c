@@ -1,7 +1,3 @@
-/*
- * Tests of request traces (serving/requests, serving/poisson): traces in every format, files that
- * must be refused and their messages, and random arrivals and lengths.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,8 +38,8 @@ static void test_azure(void **state)
     assert_true(fabs(r.request[1].arrival - 4.314579) < 1e-9);
     assert_true(fabs(r.request[2].arrival - 20653.31941) < 1e-9);
     /*
-     * From 17 November 2023 to 1 March 2024 are 14, 31, 31 and 29 days (2024 is a leap year). The
-     * first request arrived 5 h 44 min before 17 November.
+     * From 17 November 2023 to 1 March 2024 are 105 days. The first request arrived 5 h 44 min
+     * before 17 November.
      */
     assert_true(fabs(r.request[3].arrival - (105 * 86400 + 20653.31941)) < 1e-7);
     assert_int_equal(r.request[3].input, 2147483648u);
@@ -59,10 +55,7 @@ static void test_azure(void **state)
     assert_int_equal(r.n_skipped, 3);
     assert_true(kvd_requests_rate(&r) == 0);
     kvd_requests_release(&r);
-    /*
-     * The newer format of the Azure trace has time zones, other numbers of digits, other orders of
-     * columns, and additional columns.
-     */
+    /* The newer format of the Azure trace has time zones and other orders of columns. */
     parse(&r, "Id,GeneratedTokens,ContextTokens,TIMESTAMP\n"
               "a,1,2,2024-05-10 00:00:00.25+00:00\n"
               "b,3,4,2024-05-10T02:00:01+02:00\n"
@@ -97,7 +90,7 @@ static void test_own(void **state)
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
-    /* Arrival times must be kept to the bit, because traces that kvdim wrote start at 0. */
+    /* Traces that kvdim wrote start at 0, so their arrival times must be kept to the bit. */
     assert_true(r.request[0].arrival == 0.1);
     assert_true(r.request[2].arrival == 10);
     kvd_requests_release(&r);
@@ -148,7 +141,7 @@ static const char *const bad[][2] = {
      "'t' row 1: timestamp: not a number"},
     {"{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}\n",
      "'t' row 1: timestamp: '-1' is not within 0 .. 1e15"},
-    /* NULL: any message; those of the library jansson differ between versions. */
+    /* NULL accepts any message, because messages of the library jansson differ between versions. */
     {"{\"timestamp\": 1, \"timestamp\": 1}\n", NULL},
     {"{]\n", NULL},
     {"{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n[]\n",
@@ -194,7 +187,7 @@ static void test_poisson(void **state)
         before = r.request[i].arrival;
     }
     /*
-     * Times between arrivals must be exponential, with mean 1/rate and an equal standard deviation.
+     * Times between arrivals must be exponential, so their mean and standard deviation are equal.
      * The tolerances are four standard errors and more.
      */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
@@ -217,10 +210,7 @@ static void test_poisson(void **state)
     assert_non_null(strstr(err.msg, "'nosuch'"));
 }
 
-/*
- * Mean, smallest and largest length of every dataset must be as published. The lengths must not
- * depend on the request rate.
- */
+/* Mean, smallest and largest length of every dataset must be as published. */
 static void test_tables(void **state)
 {
     (void)state;

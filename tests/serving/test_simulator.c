@@ -1,6 +1,6 @@
 /*
- * Tests of the simulation of a serving system (serving/simulator), compared bit for bit with a
- * simpler simulator in this file, with queueing theory, and with properties of every queue.
+ * Tests of the simulation of a serving system (serving/simulator). A simpler simulator in this file
+ * must give the same bits.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -65,15 +65,12 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- reference simulator, which scans all requests at every event ---- */
+/* Reference simulator, which scans all requests at every event. */
 
 typedef struct {
     bool here, running, gone, now; /* now: takes part in the running iteration */
     int replica;
-    /*
-     * Number of tokens in the cache, of tokens emitted, and of tokens processed in the running
-     * iteration.
-     */
+    /* Tokens in the cache, tokens emitted, and tokens processed in the running iteration. */
     uint32_t in, out, piece;
     uint32_t again; /* tokens emitted before a preemption; they are part of the new prompt */
     double start, first, last, longest;
@@ -85,7 +82,7 @@ typedef struct {
     int replicas;
     kvd_route route;
     job job[400];
-    double end[8]; /* time at which each replica's iteration ends; infinite if it is idle */
+    double end[8]; /* time when each replica's iteration ends; infinite if idle */
     size_t arrived, turn, extrapolated, iterations, refused, preempted, recomputed;
     double busy, page_seconds, request_seconds;
 } plain;
@@ -106,9 +103,8 @@ static uint32_t prompt_of(const plain *p, const job *j)
 }
 
 /*
- * Returns the cache pages that a request takes, or would take if it were admitted. With
- * KVD_ADMIT_STORED these are pages for the tokens that it stores in this iteration, at least for
- * its prompt. Otherwise, they are pages for its prompt and its whole output.
+ * With KVD_ADMIT_STORED, a request takes pages for its stored tokens, and at least for its prompt.
+ * Otherwise it takes pages for its prompt and its whole output.
  */
 static size_t pages_now(const plain *p, const job *j)
 {
@@ -117,10 +113,7 @@ static size_t pages_now(const plain *p, const job *j)
                                                    : room_of(&p->q->request[j - p->job]);
 }
 
-/*
- * Returns the cache pages that the running requests of a replica take; `*running` receives their
- * number.
- */
+/* Returns the cache pages of the running requests of a replica, and their number in *running. */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
     size_t pages = 0;
@@ -142,7 +135,7 @@ static bool may_enter(const plain *p, const job *j)
     return running < p->limits.max_batch && pages + spare <= p->limits.pages;
 }
 
-/* Preempts the running request of a replica that arrived last. */
+/* The request that arrived last is preempted. */
 static void plain_preempt(plain *p, int replica)
 {
     job *last = NULL;
@@ -158,10 +151,7 @@ static void plain_preempt(plain *p, int replica)
     last->again = last->out;
 }
 
-/*
- * Adds a decode step of a request to the iteration. Returns true if requests were preempted to free
- * a page for it. The request itself may be one of them.
- */
+/* Returns true if requests were preempted to free a page. The request j may be one of them. */
 static bool plain_step(plain *p, job *j)
 {
     bool preempted = false;
@@ -323,10 +313,7 @@ static bool same(double a, double b)
     return (a <= b && a >= b) || (isnan(a) && isnan(b));
 }
 
-/*
- * Simulates random requests with kvd_simulate and with the simpler simulator of this file, and
- * compares the results. Returns the number of preemptions.
- */
+/* Returns the number of preemptions. */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {
     static plain p;
@@ -418,9 +405,8 @@ static void test_against_the_obvious(void **state)
 }
 
 /*
- * If the cache can hold all requests at once, no request is preempted, and both kinds of admission
- * must give equal times. With few pages, KVD_ADMIT_STORED, which reserves only the pages in use,
- * must run more requests at once.
+ * If the cache can hold all requests at once, both kinds of admission must give equal times. With
+ * few pages, KVD_ADMIT_STORED must run more requests at once.
  */
 static void test_enough_memory(void **state)
 {
@@ -459,7 +445,6 @@ static void test_enough_memory(void **state)
     kvd_requests_release(&q);
 }
 
-/* Equal requests and seeds must give equal bits. */
 static void test_again(void **state)
 {
     (void)state;
@@ -484,10 +469,9 @@ static void test_again(void **state)
 }
 
 /*
- * Compares the mean wait with theory. With one output token per request, one request at a time and
- * a constant time s, the simulator is the queue M/D/1, whose mean wait is rho s / (2 (1 - rho))
- * (Pollaczek and Khinchine). Consecutive waits are correlated, so the error is computed from 100
- * means over parts of the run.
+ * The simulated queue is M/D/1 with load rho and service time s, whose mean wait is rho s / (2 (1 -
+ * rho)) (Pollaczek and Khinchine). Consecutive waits are correlated, so the standard error comes
+ * from the means of 100 parts of the run.
  */
 static void test_md1(void **state)
 {
@@ -501,7 +485,7 @@ static void test_md1(void **state)
         kvd_requests q;
         kvd_simulated out;
         double mean[STRETCHES] = {0};
-        const double s = 1e-3; /* constant time of an iteration in seconds, for any prompt */
+        const double s = 1e-3; /* constant time of an iteration in seconds */
         assert_int_equal(
             kvd_requests_poisson(&q, rho[k] / s, N, "fixed:100:1", 11 + (uint64_t)k, &err), 0);
         assert_int_equal(

@@ -1,7 +1,3 @@
-/*
- * Tests of random weights whose heads have given singular values, such as those measured in a real
- * model (serving/spread).
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,8 +35,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
 }
 
 /*
- * The file holds singular values of three heads, in columns a, b and c. Q-K and V-W_O of every
- * random head must get the values of the same column. All columns must be used equally often.
+ * The file has three columns of singular values. Q-K and V-W_O of a random head must use the same
+ * column, and all columns must be used equally often.
  */
 static void test_dealing(void **unused)
 {
@@ -78,10 +74,7 @@ static void test_dealing(void **unused)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /*
-     * ZACK's Eq. 6 keeps more dimensions of a head whose singular values fall slowly. As these
-     * differ from head to head, the numbers of kept dimensions must differ too.
-     */
+    /* ZACK's Eq. 6 keeps more dimensions of a head whose singular values fall slowly. */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -100,8 +93,8 @@ static void test_dealing(void **unused)
 }
 
 /*
- * The file has singular values of a head with four dimensions. Random heads with two or eight
- * dimensions must get values that are averaged or interpolated from these.
+ * The file has singular values of a head with four dimensions. Heads with two or eight dimensions
+ * must get averaged or interpolated values.
  */
 static void test_other_widths(void **unused)
 {

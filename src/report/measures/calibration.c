@@ -12,10 +12,7 @@ bool kvd_calibration_reduced(const kvd_spectrum *s)
     return s->calibration.prune > 0 || s->calibration.centroids > 0;
 }
 
-/*
- * Returns true if two files of rotations have the same model, texts, sequence length, number of
- * centroids and weighting, so that only the fraction of pruned sequences may differ.
- */
+/* Returns true if only the fraction of pruned sequences may differ between two calibrations. */
 static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
 {
     const kvd_calibration *x = &a->calibration, *y = &b->calibration;
@@ -63,8 +60,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
 }
 
 /*
- * Returns from which vectors rotations were computed: 0 all token vectors, 1 K-means centroids, 2
- * centroids weighted by cluster size.
+ * Returns which vectors were decomposed: 0 all token vectors, 1 K-means centroids, 2 centroids
+ * weighted by cluster size.
  */
 static int kind_of(const kvd_calibration *c)
 {
@@ -76,10 +73,7 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/*
- * Returns the kind of calibration vectors that the end of a measure's name selects: 0 for "-rows"
- * (all token vectors), 2 for "-weighted" (weighted centroids), else 1 (centroids, as in the paper).
- */
+/* Returns the kind of vectors (see kind_of) that the end of a measure's name selects. */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -178,11 +172,9 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* ---- measures for the ledger of claims ------------------------------------------------------ */
-
 /*
- * Returns the largest change, over all head dimensions, from the mean singular values of `from` to
- * those of `to`, as a fraction of the former. NaN if one of the files lacks the matrices `pair`.
+ * Returns the largest change of the mean singular values over all head dimensions, as a fraction.
+ * Returns NaN if a file lacks the matrices `pair`.
  */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
@@ -198,8 +190,8 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
 }
 
 /*
- * Sets *lo and *hi to the smallest and the largest change, in percent, between spectra of the two
- * halves of a text (labels NAME-a and NAME-b) of the same model. NaN if no file has such halves.
+ * Sets *lo and *hi to the smallest and largest change, in percent, between the two halves of a text
+ * (labels NAME-a and NAME-b). If no file has halves, both are NaN.
  */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
@@ -219,9 +211,8 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
 }
 
 /*
- * Computes the measure prune-spectrum: by how many percent the mean singular values change when
- * half of the calibration sequences are pruned, the largest change over all head dimensions. The
- * values expected if the claim is false are the changes between the two halves of a text.
+ * Computes the measure prune-spectrum, in percent. Under the null hypothesis, the value is the
+ * change between two halves of a text.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
@@ -244,10 +235,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
 }
 
 /*
- * Finds the ends of the curve to which calibration number i belongs. The curve is over the fraction
- * of pruned sequences if `pruning`, else over the number of K-means centroids. *least and *most
- * receive the indices of its ends. Returns false if there is no curve, or if a calibration before i
- * belongs to the same curve.
+ * Finds the ends *least and *most of the curve through calibration i. The curve is over the
+ * fraction of pruned sequences if `pruning`, else over the number of K-means centroids. Returns
+ * false if there is no curve, or if a calibration before i is on the curve.
  */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
@@ -263,10 +253,6 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
         if (!same)
             continue;
         if (j < i)
-            /*
-             * Point i is not the first of its curve. The call for the first point has returned the
-             * ends of the curve.
-             */
             return false;
         const kvd_calibration *l = &point[*least].spectrum->spectrum.calibration,
                               *m = &point[*most].spectrum->spectrum.calibration;
@@ -277,11 +263,7 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
 }
 
 /*
- * Computes how perplexity (name ending in -rise or -fall) or seconds (-time) change if the
- * calibration data are reduced. Names that begin with "prune-" give the value with the most pruned
- * sequences, divided by the value with the fewest. The other names give the value with the most
- * K-means centroids, divided by the value with the fewest (kvd_measure). A further ending "-rows"
- * or "-weighted" selects calibrations without K-means, or with weighted centroids.
+ * Computes the measures prune-... and centroids-... for perplexity and seconds (see kvd_measure).
  */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {

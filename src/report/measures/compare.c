@@ -125,7 +125,6 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
     return 0;
 }
 
-/* Fills *out with every number that a set of result files measured, in the order of the files. */
 static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
 {
     *out = (kvd_observations){0};
@@ -158,7 +157,6 @@ const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation 
     return in_a && in_b ? "inside" : "outside";
 }
 
-/* Appends the distinct values of a provenance attribute over a set of result files, as a list. */
 static void distinct(const kvd_results *r, const char *fact, kvd_text *t)
 {
     size_t n = 0;

@@ -8,8 +8,8 @@
 #include "report/rows.h"
 
 /*
- * Kinds of measures of job completion times, by the beginning of their names. SHARED_CHANGE comes
- * before SHARED, because its prefix begins with that of SHARED and the first match wins.
+ * Kinds of measures, by the beginning of their names. SHARED_CHANGE comes before SHARED, because
+ * the first matching prefix wins.
  */
 typedef enum {
     SHARE,
@@ -32,28 +32,18 @@ typedef struct {
     question_kind kind;
     char method[48];
     /*
-     * Names of phases of a job, joined by '+' ("prefill_mlp+decode_mlp"). In a measure of kind
-     * CHANGE ("jct-change-A-over-B") it is the name of method B.
+     * Names of phases joined by '+' ("prefill_mlp+decode_mlp"), or the name of method B in
+     * "jct-change-A-over-B".
      */
     char rest[96];
-    /*
-     * Name of method B in measures that compare the phases of two methods A and B (kinds
-     * PARTS_CHANGE and SHARED_CHANGE, "...-A-PHASES-over-B").
-     */
+    /* Method B in names that end in "-PHASES-over-B". */
     char other[48];
-    /*
-     * Jobs that count, by their numbers of input and output tokens: "6300x243+204x139" (jobs of
-     * 6300 input and 243 output tokens, and jobs of 204 and 139), or "all".
-     */
+    /* Input and output lengths of the jobs that count: "6300x243+204x139" or "all". */
     const char *sizes;
 } question;
 
 static const char over[] = "-over-";
 
-/*
- * Splits q->rest, which is "PHASES-over-METHOD": leaves the phases in q->rest and moves the name of
- * the method to q->other.
- */
 static bool split(question *q)
 {
     char *const end = strstr(q->rest, over);
@@ -88,10 +78,7 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/*
- * Returns true if `sizes` is "all" or its list contains INPUTxOUTPUT with these token counts.
- * `sizes` must be well formed.
- */
+/* `sizes` must be well formed. */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -104,9 +91,7 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/*
- * Returns true if `sizes` is "all" or a list of INPUTxOUTPUT (token counts) joined by plus signs.
- */
+/* `sizes` must be "all" or a list of INPUTxOUTPUT joined by '+'. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -121,11 +106,8 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if a results line counts for the measure: it is of this method, of a job with token
- * counts that the measure asks for, and measured on a GPU. Measures of kind SHARED and
- * SHARED_CHANGE also require that the GPUs divide each prompt by its tokens. A method name with
- * parameters matches only lines with these parameters; a name without them matches all lines of the
- * method.
+ * A method name with parameters matches only these parameters; a plain name matches all. Only times
+ * measured on a GPU count.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
@@ -136,10 +118,7 @@ static bool asked_for(const kvd_report_row *e, const char *method, const questio
            among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output"));
 }
 
-/*
- * Stores in *sum the seconds that a job spent in the named phases. Fails if a name is not that of a
- * phase.
- */
+/* Stores in *sum the seconds of the phases in `parts`. Fails if a name is not that of a phase. */
 static int seconds(const kvd_report_row *e, const char *parts, double *sum, kvd_err *err)
 {
     *sum = 0;
@@ -174,10 +153,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     if (seconds(e, q->rest, &of, err))
         return -1;
     if (q->kind != EXTRA && !(of > 0))
-        /*
-         * The job spent no time in these phases, perhaps because the method does their work in
-         * another phase. It adds no value to the measure.
-         */
+        /* The job spent no time in these phases. */
         return 0;
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;
@@ -191,9 +167,9 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 }
 
 /*
- * Appends values of the measure "jct-change-A-over-B". Results line `e` is of method A; q->rest is
- * the name of method B. A value is the change of the job completion time from B to A in percent.
- * There is one for each results line of B that was measured under the same conditions as `e`.
+ * Appends the change of the job completion time from method B (q->rest) to method A in percent,
+ * where results line `e` is of method A. There is one value for each results line of B under equal
+ * conditions.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -210,9 +186,8 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Appends by how many percent the seconds that results line `e` spent in the named phases differ
- * from those of method q->other. There is one value for each results line of that method that was
- * measured under the same conditions as `e`.
+ * Appends the change of the seconds in the phases q->rest, from method q->other to results line
+ * `e`, in percent.
  */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)

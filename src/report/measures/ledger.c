@@ -53,10 +53,8 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "needs",
                                                    "cannot"};
 
-/* ---- ranges of the published tables --------------------------------------------------------- */
-
 typedef struct {
-    /* Name of the wanted column, or "*SUFFIX" for all columns whose name ends in SUFFIX. */
+    /* Name of a column, or "*SUFFIX" for all columns with this ending. */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -101,7 +99,6 @@ static int published_row(void *ctx, size_t line, char *const *field, const size_
     return 0;
 }
 
-/* Stores the smallest and largest number of a published table in the wanted columns. */
 static int published_range(const char *paper, const char *table, const char *column, double *low,
                            double *high, kvd_err *err)
 {
@@ -128,8 +125,6 @@ done:
     return status;
 }
 
-/* ---- measured values of a claim in words ---------------------------------------------------- */
-
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size)
 {
     const char *gap = *unit ? " " : "";
@@ -154,7 +149,7 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Appends the name of each device on which times in *v were measured, each name once. */
+/* Each device is named once. */
 static void say_devices(kvd_text *t, const kvd_measured *v)
 {
     const char *before = " on ";
@@ -181,8 +176,8 @@ static void say_queues(kvd_text *t, const kvd_measured *v)
 }
 
 /*
- * Appends a measured range in words, such as "1.29 to 1.41 % (12 values) on NVIDIA H200", "0.55
- * [0.5, 0.6]" or "4.3 times while the queue grows".
+ * Appends a measured range in words, such as "1.29 to 1.41 % (12 values) on NVIDIA H200" or "0.55
+ * [0.5, 0.6]".
  */
 static void say(kvd_text *t, const char *name, const kvd_measured *v, const char *unit)
 {
@@ -201,7 +196,6 @@ static void say(kvd_text *t, const char *name, const kvd_measured *v, const char
     say_queues(t, v);
 }
 
-/* Writes a readable name for an additional measure that is shown next to a claim's main number. */
 static void plain_name(const char *measure, char *buf, size_t size)
 {
     static const struct {
@@ -255,8 +249,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
 }
 
 /*
- * Reads the text "LO:HI words", the range of a measure that is expected if the claim is false, and
- * returns the words. Without numbers, sets both ends to NaN and returns the whole text.
+ * Parses "LO:HI words" and returns the words. Without numbers, *lo and *hi are NaN and the whole
+ * text is returned.
  */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
@@ -268,9 +262,7 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/*
- * Appends the range that is expected if the claim is false: "; null: 46.9 to 50 % (flat spectrum)".
- */
+/* Appends the range under the null hypothesis: "; null: 46.9 to 50 % (flat spectrum)". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -289,9 +281,8 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
 }
 
 /*
- * Appends the range of request rates at which the claim holds, such as "; holds at 35 to 100 % of
- * the loads (2 services)". A load is a request rate / the highest rate of the baseline. The number
- * in parentheses counts the serving setups that were compared.
+ * A load is a request rate / the highest rate of the baseline. The text is such as "; holds at 35
+ * to 100 % of the loads (2 services)".
  */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
@@ -304,10 +295,7 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/*
- * Appends the additional measures of a claim in words. `measures` holds items "NAME" or "NAME=UNIT"
- * separated by blanks.
- */
+/* `measures` holds items "NAME" or "NAME=UNIT" separated by blanks. */
 static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
 {
     char name[128];
@@ -435,12 +423,7 @@ static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *
     return judge(x->r, field, e, err) ? kvd_in(err, "'%s'", e->id) : 0;
 }
 
-/* ---- figures and tables of the papers -------------------------------------------------------- */
-
-/*
- * Returns true if a claim of the ledger is about the figure: its id is the figure's name, alone or
- * followed by more text.
- */
+/* The id of a claim begins with the name of its figure. */
 static bool is_about(const kvd_ledger_entry *e, const char *figure)
 {
     const size_t n = strlen(figure);

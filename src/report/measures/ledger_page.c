@@ -1,7 +1,4 @@
-/*
- * Writes the report section that lists the papers' claims: a line per claim, counts of verdicts,
- * and figures of ratios against the request rate.
- */
+/* The report section that lists the papers' claims. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +6,10 @@
 
 #include "report/measures/ledger.h"
 
-/* ---- list of claims -------------------------------------------------------------------------- */
-
-/* Largest number of claims for which the page shows the list of a verdict unfolded. */
+/* Above this number of claims, the list of a verdict is folded. */
 enum { MOST_OPEN = 12 };
 
-/*
- * Appends one claim in HTML: a line with the published and the measured number, which unfolds on a
- * click to the whole claim and its rule.
- */
+/* A click on the line with the published and measured number shows the whole claim. */
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 {
     char range[160];
@@ -48,10 +40,7 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
     kvd_text_raw(t, "</p></details>\n");
 }
 
-/*
- * Appends a foldable HTML list of claims for each verdict. The list of claims that no result file
- * measures is folded.
- */
+/* The list of claims that no result file measures is folded. */
 static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS], kvd_text *t)
 {
     for (int v = 0; v < KVD_N_VERDICTS; v++) {
@@ -104,7 +93,7 @@ static void measured_on(const kvd_results *r, kvd_text *t)
         kvd_text_add(t, ", %zu to %zu tokens", least, most);
 }
 
-/* Appends the ways in which the measurements of these result files differ from the papers'. */
+/* Appends the ways in which these measurements differ from the papers'. */
 static void other_departures(const kvd_results *r, kvd_text *t)
 {
     bool shared = false, small = false;
@@ -122,20 +111,15 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
 
-/* ---- figures of ratios against the request rate ---------------------------------------------- */
-
-/*
- * Returns the length of the figure's name at the start of a claim's id, such as "ZACK Fig. 13" in
- * "ZACK Fig. 13 (IMDb)".
- */
+/* The figure of the id "ZACK Fig. 13 (IMDb)" is "ZACK Fig. 13". */
 static size_t figure_name(const char *id)
 {
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
 /*
- * Adds a chart that reproduces one figure of a paper: time or rate relative to the baseline against
- * the load, with a curve per claim and serving setup.
+ * Adds a chart over the load (request rate / highest rate of the baseline), with one curve per
+ * claim and serving setup.
  */
 static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s,
                            kvd_err *err)
@@ -241,7 +225,7 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     }
     if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
         goto done;
-    /* The page lists the claims in another form, so this table is written to files only. */
+    /* The page lists the claims in another form. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

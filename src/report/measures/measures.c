@@ -8,8 +8,6 @@
 #include "common/args.h"
 #include "report/rows.h"
 
-/* ---- lists of measured values ---------------------------------------------------------------- */
-
 void kvd_values_release(kvd_measured *v)
 {
     free(v->value);
@@ -69,9 +67,8 @@ typedef struct {
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * Returns true if a file has one rotation per query head (if `per_query` is true) or one per KV
- * head (if it is false). If a model has as many query heads as KV heads, returns true in either
- * case.
+ * Returns true if the file has one rotation per query head (`per_query`) or one per KV head. If a
+ * model has as many query heads as KV heads, returns true in either case.
  */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
@@ -79,11 +76,10 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the range in which trailing-share (sum of the trailing half of a head's singular values /
- * sum of all) is expected if the claim is false. Then the n decomposed vectors of d dimensions are
- * independent and random. Their singular values are between 1 - c and 1 + c times the mean, with c
- * = sqrt(d / n) (Marchenko and Pastur 1967). The trailing half has between (1 - c) / 2 and 1 / 2 of
- * the sum.
+ * Sets the range of trailing-share under the null hypothesis that the n decomposed vectors of d
+ * dimensions are independent and random. Their singular values are between 1 - c and 1 + c times
+ * the mean, with c = sqrt(d / n) (Marchenko and Pastur 1967). The trailing half then has between (1
+ * - c) / 2 and 1 / 2 of the sum.
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -92,9 +88,7 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
 }
 
 /*
- * Sets the range in which the latest value of trailing-share is expected if the claim is false: the
- * range of trailing-share over spectrum files of the same model with random weights. These files
- * must also have the same kind of rotation (per KV head or per query head) and the same RoPE.
+ * Sets the range under the null hypothesis to the values of the same model with random weights.
  * Returns false if there are no such files.
  */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
@@ -150,10 +144,8 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
 }
 
 /*
- * Sets the range in which energy-ratio is expected if the claim is false. For each text it takes
- * the energy that a random rotation keeps of the text's data, in percent of the energy that the
- * text's own rotation keeps. The range extends from the smallest to the largest of these
- * percentages.
+ * Sets the range of energy-ratio under the null hypothesis: the energy that a random rotation
+ * keeps, in percent of the energy that the text's own rotation keeps.
  */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
@@ -177,9 +169,8 @@ static bool of_token_counts(const kvd_similarity *s)
 }
 
 /*
- * Returns true if a file compares rotations of one text from several numbers of tokens (ZACK
- * Fig. 18), and another file compares different texts of the same model. Claims about different
- * texts use that other file alone.
+ * Returns true if a file compares numbers of tokens of one text (ZACK Fig. 18), and another file
+ * compares different texts of the same model.
  */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
@@ -192,9 +183,9 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
 }
 
 /*
- * Appends a similarity measure for every two texts a and b: the rotation of text a, applied to or
- * compared with text b. A name that begins with "random-" selects combinations in which one of the
- * two texts is random token ids; other names leave random token ids out.
+ * Appends a value for every two texts a and b. A name that begins with "random-" selects
+ * combinations in which one of the two texts is random token ids; other names leave random token
+ * ids out.
  */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -221,11 +212,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /*
-                 * The measure random-energy-ratio applies the rotation of random token ids to the
-                 * data of a real text. The opposite combination, with random token ids as the data,
-                 * is skipped.
-                 */
+                /* Random token ids as the data are skipped. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -241,11 +228,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends values of the ratio "delta / epsilon": how far the rotation of a calibration text is from
- * that of a reference text. If `name` begins with tokens-delta, appends the ratio for every
- * calibration with more than q->number tokens. If it begins with tokens-fall, appends the ratio for
- * the largest number of calibration tokens, divided by the ratio for the smallest number. If there
- * are several reference texts, appends one value for each and one for their mean.
+ * Appends the measures tokens-delta and tokens-fall (see kvd_measure). If there are several
+ * reference texts, appends one value for each and one for their mean.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {

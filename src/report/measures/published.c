@@ -8,16 +8,13 @@
 #include "common/args.h"
 #include "common/files/csv.h"
 
-/* ---- reading the published tables ----------------------------------------------------------- */
-
 enum { MOST_FIELDS = 16 };
 
-/* Cells of a published table (CSV file). */
 typedef struct {
     char name[64];
-    /* Texts of the cells; the first line of the table is the heading. */
+    /* Texts of the cells; the first line is the heading. */
     char (*cell)[MOST_FIELDS][40];
-    /* n_keys: number of leading columns with texts (model, dataset), 1 or 2. */
+    /* n_keys: number of leading columns with texts (model, dataset) */
     size_t n_rows, n_fields, n_keys;
 } sheet;
 
@@ -56,12 +53,7 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* ---- test of whether one epsilon explains the printed deltas -------------------------------- */
-
-/*
- * Reads a printed number with its rounding error: "6.43e-2" is 0.0643 with an error of at most
- * 0.00005.
- */
+/* "6.43e-2" is 0.0643 with an error of at most 0.00005. */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))
@@ -138,11 +130,8 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 }
 
 /*
- * Tests an assumption about a model in a published table. R is a rotation, and epsilon_i the
- * printed mean of |R| for dataset i. The assumption is that the delta printed for dataset i is
- * x - epsilon_i|, where x is the mean of |R| for the reference dataset. `order` says which printed
- * delta is taken for each dataset. Returns true if the assumption holds within rounding for dataset
- * i.
+ * Returns true if the delta of dataset i is |x - epsilon| within rounding. `order` says which
+ * printed delta belongs to each dataset.
  */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
@@ -151,10 +140,8 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if there is one number x such that delta = |x - epsilon| within rounding for every
- * dataset of the model (see explains). `order` says which printed delta is taken for each dataset.
- * Each dataset allows two intervals of x, around epsilon + delta and around epsilon - delta. If any
- * x fits all datasets, an end of one of these intervals does, so only the ends are tried.
+ * Returns true if one number x explains all datasets of the model. If any x does, so does an end of
+ * one of the intervals around epsilon + delta and epsilon - delta.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -179,9 +166,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
 }
 
 /*
- * Assigns the printed deltas of a model to its datasets in every order in which the first k
- * datasets keep theirs. Adds to *n the number of orders. Adds to *fit the number of orders in which
- * one number epsilon_ref explains all deltas as |epsilon - epsilon_ref| (one_epsilon).
+ * Permutes the deltas of all datasets after the first k. Adds the number of orders to *n, and the
+ * number of orders that one_epsilon explains to *fit.
  */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
@@ -204,9 +190,8 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
     /*
-     * p[k] is the probability that the deltas of exactly k models can be explained as
-     * epsilon - epsilon_ref| (one_epsilon), if the printed deltas of each model are assigned to its
-     * datasets in random order.
+     * p[k] is the probability that one_epsilon explains exactly k models if the deltas of each
+     * model are in random order.
      */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
@@ -225,8 +210,6 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
         x.probability += p[k];
     return x;
 }
-
-/* ---- equal columns in different tables ------------------------------------------------------ */
 
 static bool is_number(const char *text)
 {
@@ -248,10 +231,7 @@ typedef struct {
     size_t n;
 } table_names;
 
-/*
- * Adds the table name in field[0] of a line of tables.csv to the list, unless it is the name added
- * last. Tables of request traces ("traces" in the name) are not added.
- */
+/* Adjacent lines with the same name give one entry. Tables of request traces are left out. */
 static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
 {
@@ -286,8 +266,8 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
 }
 
 /*
- * Returns the index of the line of table `b` that has the same model (and dataset) as line i of
- * table `a`. Returns 0 if there is none; line 0 of a table is its heading.
+ * Returns the line of table `b` for the model and dataset of line i of table `a`, or 0, the
+ * heading.
  */
 static size_t same_row(const sheet *a, size_t i, const sheet *b)
 {
@@ -320,10 +300,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/*
- * Returns true if all lines of the column hold one number. An equal column in another table is then
- * no evidence of copying.
- */
+/* Equal numbers in a constant column are no evidence of copying. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -360,8 +337,8 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
 }
 
 /*
- * Compares line i of table `a` with line j of table `b` in the columns that both tables have.
- * Returns the number of these columns if all numbers are equal digit for digit, else 0.
+ * Returns the number of columns that both tables have if all of their numbers are equal digit for
+ * digit, else 0.
  */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
@@ -396,11 +373,7 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /*
-                     * Find the element for these two models in these two tables. Their equal
-                     * numbers in all lines are counted in one element; a new one is added if k
-                     * reaches *n.
-                     */
+                    /* The equal numbers of two models in all lines are counted in one element. */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

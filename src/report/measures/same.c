@@ -6,10 +6,7 @@
 /* A column of a result file that describes the conditions of a measurement. */
 typedef struct {
     const char *column;
-    /*
-     * Group to which the column belongs; NULL if to none. A caller that compares the conditions of
-     * two results lines can ignore all columns of a group ("widths", "sample").
-     */
+    /* "widths", "sample" or NULL. Callers can ignore all columns of a group. */
     const char *group;
     bool text;
 } condition;
@@ -82,10 +79,8 @@ static bool equal(double a, double b)
 }
 
 /*
- * Returns true if texts a and b in this column describe equal conditions. For most columns the
- * texts must be equal. In column "engine" only the device and the number type at the beginning of
- * the text must be equal, because the names of kernels that follow depend on the method. In column
- * "admission" an empty text is equal to "whole" (requests reserve memory for all their tokens).
+ * In column "engine" only device and number type must be equal, because kernels depend on the
+ * method. In column "admission" an empty text is equal to "whole".
  */
 static bool same_text(const char *column, const char *a, const char *b)
 {
@@ -134,12 +129,10 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
     return NULL;
 }
 
-/* ---- labels of texts and their content hashes ------------------------------------------------ */
-
 /* A text named by a result file, with its label and its content hash. */
 typedef struct {
     const char *model, *label, *hash, *path;
-    /* Number of tokens and sequence length of the text; seq_len is 0 if not recorded. */
+    /* seq_len is 0 if not recorded. */
     size_t n_tokens, seq_len;
 } text;
 

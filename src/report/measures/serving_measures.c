@@ -9,12 +9,9 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* Parts of the name of a serving measure, "serving-WHAT-A-over-B", with methods A and B. */
+/* Parts of the name "serving-WHAT-A-over-B:TRACE". */
 typedef struct {
-    /*
-     * Name of the measure, names of methods A and B, and the text with which the trace column of a
-     * results line must end, such as " of arxiv".
-     */
+    /* `trace` is the end of the wanted texts in column trace, such as " of arxiv". */
     char what[12], a[48], b[48], trace[32];
 } question;
 
@@ -43,10 +40,7 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/*
- * Returns true if a method's text has a parameter after its name, e.g. "p=0.3" in "zack,p=0.3",
- * that begins with `item` [n].
- */
+/* Returns true if a parameter in `text` ("p=0.3" in "zack,p=0.3") begins with `item` [n]. */
 static bool has_item(const char *text, const char *item, size_t n)
 {
     for (const char *at = strchr(text, ','); at; at = strchr(at + 1, ','))
@@ -55,10 +49,7 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/*
- * Returns true if the method `text` of a results line has the name and the parameters that `asked`
- * lists.
- */
+/* Returns true if the method `text` has the name and the parameters that `asked` lists. */
 static bool is_method(const char *text, const char *asked)
 {
     size_t n = strcspn(asked, ",");
@@ -76,10 +67,7 @@ static bool is_method(const char *text, const char *asked)
     return true;
 }
 
-/*
- * Returns true if a results line is of this kind, method and trace, and its costs were measured on
- * a GPU. Times of a CPU do not compare with the GPUs of the papers.
- */
+/* Only times measured on a GPU count, because the papers used GPUs. */
 static bool is_of(const kvd_report_row *e, const char *kind, const char *method, const char *trace)
 {
     const char *const m = kvd_report_text(e, "method"), *const t = kvd_report_text(e, "trace");
@@ -88,20 +76,12 @@ static bool is_of(const kvd_report_row *e, const char *kind, const char *method,
            all > end && !strcmp(t + all - end, trace);
 }
 
-/*
- * Returns true if two results lines were served under equal conditions, except for those that `but`
- * names.
- */
 static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *but)
 {
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/*
- * Returns true if the queue of requests grows during the simulation: requests are served at less
- * than 0.9 times the rate at which they arrive. kvdim-serve warns by the same limit at the highest
- * rate.
- */
+/* The queue grows if requests are served at less than 0.9 times the rate at which they arrive. */
 static bool grows(const kvd_report_row *e)
 {
     return kvd_report_real(e, "served_per_s") < 0.9 * kvd_report_real(e, "rate");
@@ -135,7 +115,7 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares methods A and B at the request rates at which requests of B wait for cache memory. */
+/* Compares methods A and B at request rates at which requests of B wait for memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -154,9 +134,6 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
     return 0;
 }
 
-/* ---- curves over the request rate ------------------------------------------------------------ */
-
-/* Results lines of one method under equal conditions, by rising request rate. */
 typedef struct {
     const kvd_report_row **at;
     size_t n;
@@ -188,8 +165,8 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
 }
 
 /*
- * Returns the largest request rate at which the method's mean latency is at most `latency`,
- * interpolated between results lines, or 0 if the latency is exceeded at every rate.
+ * Returns the largest request rate at which the mean latency is at most `latency`, interpolated, or
+ * 0.
  */
 static double rate_at_latency(const curve *c, double latency)
 {
@@ -222,17 +199,14 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 }
 
 /*
- * Largest accepted load (request rate / baseline's highest rate). Two searches for the highest rate
- * differ by up to 0.4 %, and sweeps print rates to four digits, so the last load of a sweep may
- * slightly exceed 1.
+ * Largest accepted request rate / highest rate of the baseline. Two searches for the highest rate
+ * differ by up to 0.4 %.
  */
 static const double last_load = 1.005;
 
 /*
- * The last value of a curve may be at a request rate above the highest rate that the baseline
- * sustains (a load above 1). Moves that value to load 1, by linear interpolation between the last
- * two values from index `first` on. If the curve has no value at a lower load, removes that value.
- * The queue of requests counts as growing if it grows at either of the two values.
+ * If the last value of the curve is at a load above 1, replaces that value by the interpolated
+ * value at load 1. If the curve has no value at a lower load, removes the last value.
  */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
@@ -279,9 +253,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /*
- * Appends curves that compare methods A and B over the request rate. `top` is a results line with
- * the highest rate that B sustains. There is one curve for each results line with the highest rate
- * that A sustains under the same conditions as `top`.
+ * `top` is a results line with the highest rate that B sustains. There is one curve for each
+ * results line with the highest rate of A under the same conditions.
  */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)

@@ -24,10 +24,7 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/*
- * Returns the index of the results line of method hetero (quantisation) with these numbers of bits
- * for K and V, or SIZE_MAX if there is none.
- */
+/* Returns the results line of method hetero with these bits for K and V, or SIZE_MAX. */
 static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
@@ -37,9 +34,8 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
 }
 
 /*
- * Returns the KL divergence of method hetero with bits[0] for K and bits[1] for V, divided by that
- * with bits[2] and bits[3]. Returns NaN if a results line is absent or the two differ in other
- * conditions.
+ * Returns the KL divergence of hetero with bits[0] for K and bits[1] for V / that with bits[2] and
+ * bits[3]. Returns NaN if a results line is absent or other conditions differ.
  */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
@@ -66,10 +62,9 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns the size of the smallest cache among settings of method leankv, in percent of a 16-bit
- * cache. Only settings count that keep at least the fraction `least` of the top-1 accuracy, and for
- * which the upper end of the 95 % interval of that fraction is at least `least_hi`. Returns NaN if
- * there is no such setting.
+ * Returns the smallest cache of leankv in percent of a 16-bit cache, or NaN. The kept fraction of
+ * the top-1 accuracy must be at least `least`, and the upper end of its interval at least
+ * `least_hi`.
  */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
@@ -77,7 +72,7 @@ static double smallest(const kvd_rows *rows, const char *label, double least, do
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
         if (is(rows, i, label, "leankv") && kvd_row_real(rows, i, "top1_share") >= least &&
             kvd_row_real(rows, i, "top1_share_hi") >= least_hi)
-            /* fmin ignores the NaN of a minimum that is not set yet. */
+            /* fmin ignores NaN. */
             best = fmin(best, 100 * kvd_row_real(rows, i, "cache_share"));
     return best;
 }
@@ -92,17 +87,12 @@ static double five_percent_cache(const kvd_result *x, const char *label)
     return smallest(x->accuracy.rows, label, 0.95, 0);
 }
 
-/*
- * Largest accepted difference between the removed fractions of Q and K and of V: one of 128
- * dimensions of a head.
- */
+/* Largest accepted difference of removed fractions: one of 128 dimensions of a head. */
 static const double equal_p = 0.008;
 
 /*
- * Returns the perplexity of method zack if it removes dimensions of V only, divided by its
- * perplexity if it removes dimensions of Q and K only. Both are taken at the largest removed
- * fraction that both have. Results lines of zack with dimensions removed of Q and K and of V do not
- * count, because one removal rate r removes different fractions of them.
+ * Results lines of zack that remove dimensions from both Q-K and V do not count, because one rate r
+ * removes different fractions of Q-K and V.
  */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
@@ -124,9 +114,8 @@ static double v_over_qk(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns the perplexity with 4-bit keys and values / perplexity with 4-bit weights, less 1, in
- * percent. If `prompt`, takes results in which prompts attend uncompressed. Returns NaN if the two
- * were not measured under equal conditions.
+ * If `prompt`, prompts attend to uncompressed K and V. Returns NaN if the two were not measured
+ * under equal conditions.
  */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
@@ -173,10 +162,9 @@ static double between(double a, double b, double part)
 }
 
 /*
- * Returns the KL divergence of method h2o at the cache size of results line i. The logarithm of the
- * divergence is interpolated linearly between the nearest smaller and the nearest larger cache.
- * Returns NaN if one of these is missing. Only results lines that differ from line i in nothing but
- * method, settings and kept dimensions count.
+ * Returns the KL divergence of h2o at the cache size of results line i. The logarithm of the
+ * divergence is interpolated between the nearest smaller and larger cache. Returns NaN if one of
+ * them is missing.
  */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
@@ -205,10 +193,8 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 }
 
 /*
- * Compares two methods that drop tokens, h2o and sparsity. Appends, for every setting of sparsity
- * whose thresholds th and tl are equal (it keeps no tokens at lower precision), the KL divergence
- * of h2o at an equal cache size / that of sparsity. If the claim is false, the losses are equal and
- * the ratio is 1.
+ * Appends the KL divergence of h2o / that of sparsity at equal cache size, for settings of sparsity
+ * with th = tl. If the claim is false, the ratio is 1.
  */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
@@ -235,12 +221,11 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, const char *label);
     /*
-     * For a ratio of KL divergences of two quantised settings: the texts that set the bits of K and
-     * the bits of V in the numerator, then in the denominator ("hetero.k=2", "hetero.v=4",
-     * "hetero.k=4", "hetero.v=2"). NULL for other measures.
+     * Bits of K and V in the numerator, then in the denominator ("hetero.k=2", "hetero.v=4",
+     * "hetero.k=4", "hetero.v=2"); NULL for measures without bits.
      */
     const char *const (*bits)[4];
-    /* Function for a measure with several values per text; NULL if `compute` is used. */
+    /* For a measure with several values per text; NULL if `compute` is used. */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -265,10 +250,7 @@ bool kvd_setting_measure_known(const char *name)
     return find(name) >= 0;
 }
 
-/*
- * Computes the interval of a ratio of two KL divergences from the intervals of both. The value
- * expected if the claim is false is 1: equal loss.
- */
+/* The expected ratio is 1 if the claim is false. */
 static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
                         kvd_measured *out)
 {
@@ -280,10 +262,7 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
     kvd_values_null(out, 1, 1);
 }
 
-/*
- * Appends the values of measure number `which` in accuracy file x, for every text with results of
- * the uncompressed model.
- */
+/* Appends measure number `which` for every text with results of the uncompressed model. */
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -323,10 +302,7 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/*
- * Returns the result of the search (kvdim-eval --target) for the strongest compression at which the
- * method keeps 99 % of the accuracy. Returns NULL if there was no such search.
- */
+/* Returns the search of kvdim-eval --target for 99 % of the accuracy, or NULL. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
@@ -338,11 +314,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/*
- * Returns the fraction of the cache that a search (kvdim-eval --target) found to be removable at 99
- * % of the accuracy, with its interval. If the search did not find an end of the interval, the
- * lower end is 0 and the upper end 1.
- */
+/* If the search did not find an end of the interval, the lower end is 0 and the upper end 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -380,8 +352,8 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
 }
 
 /*
- * Returns true if the settings contain NAME.KEY=VALUE for some method NAME. Values are compared at
- * four digits, the precision of proposed settings.
+ * Settings have the form NAME.KEY=VALUE. Values are compared at four digits, the precision of
+ * proposed settings.
  */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
@@ -419,9 +391,8 @@ static double loss_of(const kvd_result *x, size_t row)
 }
 
 /*
- * Returns true if two accuracy results lines differ at most in the method's parameters and the kept
- * dimensions. Line j of b must be of a method that stores unimportant tokens in a smaller form than
- * important ones (the column low_p_qk has a value), as all proposed settings do.
+ * Returns true if two results lines differ at most in parameters and kept dimensions. Results line
+ * j must have a value in column low_p_qk, as all proposed settings do.
  */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
@@ -441,10 +412,7 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
             const double share = kvd_row_real(x->accuracy.rows, i, "cache_share"),
                          loss = loss_of(x, i);
             if (loss <= p->asked)
-                /*
-                 * fmin returns the other argument if one is NaN: the first `share` replaces the NaN
-                 * with which the minimum begins.
-                 */
+                /* The minimum begins as NaN, which fmin ignores. */
                 p->oracle_asked = fmin(share, p->oracle_asked);
             if (loss <= p->measured.value)
                 p->oracle_measured = fmin(share, p->oracle_measured);
@@ -457,9 +425,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
 }
 
 /*
- * Returns the number of accuracy results lines that measured a setting which kvdim-fit --regression
- * proposed. If `all` is not NULL, it points to memory for as many elements and receives one for
- * each line.
+ * Returns the number of results lines that measured a proposed setting. If `all` is not NULL, it
+ * receives one element for each results line.
  */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
@@ -516,8 +483,8 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
         /*
-         * A larger accepted loss lets the Oracle (best setting in hindsight) store fewer bytes, so
-         * the ends of the interval swap.
+         * A larger accepted loss lets the Oracle store fewer bytes, so the ends of the interval
+         * swap.
          */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));

@@ -1,7 +1,3 @@
-/*
- * Averages over heads for the tables and figures of singular values, and similarities of rotations
- * ordered by the number of calibration tokens.
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +5,6 @@
 
 #include "common/stats.h"
 #include "report/measures/measures.h"
-
-/* ---- averages of singular values ------------------------------------------------------------ */
 
 static size_t heads_of(const kvd_spectrum *s, kvd_pair pair)
 {
@@ -77,8 +71,6 @@ int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd
     return 0;
 }
 
-/* ---- similarity of rotations against the number of calibration tokens ----------------------- */
-
 bool kvd_most_tokens(const kvd_similarity *s, size_t i)
 {
     for (size_t j = 0; j < s->n_files; j++)
@@ -97,10 +89,6 @@ static bool tokens_vary(const kvd_similarity *s, size_t i)
     return false;
 }
 
-/*
- * Similarity of the rotation of a calibration text to that of a reference text (p), with the label
- * of the calibration text. Values with equal labels are averaged over their reference texts.
- */
 typedef struct {
     kvd_token_point p;
     char label[KVD_LABEL];
@@ -122,9 +110,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Computes the mean of element i and of the elements that differ from it only in the reference
- * text. Returns false if there is only one reference text, or if one of them has no element with
- * this token count.
+ * Computes the mean of element i and the elements that differ only in the reference text. Returns
+ * false if there is only one reference text, or if one of them lacks this number of tokens.
  */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
@@ -195,10 +182,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /*
-         * Computes the mean over reference texts once for each calibration text, kind of rotation
-         * and token count: when the first element with these three is met.
-         */
+        /* Averages once per calibration text, kind of rotation and number of tokens. */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

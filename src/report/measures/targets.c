@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- results of searches for a target accuracy ---------------------------------------------- */
-
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target)
 {
     char name[160];
@@ -21,10 +19,7 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/*
- * Returns the name of the parameter that the method of a results line varies. Older files lack this
- * column; their methods vary p, the removed fraction of dimensions.
- */
+/* Older files have no column rate_key; their methods vary p. */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -36,8 +31,6 @@ static double value_of(const kvd_accuracy_entry *e)
     return strcmp(key_of(e), "p") ? kvd_entry_real(e, "rate_value")
                                   : kvd_entry_real(e, "overall_p");
 }
-
-/* ---- test if settings differ in one parameter or in several --------------------- */
 
 enum { KEYS = 32, KEY = 64 };
 
@@ -62,11 +55,7 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
     }
 }
 
-/*
- * Returns true if parameter `k` follows from the parameter that is varied. Settings with equal
- * values of the varied parameter then have equal values of `k`, and `k` always rises or always
- * falls with it.
- */
+/* Returns true if parameter `k` always rises or always falls with the varied parameter. */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
     bool up = true, down = true;
@@ -108,8 +97,6 @@ static bool is_line(const kvd_accuracy_entries *all, size_t first, size_t last)
         }
     return n == 0 || (n == 1 && follows(all, first, last, with));
 }
-
-/* ---- bytes saved, read from evaluated settings ---------------------------------------------- */
 
 static double larger(double a, double b)
 {
@@ -157,10 +144,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
                              .monotone = true};
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     if (strcmp(x->key, "p"))
-        /*
-         * The value 0 of *x means "uncompressed" only if the parameter is p, the removed fraction
-         * of dimensions. For other parameters the value of the uncompressed model is unknown.
-         */
+        /* Only for p, the removed fraction of dimensions, does the value 0 mean "uncompressed". */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Index in kvd_critical_level of 0.95, the fraction of attention that critical tokens receive. */
+/* Index of 0.95 in kvd_critical_level. */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)
@@ -14,18 +14,15 @@ static double score_range(const kvd_tokens *t)
 }
 
 /*
- * Returns the percentage of important (or unimportant) tokens that two neighbouring layers have in
- * common, averaged over all neighbours.
+ * Returns the percentage of tokens in `set` that two neighbouring layers have in common, mean over
+ * layers.
  */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/*
- * Returns the percentage of important (or unimportant) tokens that two neighbouring layers have in
- * common, less the percentage that the first and the last layer have in common.
- */
+/* Returns `near` less the percentage of tokens that the first and the last layer have in common. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -82,7 +79,7 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* Returns x at which the standard normal distribution function is p, for p from 0.5 to 1. */
+/* p must be from 0.5 to 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -95,8 +92,7 @@ static double normal_quantile(double p)
 
 /*
  * Returns the largest ratio of the largest to the smallest of n means that chance produces, with 95
- * % confidence, if the true means are all equal. Each mean is then within z standard errors of the
- * overall mean. z is chosen so that this holds for all n means together (Bonferroni).
+ * % confidence (Bonferroni), if the true means are equal.
  */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
@@ -137,14 +133,12 @@ static double critical_requests(const kvd_tokens *t)
     return t->n_requests > 1 ? 100 * sum / n : (double)NAN;
 }
 
-/* Measures that give one number per kvdim/tokens file. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
     /*
-     * Function that returns the largest value that chance produces if all layers (or heads) have
-     * equal means, that is, if the claim is false; the smallest value is 1. NULL if the measure has
-     * no such function.
+     * Returns the largest value that chance produces if all layers or heads have equal means; NULL
+     * if not known.
      */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
@@ -158,11 +152,7 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/*
- * Measures of the tokens that layers have in common. `compute` is `near` (neighbouring layers) or
- * `rise` (neighbouring layers less first and last layer). `set` selects important or unimportant
- * tokens, `by` how the tokens of a layer are ranked.
- */
+/* `compute` is `near` or `rise`. `by` is the ranking of the tokens of a layer. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -180,10 +170,7 @@ static const struct {
 };
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-/*
- * Returns the index of a measure, or -1 for an unknown name. Indices below N_MEASURES refer to
- * `measures`; larger ones, less N_MEASURES, to `shares`.
- */
+/* Indices from N_MEASURES on refer to `shares`. Returns -1 for an unknown name. */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)
@@ -207,8 +194,8 @@ static double value_of(const kvd_tokens *t, int which)
 }
 
 /*
- * Stores the range of a measure over kvdim/tokens files of the same model with random weights.
- * Returns false if there is no such file.
+ * Stores the range of a measure over files of the same model with random weights. Returns false if
+ * there is no such file.
  */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
@@ -227,8 +214,8 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
 }
 
 /*
- * Returns the p-quantile of Student's t distribution (Abramowitz & Stegun 26.7.5), accurate to 0.1
- * % from 7 degrees of freedom.
+ * p-quantile of Student's t distribution (Abramowitz & Stegun 26.7.5), accurate to 0.1 % from 7
+ * degrees of freedom.
  */
 static double student_quantile(double p, double degrees)
 {
@@ -237,17 +224,13 @@ static double student_quantile(double p, double degrees)
 }
 
 /*
- * Sets the 95 % interval, over requests, of the percentage of tokens that neighbouring layers have
- * in common. The value is a mean over all neighbouring layers. Its standard error is estimated by
- * the mean of the standard errors of the single neighbours, an upper bound.
+ * The standard error of a mean over neighbouring layers is at most the mean of their standard
+ * errors.
  */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /*
-     * Smallest number of requests for which a confidence interval is computed; bootstrap intervals
-     * of other measures have the same limit.
-     */
+    /* Fewest requests for a confidence interval, as for bootstrap intervals. */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

@@ -15,10 +15,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/*
- * Result of a test of a claim. Over several measured values, the result is the smallest: NO if the
- * test of one value gives NO, else UNSURE if the test of one value gives UNSURE.
- */
+/* The answer for several values is the smallest of their answers. */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -33,10 +30,7 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/*
- * Converts the limit in a claim's test to a number. The limit is a number, or "low" or "high" for
- * an end of the range that the paper prints.
- */
+/* The limit is a number, or "low" or "high" for an end of the published range. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -80,8 +74,6 @@ static int range_of(const char *test, const char *limit, const kvd_verdict_rule 
     return kvd_fail(err, "unknown test '%s'", test);
 }
 
-/* ---- tests of single values ----------------------------------------------------------------- */
-
 static double low_end(const kvd_measured_value *v)
 {
     return isnan(v->lo) ? v->value : v->lo;
@@ -106,8 +98,6 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
     return (above ? over : under) ? YES : (above ? under : over) ? NO : UNSURE;
 }
 
-/* ---- tests of curves over the request rate -------------------------------------------------- */
-
 static const double least_load = 0.1;
 
 /* Returns the fraction of a straight line from value a to value b that is between lo and hi. */
@@ -121,9 +111,8 @@ static double part_between(double a, double b, double lo, double hi)
 }
 
 /*
- * Returns the fraction of the load axis on which a curve is between lo and hi. Sets *simulated to
- * the fraction on which loads were simulated. A load is a request rate / the baseline's highest
- * rate.
+ * Returns the fraction of the loads (relative request rates) at which a curve is between lo and hi.
+ * Sets *simulated to the fraction of the loads that were simulated.
  */
 static double held_at(const kvd_measured_value *v, size_t n, double lo, double hi,
                       double *simulated)
@@ -152,10 +141,7 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi, &simulated));
 }
 
-/*
- * Returns the index after the last value of the curve (values by rising load of one serving setup)
- * that begins at value i.
- */
+/* A curve has the values of one serving setup by rising load. */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;
@@ -165,16 +151,14 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
 }
 
 /*
- * A claim about all loads (request rate / the baseline's highest rate) passes if it holds on this
- * fraction of the range of loads. The last 1 % may be missing, because sweeps print request rates
- * with few digits.
+ * Fraction of the loads (relative request rates) at which a claim must hold. Sweeps print request
+ * rates with few digits, so the last 1 % may be missing.
  */
 static const double all_loads = 0.99;
 
 /*
- * Tests if the curves in `v` are between lo and hi at all loads (request rate / the baseline's
- * highest rate). If a curve passes at every load that was simulated, but parts of the range of
- * loads were not simulated, the result is UNSURE.
+ * If a curve passes at every simulated load (relative request rate), but some loads were not
+ * simulated, the result is UNSURE.
  */
 static answer at_loads(const kvd_measured *v, double lo, double hi)
 {
@@ -191,9 +175,8 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
 }
 
 /*
- * Returns the number of curves in `v`. For each curve, computes the fraction of loads (request rate
- * / the baseline's highest rate) at which the curve is between lo and hi. Stores the smallest and
- * the largest of these fractions.
+ * Returns the number of curves in `v`. *least and *most receive the smallest and largest fraction
+ * of loads (relative request rates) at which a curve is between lo and hi.
  */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
@@ -219,8 +202,6 @@ size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, do
         return 0;
     return shares(v, lo, hi, least, most);
 }
-
-/* ---- tests of whole claims ------------------------------------------------------------------ */
 
 static int answer_of(const char *test, const char *limit, const kvd_verdict_rule *r,
                      const kvd_measured *v, answer *out, kvd_err *err)

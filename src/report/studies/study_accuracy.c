@@ -7,12 +7,7 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* ---- quality against the removed fraction of dimensions p ----------------------------------- */
-
-/*
- * Returns true if two results lines from two files are the same measurement of the uncompressed
- * model.
- */
+/* Two files may hold the same measurement of the uncompressed model. */
 static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
@@ -101,8 +96,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
 /*
- * Returns true if some method was evaluated on this text at two or more values of the removed
- * fraction p, so that a curve over p can be drawn. A NULL label means any text.
+ * Returns true if some method has two values of the removed fraction p on this text. NULL means any
+ * text.
  */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
@@ -117,7 +112,7 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 
 /*
  * Returns true if at least two settings of the method of results line i were asked for on the
- * command line, not only tried by a search.
+ * command line.
  */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
@@ -208,8 +203,6 @@ static int quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_sec
     return 0;
 }
 
-/* ---- largest p that keeps a fraction of the accuracy ---------------------------------------- */
-
 static void target_row(kvd_table *t, const char *label, const char *method, const char *calibration,
                        const char *how, const kvd_target_result *x)
 {
@@ -297,11 +290,9 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
     return 0;
 }
 
-/* ---- attention errors ----------------------------------------------------------------------- */
-
 /*
- * Adds Fig. 14 of the ZDC paper: the error of the attention output against the removed fraction p
- * of dimensions, on the calibration text and on other texts.
+ * Adds ZDC Fig. 14: the error of the attention output against the removed fraction p, on the
+ * calibration text and on other texts.
  */
 static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
@@ -359,11 +350,7 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/*
- * Adds the error of the attention output of each layer (D, as the ZDC paper defines it) for every
- * method. For each method, the setting is shown whose removed fraction of dimensions is nearest to
- * 0.5.
- */
+/* For each method, the setting is shown whose removed fraction of dimensions is nearest to 0.5. */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
@@ -421,8 +408,6 @@ static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
     return 0;
 }
 
-/* ---- bytes of the cache --------------------------------------------------------------------- */
-
 static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -456,7 +441,7 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* The bytes of a setting do not depend on the text, so they are shown once. */
+        /* The bytes of a setting do not depend on the text. */
         if (again)
             continue;
         char setting[100];

@@ -1,7 +1,3 @@
-/*
- * Report section on ZDC's pruning and K-means of the calibration vectors, compared with calibration
- * on all token vectors.
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +20,6 @@ static const kvd_calibration *how(const kvd_calibration_point *x)
 {
     return &x->spectrum->spectrum.calibration;
 }
-
-/* ---- table of calibrations and their results ------------------------------------------------ */
 
 static int point_table(const kvd_calibration_point *point, size_t n, kvd_section *s, kvd_err *err)
 {
@@ -89,11 +83,9 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     return 0;
 }
 
-/* ---- ZDC Fig. 26: perplexity over pruning and centroids ------------------------------------- */
-
 /*
- * Appends one row of a figure's data. If several methods use the same calibration, the caller sets
- * `timed` only for the first, so that the calibration's seconds are drawn once.
+ * If several methods use the same calibration, `timed` is true only for the first, so that its
+ * seconds are drawn once.
  */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
@@ -120,7 +112,7 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
 
 /*
  * Returns the number of results whose calibration differs from that of `x` only in the fraction of
- * pruned sequences (if `pruning`) or only in the number of centroids.
+ * pruned sequences (if `pruning`) or in the number of centroids.
  */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
@@ -135,8 +127,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
 }
 
 /*
- * Appends the results of calibrations on all token vectors. They do not depend on the number of
- * centroids, so the figure draws each as a horizontal line over the range of that number.
+ * Results on all token vectors do not depend on the number of centroids, so the figure draws
+ * horizontal lines.
  */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
@@ -210,8 +202,6 @@ static int curves(const kvd_calibration_point *point, size_t n, kvd_section *s, 
     return 0;
 }
 
-/* ---- ZDC Fig. 15: singular values after pruning and K-means --------------------------------- */
-
 static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum *s)
 {
     int n = 0;
@@ -226,10 +216,7 @@ static int spectrum_curves(kvd_table *t, const char *series, const kvd_spectrum 
     return n;
 }
 
-/*
- * Adds the singular values from all calibration sequences and from half of them (or the nearest
- * fraction). There is one curve for token vectors, centroids and weighted centroids each.
- */
+/* Adds singular values with all sequences and with about half of them, for each kind of vectors. */
 static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     char series[KVD_LABEL];
@@ -283,12 +270,9 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- comparison of calibrations in words ---------------------------------------------------- */
-
 /*
- * Appends a sentence that compares calibration on all token vectors with calibration on K-means
- * centroids. Among the centroids that all have equal weight, as in the ZDC paper, the calibration
- * with the lowest perplexity is taken.
+ * Among unweighted centroids, as in the ZDC paper, the calibration with the lowest perplexity is
+ * taken.
  */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
@@ -349,10 +333,8 @@ static bool has_p(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if two results lines differ only in the calibration text or the evaluated text: they
- * have equal method, parameters and removed fraction p given on the command line (p_wanted). The
- * fraction that was in fact removed may differ slightly, because each calibration leads to its own
- * kept dimensions.
+ * Returns true if two results lines differ only in the calibration text or the evaluated text. The
+ * fraction that was in fact removed may differ slightly from p_wanted.
  */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
@@ -376,8 +358,6 @@ static bool first_of_choice(const kvd_accuracy_entries *all, size_t i)
             return false;
     return true;
 }
-
-/* ---- calibration text against evaluated text ------------------------------------------------ */
 
 static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
                                       const kvd_accuracy_entry *like, const char *calibration,
@@ -476,12 +456,7 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
     return status;
 }
 
-/* ---- quality against the number of calibration tokens --------------------------------------- */
-
-/*
- * Returns the number of calibration tokens of a results line, read from the kvdim/spectrum file of
- * its calibration and model, or 0 if there is no such file.
- */
+/* Returns 0 if there is no kvdim/spectrum file of the results line's calibration and model. */
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {
     for (size_t i = 0; i < r->n; i++)

@@ -1,8 +1,3 @@
-/*
- * Report section on job completion time (JCT): measured jobs, the time that each phase of a job
- * takes, the shortest input and output lengths at which a method is faster than the uncompressed
- * cache, and served traces of requests (replays).
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +6,6 @@
 #include "common/stats.h"
 #include "formats/jct.h"
 #include "report/studies/studies.h"
-
-/*
- * Figures of the section on job completion time: bars with the time of each phase of a job, and
- * curves over input and output lengths.
- */
 
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e)
 {
@@ -56,11 +46,7 @@ static int by_sizes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Number of parts into which the figures of the papers divide the time of a job. paper_part
- * describes all but the last part, each by a title and the columns whose phase times are added. The
- * last part is the remaining time.
- */
+/* Number of parts of a job's time. The last part, the remaining time, is not in paper_part. */
 enum { PAPER_PARTS = 12 };
 static const struct {
     const char *title, *column[6];
@@ -132,9 +118,8 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Returns those of the results lines first .. end - 1 that have the times of phases, ordered by
- * input and output length. These lines have equal conditions. *n is the number of returned lines.
- * The caller frees the array.
+ * Returns the results lines first .. end - 1 that have times of phases, ordered by input and output
+ * length. The caller frees the array.
  */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
@@ -152,10 +137,7 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
     return e;
 }
 
-/*
- * Appends two texts that a figure shows below the bar of a job: the method, and the input and
- * output length. Returns the number of characters of the line "METHOD, LENGTHS".
- */
+/* Returns the number of characters of the label below the bar. */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
     char label[96];
@@ -171,10 +153,6 @@ static size_t bar_of(kvd_table *t, const kvd_report_row *e)
     return strlen(e->series) + 2 + strlen(label);
 }
 
-/*
- * Writes the title of a figure of bars: the conditions and, if they need several figures, the first
- * and last job sizes.
- */
 static void bars_title(const kvd_report_row *const *e, size_t n, bool several, size_t size,
                        char *title)
 {
@@ -187,9 +165,8 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 }
 
 /*
- * Adds a figure with a bar for each job, all under equal conditions. A bar shows the time of each
- * phase, in percent of the job completion time of the uncompressed cache for equal lengths. If that
- * was not measured, or if `shares` is set, it shows percent of the job's own time.
+ * A bar shows percent of the job completion time of the uncompressed cache. Without that time, or
+ * if `shares` is set, it shows percent of the job's own time.
  */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
@@ -234,10 +211,6 @@ static int bars_figure(const kvd_report_row *const *e, size_t n, int number, boo
         shares ? (int)PAPER_PARTS : (int)KVD_JCT_PARTS, shares ? "the job" : "none", below, beside);
 }
 
-/*
- * Adds the figures with the bars of jobs under equal conditions. *number counts figures; *left_out
- * counts bars beyond the largest number of figures.
- */
 static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, int *number,
                         size_t *left_out, kvd_section *s, kvd_err *err)
 {
@@ -261,10 +234,7 @@ static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, in
     return status;
 }
 
-/*
- * Orders results lines by method (the uncompressed cache first) and length, so that a curve
- * connects the jobs of all files in order of length.
- */
+/* Orders by method, the uncompressed cache first, then by length. */
 static int by_series(const void *a, const void *b)
 {
     const kvd_report_row *x = *(const kvd_report_row *const *)a,
@@ -275,10 +245,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Adds one panel of a figure of the job completion time. If `output` is false, the x axis is the
- * input length, and the panel has the jobs of lines first .. end - 1 with output length `other`. If
- * `output` is true, the x axis is the output length, and the panel has the jobs with input length
- * `other`. `found` is scratch memory.
+ * If `output` is false, the x axis is the input length, and the panel has the jobs with output
+ * length `other`. If `output` is true, the two lengths change places. `found` is scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -306,10 +274,9 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
 }
 
 /*
- * Adds the panels of a figure of the job completion time. If `output` is false, the x axis is the
- * input length, and there is one panel for each set of conditions and each output length. If
- * `output` is true, the two lengths change places. Panels with fewer than two lengths on the x axis
- * are left out. Returns the number of panels.
+ * Adds one panel for each set of conditions and each output length (input length if `output` is
+ * true). Panels with fewer than two lengths on the x axis are left out. Returns the number of
+ * panels.
  */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
@@ -317,9 +284,8 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
         /*
-         * Length that the jobs of the panel added last have in common: their output length, or
-         * their input length if the x axis is the output length. -1 before the first panel. The
-         * panels are added by rising length.
+         * Length that the jobs of the panel added last have in common. Panels are added by rising
+         * length.
          */
         double done = -1;
         end = end_of_place(all, first);
@@ -406,8 +372,6 @@ int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
             left_out, (int)MOST_FIGURES);
     return lines_figure(all, false, s, err) || lines_figure(all, true, s, err) ? -1 : 0;
 }
-
-/* ---- tables of jobs and replays ------------------------------------------------------------- */
 
 static int jobs_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
@@ -571,8 +535,6 @@ static int replays_table(const kvd_report_rows *all, kvd_section *s, kvd_err *er
     t->only_files = t->n_rows == 0;
     return 0;
 }
-
-/* ---- report section on job completion time -------------------------------------------------- */
 
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err)
 {

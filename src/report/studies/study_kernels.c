@@ -6,8 +6,6 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* ---- tables of machines and kernels --------------------------------------------------------- */
-
 static int machine_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(s, "kernels-machine",
@@ -89,8 +87,6 @@ static int rows_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- tables of kernel scheduling ------------------------------------------------------------ */
-
 static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
     kvd_table *const t = kvd_section_table(s, "kernels-schedules", "Schedulers", err);
@@ -134,12 +130,7 @@ static int schedule_table(const kvd_report_rows *all, kvd_section *s, kvd_err *e
     return 0;
 }
 
-/* ---- speed-up against the removed fraction of dimensions p ---------------------------------- */
-
-/*
- * Returns true if a results line belongs on a curve of the speed-up over the removed fraction p:
- * dimensions were removed from its heads, and cuDNN was timed in the same run.
- */
+/* Returns true if dimensions were removed, and cuDNN was timed in the same run. */
 static bool on_curve(const kvd_report_row *e)
 {
     return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));
@@ -161,9 +152,8 @@ static int by_curve(const void *a, const void *b)
 }
 
 /*
- * Adds the figure of the speed-up over cuDNN against the removed fraction p. A curve is one kernel
- * and set of kept dimensions with at least three values of p. There is one panel for each set of
- * conditions (phase, batch, length) with such a curve.
+ * A curve is one kernel and set of kept dimensions with at least three values of p. Each panel has
+ * one set of conditions (phase, batch, length).
  */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
@@ -233,8 +223,6 @@ done:
     return status;
 }
 
-/* ---- roofline figures ----------------------------------------------------------------------- */
-
 static const kvd_machine_rates *machine_of(const kvd_report_row *e)
 {
     const kvd_kernels *const k = &e->file->kernels;
@@ -243,7 +231,7 @@ static const kvd_machine_rates *machine_of(const kvd_report_row *e)
     return &k->machine[cpu ? 0 : 1];
 }
 
-/* Adds one roofline figure per device, with the peak rates of the median run on this device. */
+/* Peak rates are those of the median run on the device. */
 static int roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *m, size_t number,
                            kvd_section *s, kvd_err *err)
 {
@@ -313,8 +301,6 @@ static int rooflines(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- report section on attention kernels ---------------------------------------------------- */
 
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err)
 {

@@ -1,8 +1,3 @@
-/*
- * Report section with the leaderboard of kvdim-tasks: one row per method and setting, one column
- * per task; the methods with the best mean score at a half, a quarter and an eighth of the bytes;
- * and the mean score against the bytes that are stored and that a decode step reads.
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,21 +7,17 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* One line of the leaderboard: a method with one set of parameters, from one result file. */
+/* A method with one set of parameters, from one result file. */
 typedef struct {
     /* Results line with the mean score over all tasks, or with the score of the only task. */
     const kvd_accuracy_entry *all;
-    /*
-     * Results line of this method and set of parameters for each task, [n_tasks]; NULL if the task
-     * was not run.
-     */
+    /* Results line for each task, [n_tasks]; NULL if the task was not run. */
     const kvd_accuracy_entry *task[];
 } standing;
 
 typedef struct {
-    const char **task; /* names of the tasks: [n_tasks] */
+    const char **task;
     size_t n_tasks;
-    /* Lines of the leaderboard: [n]. */
     standing **point;
     size_t n;
 } leaderboard;
@@ -63,7 +54,7 @@ static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return same;
 }
 
-/* Returns the index of the task with this name, or n_tasks if the label is a mean over tasks. */
+/* Returns n_tasks if the label is a mean over tasks. */
 static size_t task_of(const leaderboard *b, const char *label)
 {
     size_t k = 0;
@@ -72,10 +63,7 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/*
- * Returns true if two lines of the leaderboard are both of the uncompressed model, with equal
- * scores in the same tasks.
- */
+/* Returns true if both are of the uncompressed model, with equal scores in the same tasks. */
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
     bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
@@ -94,18 +82,15 @@ static void leaderboard_release(leaderboard *b)
     free(b->task);
 }
 
-/*
- * Returns the bytes by which settings of a method are ordered: those read per decode step or, if
- * not known, those stored.
- */
+/* Returns the bytes read per decode step or, if not known, the stored bytes. */
 static double size_of(const standing *x)
 {
     return isnan(was_read(x)) ? stored(x) : was_read(x);
 }
 
 /*
- * Orders the lines of the leaderboard: the uncompressed model first, then by method, and the
- * settings of a method by falling bytes.
+ * The uncompressed model comes first, then methods by name, and settings of a method by falling
+ * bytes.
  */
 static int by_method(const void *a, const void *b)
 {
@@ -116,10 +101,7 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/*
- * Collects all methods and settings that have a score. The caller must release *b, also after a
- * failure.
- */
+/* The caller must release *b, also after a failure. */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
     b->task = calloc(all->n_labels + 1, sizeof *b->task);
@@ -162,8 +144,6 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
         }
     return 0;
 }
-
-/* ---- tables of the leaderboard ---- */
 
 static void add_columns(kvd_table *t)
 {
@@ -242,17 +222,15 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Adds the table of the methods with the highest mean score within each limit on the size of the
- * cache. Each method appears with its best setting below the limit. `size` returns the stored bytes
- * or the read bytes of a setting.
+ * Each method appears with its best setting below each limit on the cache. `size` returns the
+ * stored or the read bytes of a setting.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
     /*
-     * Size limits as fractions of a 16-bit cache: a half, a quarter and an eighth, each raised by a
-     * tenth. The tenth leaves room for numbers that methods store in addition to K and V:
-     * importance scores, positions and scales.
+     * A half, a quarter and an eighth of a 16-bit cache, each raised by a tenth for scores,
+     * positions and scales.
      */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
@@ -289,12 +267,9 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     return 0;
 }
 
-/* ---- figure of scores against bytes ---- */
-
 /*
- * Returns true if no other line of the leaderboard for the same model is better. A line is better
- * if it has at least this score with at most these bytes, and not both equal. Returns false for a
- * line with more bytes than the uncompressed cache.
+ * Returns true if no setting for the same model has at least this score with at most these bytes
+ * and is better in one of them. Returns false if `x` has more bytes than the uncompressed cache.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
@@ -362,11 +337,6 @@ int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_e
     return status ? -1 : 0;
 }
 
-/*
- * Report section on texts that methods generate, needles that they retrieve, and classes that they
- * choose, with K and V read from the compressed cache.
- */
-
 /* A column of results, with the columns of its confidence interval. */
 typedef struct {
     const char *column, *heading;
@@ -398,10 +368,6 @@ static void put_intervals(kvd_table *t, const kvd_accuracy_entry *e, const shown
     }
 }
 
-/*
- * Adds the columns that identify a results line: text, method with its settings, removed fraction
- * p, bytes relative to a 16-bit cache, seeds.
- */
 static void add_names(kvd_table *t)
 {
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
@@ -424,8 +390,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 }
 
 /*
- * Adds a table with the columns `x` [n] and, as the last, the column `sd` (such as the standard
- * deviation over random seeds). It has one row for each results line with a value in column x[0].
+ * Adds a table with the columns `x` [n] and `sd`, such as the standard deviation over random seeds.
+ * Only results lines with a value in column x[0] have a row.
  */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,
@@ -450,10 +416,7 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
     return 0;
 }
 
-/*
- * Returns true if an earlier needle (fact hidden in a text) of the same file is at the same depth
- * of its text.
- */
+/* Returns true if an earlier needle (fact hidden in a text) of the same file has the same depth. */
 static bool seen(const kvd_accuracy_result *a, size_t needle)
 {
     for (size_t j = 0; j < needle; j++)

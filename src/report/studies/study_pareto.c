@@ -1,8 +1,3 @@
-/*
- * Report section on quality against stored bytes over all methods. For each text: the settings that
- * no other setting beats, and the fewest bytes with which each method keeps 99 % of the top-1
- * accuracy, with one column per text.
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +9,8 @@
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
 /*
- * Returns a measure of quality, for which smaller is better. k = 0: KL divergence; k = 1: lost
- * fraction of top-1 accuracy; k = 2: perplexity / perplexity of the uncompressed model.
+ * Smaller is better. k = 0: KL divergence; k = 1: lost fraction of top-1 accuracy; k = 2:
+ * perplexity / perplexity of the uncompressed model.
  */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
@@ -31,19 +26,13 @@ static bool usable(const kvd_accuracy_entry *e)
            !kvd_entry_is_search_point(e);
 }
 
-/*
- * Returns true if the evaluated cache used at most 16 bits for every number that is not quantised,
- * as a real cache does. Some runs store these numbers in 32 bits.
- */
+/* Some runs store numbers that are not quantised in 32 bits, more than a real cache would. */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");
 }
 
-/*
- * Returns true if two results lines may be compared: they have the same model, text, prompt and
- * number of predictions.
- */
+/* Returns true if two results lines have the same model, text, prompt and number of predictions. */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return usable(a) && usable(b) && stored_small(a) && stored_small(b) &&
@@ -62,9 +51,9 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
 }
 
 /*
- * Returns a mask whose bit k is set if no comparable results line beats line i. Beating means to be
- * at least as good in bytes and in quality measure k, and better in one of them. The mask is 0 for
- * a line with more bytes than the uncompressed cache.
+ * Bit k of the mask is set if no comparable results line is as good as results line i in bytes and
+ * measure k, and better in one of them. The mask is 0 for a results line with more bytes than the
+ * uncompressed cache.
  */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
@@ -80,10 +69,7 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
     return fronts;
 }
 
-/*
- * Returns true if several methods were evaluated on the text with several settings each. If `any`
- * is false, only results with the bytes of a real cache count.
- */
+/* If `any` is false, only results count whose cache stores at most 16 bits per number. */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
     size_t methods = 0, points = 0;
@@ -95,8 +81,6 @@ static bool has_series(const kvd_accuracy_entries *all, const char *label, bool 
         }
     return methods >= FEWEST_METHODS && points >= FEWEST_POINTS * methods;
 }
-
-/* ---- tables and figures of the settings that no other beats --------------------------------- */
 
 static void interval_columns(kvd_table *t, int digits)
 {
@@ -256,11 +240,9 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
     return status;
 }
 
-/* ---- table of the bytes saved on every text ------------------------------------------------- */
-
 /*
- * Writes the bytes that a method saves at 99 % of the accuracy on a text, from a search or else
- * from its evaluated settings. Returns false if neither gives a value.
+ * Writes the bytes saved at 99 % of the accuracy, from a search or else from evaluated settings.
+ * Returns false if neither gives a value.
  */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)

@@ -1,7 +1,3 @@
-/*
- * Report section with consistency checks of the published tables, and the same quantities from
- * measured similarities (kvdim-report --published).
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +11,7 @@ static const char *const eps_delta[] = {"zack_table04_qk_eps_delta", "zack_table
                                         "fdc_table02_qk_eps_delta"};
 enum { N_TABLES = sizeof eps_delta / sizeof *eps_delta };
 
-/*
- * Appends the names of the datasets whose numbers violate the triangle inequality, each name once.
- */
+/* Each dataset that violates the triangle inequality is named once. */
 static void name_violators(const kvd_published_model *m, char *buf, size_t size)
 {
     size_t times[KVD_MOST_DATASETS] = {0};
@@ -152,8 +146,6 @@ done:
     return status;
 }
 
-/* ---- quantities of the published tables, computed from similarity files ---------------------- */
-
 enum { READINGS = 4 };
 static const char *const reading_title[READINGS] = {"as printed", "signs of columns matched",
                                                     "difference of averages of each head",
@@ -188,10 +180,9 @@ static void extend(range *r, double x)
 }
 
 /*
- * Returns the range of a similarity of rotations over all combinations of two different texts, in
- * the similarity files of the model with content hash `hash`. `pair` is the kind of rotation,
- * `reading` the way in which the difference is computed (reading_title). If `random`, one of the
- * two texts must be random token ids; otherwise none may be.
+ * Returns the range over all combinations of two texts, for the model with content hash `hash`.
+ * `reading` is an index in reading_title. If `random`, one of the two texts must be random token
+ * ids; otherwise none may be.
  */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)

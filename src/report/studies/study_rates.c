@@ -6,10 +6,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/*
- * Stores the smallest, mean and largest number of kept dimensions over all heads, for Q and K (side
- * 0) or V (side 1).
- */
+/* Kept dimensions over all heads, for Q and K (side 0) or V (side 1). */
 static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
 {
     size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
@@ -65,11 +62,7 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Adds the table of the removed fraction p against the removal rate r. p(r) is a step function; if
- * a file has its steps, the table has up to MOST_STEPS of them. It also has the values of r for
- * which the file stores kept dimensions.
- */
+/* p(r) is a step function, of which the table has up to MOST_STEPS steps and all stored values. */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)
 {
@@ -122,10 +115,7 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/*
- * Adds the table of kept dimensions of every head, at the stored values of p nearest to 0.25, 0.5
- * and 0.75.
- */
+/* Shows the stored values of p nearest to 0.25, 0.5 and 0.75. */
 static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};
@@ -185,8 +175,6 @@ static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
         kvd_section_fold(s);
     return status;
 }
-
-/* ---- loss from cutting a single head -------------------------------------------------------- */
 
 static int error_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {

@@ -1,7 +1,3 @@
-/*
- * Report section on simulated serving at several request rates: latencies, highest rates, and a
- * comparison with traces of requests that the engine ran in real time (replays).
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +5,6 @@
 
 #include "report/rows.h"
 #include "report/studies/studies.h"
-
-/* ---- tables of request rates and latencies -------------------------------------------------- */
 
 static void add_interval_column(kvd_table *t, const char *name, const char *heading)
 {
@@ -33,10 +27,6 @@ static void put_interval(kvd_table *t, const kvd_report_row *e, const char *meas
     }
 }
 
-/*
- * Returns the change of a column in percent, relative to the uncompressed cache under the same
- * conditions.
- */
 static double change(const kvd_report_rows *all, const kvd_report_row *e, const char *column)
 {
     const kvd_report_row *const none = kvd_serving_uncompressed(all, e);
@@ -168,8 +158,6 @@ static int validation_table(const kvd_report_rows *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* ---- figures of latency against request rate ------------------------------------------------ */
-
 /* Returns the number of request rates on the curve of the first method under these conditions. */
 static size_t curve_length(const kvd_report_rows *all, size_t first)
 {
@@ -247,9 +235,6 @@ static int figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- report section on simulated serving ---------------------------------------------------- */
-
-/* Appends the reasons, as the files give them, why a search for the highest rate has no result. */
 static void list_failures(const kvd_results *r, kvd_text *words)
 {
     for (size_t i = 0; i < r->n; i++) {

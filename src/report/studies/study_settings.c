@@ -1,7 +1,3 @@
-/*
- * Report section on the smallest cache that keeps a given quality, among the measured settings of a
- * method on a text: LeanKV's Table 1 and ZDC's Oracle, which searches all settings.
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,11 +6,7 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/*
- * Returns true if a loss of quality is "neutral", which in the LeanKV paper means that it cannot be
- * told apart from no loss. ZDC instead limits the loss, perplexity / perplexity of the uncompressed
- * model - 1, to 0.1.
- */
+/* A "neutral" loss in the LeanKV paper cannot be told apart from no loss. */
 static bool neutral(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "top1_share") >= 0.99 && kvd_entry_real(e, "top1_share_hi") >= 1;
@@ -42,10 +34,7 @@ static bool searched(const kvd_accuracy_entry *e)
     return strcmp(kvd_entry_text(e, "purpose"), "target-search") == 0;
 }
 
-/*
- * Returns the number of measured settings in results lines first .. last. Settings that a search
- * (kvdim-eval --target) tried do not count.
- */
+/* Settings that a search (kvdim-eval --target) tried do not count. */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;
@@ -140,11 +129,6 @@ int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/*
- * Report section on settings that kvdim-fit --regression proposed for an allowed loss: their
- * measured loss, and how much more they store than the Oracle, the best setting in hindsight.
- */
-
 static kvd_table *begin_proposals(kvd_section *s, kvd_err *err)
 {
     kvd_table *const t =
@@ -208,11 +192,6 @@ int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err)
     free(all);
     return status;
 }
-
-/*
- * Report section that compares quantised weights with quantised caches (ZDC Fig. 3). Weights have
- * their own table, because they do not compress the cache.
- */
 
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row)
 {

@@ -73,12 +73,7 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- matrix of similarities between texts --------------------------------------------------- */
-
-/*
- * Returns true if all labels of the compared texts differ, so that they can name the rows of a
- * matrix.
- */
+/* The rows of a matrix need distinct labels. */
 static bool distinct(const kvd_similarity *x)
 {
     for (size_t i = 0; i < x->n_files; i++)
@@ -177,11 +172,7 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     return status;
 }
 
-/*
- * Adds, for each similarity file of three or more texts, a table that compares the rotations of
- * every two texts: overlap, delta / epsilon, and the energy that one text's rotation keeps of the
- * other text's data. For two texts, the similarity table has the same values.
- */
+/* Files with only two texts are left out, because the similarity table has the same values. */
 static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     int number = 0;
@@ -193,8 +184,6 @@ static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- similarity of rotations against the number of calibration tokens ----------------------- */
 
 static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
@@ -267,7 +256,6 @@ static void smallest_and_largest(const kvd_measured *v, double *least, double *m
     }
 }
 
-/* Appends one sentence per kind of calibration text that states what the similarity files show. */
 static int sentences(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     static const struct {

@@ -6,16 +6,10 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/*
- * Largest number of heads in one figure. More curves merge into a dark area and need many
- * megabytes.
- */
+/* More curves merge into a dark area and need many megabytes. */
 enum { MOST_CURVES = 512 };
 
-/*
- * Returns true if the file has this kind of rotation, calibrated on all token vectors. Pruned or
- * clustered calibrations have another section.
- */
+/* Returns false for pruned or clustered calibrations, which have a section of their own. */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return x->kind == KVD_RESULT_SPECTRUM && x->spectrum.pair[pair].present &&
@@ -30,10 +24,6 @@ static bool any_pair(const kvd_results *r, kvd_pair pair)
     return false;
 }
 
-/*
- * Returns the table of the mean singular values of every file and kind of rotation, or NULL if
- * memory ran out.
- */
 static const kvd_table *mean_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_table *t =
@@ -183,9 +173,8 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Adds a table of singular values with one column per head, layer by layer, of at most MOST_CURVES
- * evenly chosen heads. Sets *drawn to the number of heads and adds the number of their zero values
- * to *zeros.
+ * Adds one column per head, for at most MOST_CURVES evenly chosen heads. Sets *drawn to the number
+ * of heads and adds the number of their zero values to *zeros.
  */
 static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                        size_t *zeros, kvd_err *err)
@@ -218,7 +207,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     return 0;
 }
 
-/* Adds ZDC Fig. 13, the singular values of all heads, for the calibration with the most tokens. */
+/* Adds ZDC Fig. 13 for the calibration with the most tokens. */
 static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     const kvd_result *best = NULL;

@@ -1,7 +1,4 @@
-/*
- * The first screen of the page: model, texts, revision and date; the bytes that three methods save
- * at 99 % of top-1 accuracy; the verdicts on the claims; one figure and one short table.
- */
+/* The first screen of the page. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,24 +8,21 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* Largest number of methods in the figure and in the table of the first screen. */
 enum { MOST_METHODS = 6 };
 
-/* A method that may be shown on the first screen. */
 typedef struct {
-    /* Indices of the first and last results line of the method. */
     size_t first, last;
-    kvd_target_result x; /* bytes saved at 99 % of top-1 accuracy */
+    kvd_target_result x;
     /*
-     * True if the saved bytes in `x` are known: they come from a search (kvdim-eval --target) or
-     * from at least KVD_FEWEST_POINTS evaluated settings.
+     * True if `x` comes from a search (kvdim-eval --target) or from at least KVD_FEWEST_POINTS
+     * settings.
      */
     bool known;
-    /* True if the saved bytes in `x` come from a search (kvdim-eval --target). */
+    /* True if `x` comes from a search (kvdim-eval --target). */
     bool searched;
     /*
-     * True if the file counts no stored bytes. x.value, the removed fraction p of dimensions, is
-     * then shown in place of the saved bytes.
+     * True if the file counts no bytes, so that the removed fraction p of dimensions is shown
+     * instead.
      */
     bool elements;
 } candidate;
@@ -36,7 +30,7 @@ typedef struct {
 typedef struct {
     candidate *item;
     size_t n;
-    const char *label; /* label of the evaluated text */
+    const char *label;
 } candidates;
 
 static double saved(const candidate *c)
@@ -44,10 +38,7 @@ static double saved(const candidate *c)
     return !c->known ? -1 : c->elements ? c->x.value : isnan(c->x.saving) ? 0 : c->x.saving;
 }
 
-/*
- * Returns the fraction of the bytes that the method of a results line removes, or the fraction of
- * dimensions if the file counts no bytes.
- */
+/* Returns the removed fraction of the bytes, or of the dimensions if the file counts no bytes. */
 static double removed(const kvd_accuracy_entry *e)
 {
     const double bytes = kvd_entry_saving(e);
@@ -94,11 +85,7 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/*
- * Returns true if the result of `a` rests on better evidence than that of `b`. A search for the
- * setting that keeps 99 % of the accuracy is better than single settings, and more settings are
- * better than fewer.
- */
+/* A search is better evidence than single settings, and more settings are better than fewer. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -107,8 +94,8 @@ static bool says_more(const candidate *a, const candidate *b)
 }
 
 /*
- * Collects the methods that are comparable with results line `like`, ordered by falling fraction of
- * bytes saved. *known is the number of methods for which that fraction is known.
+ * Collects the methods that are comparable with results line `like`, by falling fraction of bytes
+ * saved. *known is the number of methods whose saved bytes are known.
  */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, size_t *known,
                    kvd_err *err)
@@ -130,7 +117,7 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
         else if (says_more(&c, &to->item[k]))
             to->item[k] = c;
     }
-    /* Insertion sort, because it is stable and there are few methods. */
+    /* Insertion sort is stable, and there are few methods. */
     for (size_t i = 0; i < to->n; i++) {
         const candidate c = to->item[i];
         size_t k = i;
@@ -142,10 +129,7 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
     return 0;
 }
 
-/*
- * Chooses the combination of evaluated text and model that has the largest number of methods with
- * known saved bytes. If several are equal, takes the first.
- */
+/* Chooses the text and model with the most methods whose saved bytes are known. */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     size_t most = 0;
@@ -171,11 +155,7 @@ static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err 
     return 0;
 }
 
-/*
- * Returns the result of `method` among `some`. If there are several, for example with different
- * rules for the kept dimensions, returns the one that rests on the best evidence (says_more).
- * Returns NULL if there is none.
- */
+/* Returns the result of `method` with the best evidence (says_more), or NULL. */
 static const candidate *plain(const kvd_accuracy_entries *all, const candidates *some,
                               const char *method)
 {
@@ -194,9 +174,7 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
 }
 
 /*
- * `some` lists methods by falling number of saved bytes, and the first screen shows only the first
- * MOST_METHODS. Moves zack and uniform, with which readers compare other methods, among these. They
- * take the places of the last methods.
+ * Moves zack and uniform, with which readers compare other methods, among the first MOST_METHODS.
  */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
@@ -213,11 +191,9 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
     }
 }
 
-/* ---- the saved bytes in numbers ------------------------------------------------------------- */
-
 /*
- * Returns the results line of method `c` with the strongest compression that has a top-1 accuracy,
- * or NULL. The lines of a method are ordered by rising compression.
+ * Returns the results line with the strongest compression that has a top-1 accuracy, or NULL.
+ * Results lines are ordered by rising compression.
  */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {
@@ -270,8 +246,6 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
         kvd_text_raw(t, "</span><b>-</b><span>not measured on this text</span></div>\n");
     }
 }
-
-/* ---- figure and table of the first screen --------------------------------------------------- */
 
 static int figure(const kvd_accuracy_entries *all, const candidates *some, kvd_section *s,
                   kvd_err *err)
@@ -385,8 +359,6 @@ static int table(const kvd_accuracy_entries *all, const candidates *some, kvd_se
     return 0;
 }
 
-/* ---- text above the figure ------------------------------------------------------------------ */
-
 static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t)
 {
     size_t all = 0, at = 0;
@@ -404,9 +376,6 @@ static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t
         }
 }
 
-/*
- * Appends models, revisions and dates of the results, and the shown text with its number of tokens.
- */
 static int facts(const kvd_results *r, const kvd_accuracy_entries *all, const candidates *some,
                  kvd_text *title, kvd_text *words, kvd_err *err)
 {

@@ -8,20 +8,18 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* Largest number of iterations of the engine that the figure draws. */
 enum { ITERATIONS = 48 };
 
 /*
- * Part of a timeline that the figure draws. The file may hold several runs (a job, or a trace of
- * requests run with one method), each as a process with its own id `pid`. The figure shows the
- * first of them, up to the last of ITERATIONS iterations.
+ * The file may hold several runs, each as a process with an id `pid`. The figure shows the first
+ * run.
  */
 typedef struct {
     const char *path;
     json_t *events;
     json_int_t pid;
     const char *job;
-    double begin, end; /* start and end of the drawn part, in microseconds */
+    double begin, end; /* microseconds */
     kvd_table *iterations, *parts, *requests;
 } timeline;
 
@@ -94,7 +92,7 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns the time of a request's event of type `ph`, or NaN if the timeline does not have it. */
+/* Returns NaN if the request has no event of type `ph`. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

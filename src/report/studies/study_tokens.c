@@ -1,14 +1,10 @@
-/*
- * Report section on ranges of attention scores, tokens that layers have in common, and critical
- * tokens.
- */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* Index in kvd_critical_level of 0.95, the fraction of attention that critical tokens receive. */
+/* Index of 0.95 in kvd_critical_level. */
 enum { P95 = 1 };
 
 static int layers_table(const kvd_results *r, kvd_section *s, kvd_err *err)
@@ -108,8 +104,6 @@ static int overlap_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* ---- data of the figures of one token statistics file --------------------------------------- */
-
 static kvd_table *data_table(kvd_section *s, const char *name, const char *title, kvd_err *err)
 {
     kvd_table *t = kvd_section_table(s, name, title, err);
@@ -118,10 +112,7 @@ static kvd_table *data_table(kvd_section *s, const char *name, const char *title
     return t;
 }
 
-/*
- * Returns the table of the quantiles over tokens, layer by layer, of attention scores, received
- * attention and norms of value vectors. On failure returns NULL and fills *err.
- */
+/* Returns quantiles over tokens, layer by layer. On failure returns NULL and fills *err. */
 static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -188,11 +179,11 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "max", "most");
     for (int level = 0; level < KVD_N_CRITICAL_LEVELS; level++)
         for (int l = 0; l < x->n_layers; l++)
-            /* KV heads of the layer; h = -1 means the whole layer. */
+            /* h = -1 means the whole layer. */
             for (int h = -1; h < kv; h++) {
                 /*
-                 * Index of the mean; standard deviation, minimum and maximum are the next three
-                 * quantities.
+                 * Standard deviation, minimum and maximum are the next three quantities after the
+                 * mean.
                  */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
@@ -206,7 +197,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds the figures of the layers that LeanKV shows: the first, the middle and the last layer. */
+/* LeanKV shows the first, the middle and the last layer. */
 static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
@@ -271,10 +262,7 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/*
- * Returns true if figures should show file x rather than y: a trained model is preferred, then the
- * text with the most tokens.
- */
+/* Prefers a trained model, then the text with the most tokens. */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),
@@ -284,7 +272,7 @@ static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err)
 {
-    const kvd_result *best = NULL; /* kvdim/tokens file whose token statistics the figures show */
+    const kvd_result *best = NULL;
     for (size_t i = 0; i < r->n; i++)
         if (r->item[i].kind == KVD_RESULT_TOKENS &&
             (!best || preferred(&r->item[i].tokens, &best->tokens)))

@@ -1,6 +1,6 @@
 /*
- * Includes the header of NVTX (NVIDIA's library for profiler ranges) and defines KVD_NVTX, if the
- * CUDA toolkit has it.
+ * Includes the header of NVTX (NVIDIA's library for profiler ranges) if the CUDA toolkit has it,
+ * and then defines KVD_NVTX.
  */
 #ifndef KVD_SERVING_CUDA_NVTX3_H
 #define KVD_SERVING_CUDA_NVTX3_H

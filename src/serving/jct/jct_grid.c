@@ -6,17 +6,12 @@
 
 enum { LEAST = 16, PAGE = 64, ROWS = 8 };
 
-/* ---- list of iterations to measure ---- */
-
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/*
- * Returns the next number of tokens to measure after x: 4 x, or `most` if 8 x is above `most`. The
- * limit 8 x avoids that 4 x is measured next to a nearly equal `most`.
- */
+/* Returns the next number of tokens to measure: 4 x, or `most` if 8 x exceeds `most`. */
 static size_t after(size_t x, size_t most)
 {
     return 8 * x > most ? most : 4 * x;
@@ -43,7 +38,6 @@ static void add_pieces(size_t longest, size_t max_len, const kvd_batching_limits
     }
 }
 
-/* Adds, to the iterations to measure, one with as many prompts of the longest length as fit. */
 static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_point *point,
                         size_t *n)
 {
@@ -55,8 +49,8 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 }
 
 /*
- * Adds, to the iterations to measure, a decode step in which `batch` requests fill the KV cache.
- * Leaves it out if the previous step of this batch size has nearly as many tokens.
+ * Adds a decode step in which `batch` requests fill the KV cache. No step is added if the previous
+ * one of this batch size has nearly as many tokens.
  */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
@@ -72,9 +66,8 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
 }
 
 /*
- * Returns the next batch size to measure after `batch`: 1, 2, 4, 8, 9, 16, 17 .. most. Above 8
- * requests, CUDA graphs exist for multiples of 8, to which a batch is padded. So 9 requests take
- * as long as 16.
+ * Returns the next batch size to measure: 1, 2, 4, 8, 9, 16, 17 .. most. CUDA graphs pad batches
+ * above 8 to multiples of 8, so 9 requests take as long as 16.
  */
 static size_t next_batch(size_t batch, size_t most)
 {
@@ -86,9 +79,8 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
                       kvd_jct_point *point, size_t *n)
 {
     /*
-     * A measurement runs `samples` + 1 decode steps, the first as a warm-up. With the token that
-     * the last step produces, a sequence has tokens + samples + 2 tokens, which must not exceed
-     * max_len.
+     * A sequence must also have room for samples + 1 decode steps and the token that the last step
+     * produces.
      */
     const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
     for (size_t batch = 1;; batch = next_batch(batch, l->max_batch)) {
@@ -109,11 +101,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /*
-     * Upper limit of the number of iterations to measure. Batch sizes double at every second step
-     * (8, 9, 16, 17, 32, ..), so there are at most 128. Numbers of tokens grow fourfold, so there
-     * are fewer than 64.
-     */
+    /* There are at most 128 batch sizes and 64 numbers of tokens. */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -124,17 +112,15 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
     return 0;
 }
 
-/* ---- running an iteration ---- */
-
 typedef struct {
     const kvd_jct_loop *loop;
-    kvd_slice *slice; /* which tokens of each request the iteration processes, [max_batch] */
+    kvd_slice *slice; /* tokens of each request in the iteration, [max_batch] */
     uint32_t *id, *next;
     /* Input plus output tokens of each request, on which the token budgets of methods depend. */
     size_t whole;
     /*
-     * True if the engine can run a decode step at any position, although the tokens before it were
-     * not processed. A measurement of a step then needs no prompt.
+     * True if the engine can run a decode step at a position whose earlier tokens were not
+     * processed.
      */
     bool anywhere;
 } bench;
@@ -153,8 +139,8 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
 }
 
 /*
- * Runs `n` prompt tokens after `before` tokens in a slot of the cache, in as many iterations as
- * the chunk size requires. Only the last iteration is timed.
+ * Runs `n` prompt tokens after `before` tokens in a slot of the cache. The tokens may need several
+ * iterations, of which only the last is timed.
  */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
@@ -182,10 +168,6 @@ static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, 
     return 0;
 }
 
-/*
- * Runs the prompts of the first n requests, each of `tokens` tokens, in one iteration and measures
- * its time.
- */
 static int prompts(bench *b, size_t n, size_t tokens, double *seconds, kvd_err *err)
 {
     for (uint32_t s = 0; s < n; s++) {
@@ -202,10 +184,6 @@ static int prompts(bench *b, size_t n, size_t tokens, double *seconds, kvd_err *
     return iterate(b, &it, b->next, seconds, err);
 }
 
-/*
- * Runs one decode step of the first n requests, each with `before` tokens in the cache, and
- * measures its time.
- */
 static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, kvd_err *err)
 {
     for (uint32_t s = 0; s < n; s++) {
@@ -223,9 +201,8 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
 }
 
 /*
- * Runs decode steps of a small request for about as long as the measured prompt took. Prompts
- * without a pause between them draw more power than a GPU may, so that its clock rate falls. A
- * server runs decode steps between prompts.
+ * Runs decode steps for about as long as the measured prompt took. Prompts without pauses would
+ * draw so much power that the GPU lowers its clock rate.
  */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {
@@ -249,7 +226,7 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     const double most = 0.1;
     double seconds = 0;
-    /* One sample more than `samples` is run; the first is a warm-up and discarded. */
+    /* The first of the samples + 1 runs is a warm-up and is discarded. */
     for (size_t i = 0; i <= samples; i++) {
         if (i && steps_between(b, p, seconds < most ? seconds : most, err))
             return -1;

@@ -15,10 +15,7 @@ double kvd_jct_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/*
- * Computes a pseudo-random token id from seed, request and position by a hash (the finaliser of
- * splitmix64).
- */
+/* Hash: the finaliser of splitmix64. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
@@ -27,23 +24,17 @@ uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
     return (uint32_t)((z ^ (z >> 31)) % vocab);
 }
 
-/* ---- state of a run ---- */
-
 typedef struct {
     const kvd_jct_loop *loop;
     const kvd_requests *requests;
     kvd_batcher *batcher;
     kvd_jct_served *out;
-    /*
-     * Token ids of the current iteration (one forward pass): inputs [capacity], outputs
-     * [max_batch].
-     */
+    /* Inputs [capacity] and outputs [max_batch] of the current iteration. */
     uint32_t *id, *next;
     size_t capacity;
     /* Output tokens of all requests, request after request, [sum of output]. */
     uint32_t *token;
-    size_t *emitted; /* number of output tokens that each request has so far, [n] */
-    /* Number of requests that have arrived, and number of tokens in the cache. */
+    size_t *emitted; /* output tokens of each request so far, [n] */
     size_t arrived, held;
     /* Clock readings in seconds: start of the run, and end of the last iteration. */
     double zero, last_end;
@@ -86,9 +77,6 @@ static int prepare(serving *v, kvd_err *err)
     return (v->batcher = kvd_batcher_new(v->requests, &v->loop->limits, err)) ? 0 : -1;
 }
 
-/* ---- running iterations ---- */
-
-/* Returns the part of v->token that holds the output tokens of request r. */
 static uint32_t *tokens_of(const serving *v, size_t r)
 {
     return v->token + v->out->gap_at[r] + r;
@@ -114,10 +102,6 @@ static int fill(serving *v, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Records the tokens that an iteration (one forward pass) produced. `end` is the clock reading in
- * seconds at its end.
- */
 static void take(serving *v, const kvd_iteration *it, double end)
 {
     kvd_jct_served *const o = v->out;
@@ -188,7 +172,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Frees, in the engine, the slots of requests that were preempted (lost their cache pages). */
+/* Frees the slots of preempted requests in the engine. */
 static int give_way(serving *v, kvd_err *err)
 {
     kvd_engine *const e = v->loop->engine;
@@ -219,8 +203,8 @@ static int arrive(serving *v, kvd_err *err)
 }
 
 /*
- * Waits for the next arrival. Sleeps until a millisecond before it, because waking takes part of a
- * millisecond, then polls. Returns after at most about 0.1 s, so that the user can interrupt.
+ * Sleeps until a millisecond before the arrival, because waking takes part of a millisecond, then
+ * polls. Returns after at most about 0.1 s, so that the user can interrupt.
  */
 static void wait_for_arrival(serving *v)
 {
@@ -277,10 +261,7 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     status = status || serve(&v, err);
     if (!status) {
         summarise(&v);
-        /*
-         * GPUs update the energy counter about every 0.1 s. A run of up to 1 s therefore reports
-         * no energy.
-         */
+        /* GPUs update the energy counter about every 0.1 s, so short runs report no energy. */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;
     }

@@ -9,10 +9,8 @@
 #include "serving/jct/spread.h"
 
 /*
- * Returns the two sets of matrices (such as qk for Q and K, vw for V) whose singular values give
- * the kept dimensions of method i. Returns NULL if the method does not use singular values. Methods
- * that rotate heads and cut dimensions (method->dims) use them. Some methods that make their own
- * matrices use them too, if the user gave a model's shape and no calibration file.
+ * Returns the two sets of matrices, such as qk for Q and K, whose singular values method i reads.
+ * Returns NULL if method i reads none.
  */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
@@ -27,9 +25,8 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 }
 
 /*
- * Returns true if methods get random rotations instead of those of a spectrum file (rotations of a
- * trained model). That is so if a method needs rotations, no spectrum file was given, and the user
- * gave --shape (random weights) or --spread (singular values for random rotations).
+ * Returns true if a method needs rotations, no spectrum file was given, and --shape or --spread
+ * asks for random rotations.
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -195,8 +192,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * Random rotations (m->made) always differ from the rotations for which a file of kept
-     * dimensions (kvdim/rates) was made. A warning about the difference would be useless.
+     * Random rotations always differ from the rotations for which a kvdim/rates file was made, so a
+     * warning would be useless.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
@@ -227,10 +224,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
                                     .model = m->info,
                                     .model_path = m->model_path,
                                     /*
-                                     * A method that rotates heads (method->dims) uses the rotations
-                                     * and singular values that were found for it. Any other method
-                                     * may take singular values from spectrum[0] if it was made with
-                                     * random rotations.
+                                     * Methods that rotate heads use their own rotations. Other
+                                     * methods may read the singular values of random rotations.
                                      */
                                     .spectrum = x->point->method->dims ? x->point->method->spectrum
                                                 : m->made              ? &m->spectrum[0]
@@ -242,11 +237,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
     *plan = kvd_point_plan(x->point);
     plan->type = type;
     plan->seed = seed;
-    /*
-     * A method that only removes dimensions is applied while the prompt is processed, so the plan
-     * needs no prompt length (0). Other methods compress a prompt after it has been processed, and
-     * the plan needs its length.
-     */
+    /* Only methods that do more than remove dimensions need the prompt length. */
     plan->prompt = kvd_plan_beyond_widths(plan) ? prompt : 0;
     return kvd_plan_open(plan, &setup, err);
 }

@@ -8,12 +8,7 @@
 #include "model/text/text_options.h"
 #include "serving/batching.h"
 
-/* ---- checks of the options ---- */
-
-/*
- * Fails if other options contradict --parallel sequence. In that mode GPUs divide the tokens of a
- * prompt, and only prompts are computed, one after another.
- */
+/* With --parallel sequence, GPUs divide the tokens of a prompt, and only prompts are computed. */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)
@@ -58,8 +53,6 @@ static int check_usage(void *config, kvd_err *err)
                             cfg->method_text[i]);
     return cfg->sequence ? check_sequence(cfg, err) : 0;
 }
-
-/* ---- table of options ---- */
 
 static int find_shape(void *config, const char *text, kvd_err *err)
 {

@@ -1,4 +1,3 @@
-/* Parses the command line of kvdim-jct. */
 #ifndef KVD_SERVING_JCT_JCT_OPTIONS_H
 #define KVD_SERVING_JCT_JCT_OPTIONS_H
 
@@ -20,35 +19,31 @@ typedef struct {
     size_t n_methods;
     const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
     size_t n_spectra, n_rates;
-    const char *spread; /* file of singular values for random rotations; NULL if not given */
-    /* Values of --input, --output and --batch: token counts and batch sizes, allocated. */
+    const char *spread; /* file of singular values for random rotations, or NULL */
+    /* Values of --input, --output and --batch, allocated. */
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
-    /* The lists in --input, --output and --batch as the user typed them. */
     const char *input_text, *output_text, *batch_text;
-    /*
-     * Requests to serve at their arrival times: a trace file, or poisson:RATE with `lengths` for
-     * the token counts.
-     */
+    /* Trace file, or poisson:RATE with `lengths` for the numbers of tokens. */
     const char *requests, *lengths;
-    size_t n_requests; /* number of requests to serve; 0 if not given */
+    size_t n_requests; /* 0 if not given */
     /* Limits given as --max-batch, --max-tokens and --pages; 0 if not given. */
     size_t max_batch, max_tokens, pages;
     size_t chunk;
     kvd_admission admission;
     size_t gpus;
-    bool sequence; /* true if several GPUs divide the tokens of a prompt among them */
+    bool sequence; /* GPUs divide the tokens of a prompt */
     size_t repeats;
     bool graphs_given;
-    size_t steps; /* number of decode steps of a job that are computed (--steps); 0 means all */
+    size_t steps; /* decode steps of a job that are computed (--steps); 0 means all */
     kvd_attention_choice attention;
     bool graphs, phases, iterations, resume;
     kvd_dtype type;
     bool type_given;
-    const char *timeline; /* file to which a timeline is written; NULL if not given */
+    const char *timeline; /* path of the timeline to write, or NULL */
 } kvd_jct_options;
 
-/* Names of the kinds of attention in --attention; the list ends with NULL. */
+/* Names of the values of --attention; the list ends with NULL. */
 extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS + 1];
 
 /* Reads argv into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */

@@ -11,13 +11,12 @@ typedef struct {
     /* Number of decode steps of the job for which each computed step counts. */
     double weight;
     kvd_slice *slice;
-    /* Token ids of the current decode step: `batch` inputs, then `batch` outputs, [2 * batch]. */
     uint32_t *id;
 } sampled;
 
 /*
- * Returns the position in the sequence of the i-th computed decode step. The decode steps of a job
- * are divided into groups of `weight` steps, and the middle step of each group is computed.
+ * Returns the position of the i-th computed decode step: the middle of the i-th group of `weight`
+ * steps.
  */
 static size_t place(const sampled *s, size_t i)
 {

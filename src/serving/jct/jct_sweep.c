@@ -11,7 +11,6 @@
 #include "serving/jct/jct_grid.h"
 #include "serving/jct/jct_sampled.h"
 
-/* The compression method that is being measured, with the engine that runs it. */
 typedef struct {
     size_t number;
     const kvd_jct_method *method;
@@ -22,10 +21,8 @@ typedef struct {
     kvd_jct_loop loop;
 } candidate;
 
-/* ---- results, and measurements that are left out ---- */
-
 /*
- * Reports on stderr that `points` measurements cannot run, and records the message for the output
+ * Reports on stderr that `points` measurements cannot run. The message is also saved in the output
  * file.
  */
 static void skip(kvd_jct_sweep *s, const char *what, const char *why, size_t points)
@@ -51,7 +48,6 @@ static kvd_jct_facts facts_of(const kvd_jct_sweep *s)
                            .points_done = s->done};
 }
 
-/* Saves the new results in OUT.h5.rows and prints them. */
 static int save(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_facts facts = facts_of(s);
@@ -73,9 +69,6 @@ static int save(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* ---- files of the sweep ---- */
-
-/* Reads the results that an earlier run of the same sweep saved. */
 static int take_up(kvd_jct_sweep *s, kvd_err *err)
 {
     const char *const output = s->cfg->common.output;
@@ -134,8 +127,6 @@ void kvd_jct_sweep_close(kvd_jct_sweep *s)
     s->rows_path = NULL;
 }
 
-/* ---- results of an earlier run ---- */
-
 static bool is(double a, size_t b)
 {
     return fabs(a - (double)b) < 0.5;
@@ -178,9 +169,8 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 }
 
 /*
- * Returns the bytes per token of an uncompressed cache for a request of `length` tokens. In a
- * layer with an attention window, the CPU engine stores only the newest tokens, and the GPU engine
- * stores all tokens.
+ * Returns the bytes per token of an uncompressed cache for a request of `length` tokens. In a layer
+ * with an attention window, only the GPU engine stores all tokens.
  */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
@@ -188,8 +178,6 @@ static double dense_bytes(const kvd_jct_sweep *s, size_t length)
     kvd_cache_count_bytes(s->config, NULL, kvd_dtype_bytes(s->cfg->type), &bytes);
     return s->gpu[0] ? bytes.dense : bytes.dense * kvd_cache_window_share(s->config, length);
 }
-
-/* ---- engine of one method ---- */
 
 static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
@@ -258,9 +246,6 @@ static void close_engine(candidate *c)
     c->open = false;
 }
 
-/* ---- measuring jobs ---- */
-
-/* Runs a warm-up job with a few decode steps, which fills caches and captures CUDA graphs. */
 static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
 {
     enum { STEPS = 4 };
@@ -277,10 +262,7 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
-/*
- * Returns the number of decode steps of a job that are computed: the number given by --steps. It
- * is all steps if --steps is not given, or if a step of the engine needs all earlier tokens.
- */
+/* If a step of the engine needs all earlier tokens, all decode steps are computed. */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
     const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
@@ -288,9 +270,8 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
 }
 
 /*
- * Warns about a method whose cache is not smaller than the uncompressed one. There are two causes.
- * The method always keeps some tokens uncompressed, and the requests have no more tokens than that.
- * Or its additional data (scales, indices) take more bytes than it saves.
+ * A method may save nothing because it keeps some tokens uncompressed, and the requests have no
+ * more tokens than that. Scales and indices may also take more bytes than the method saves.
  */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)
@@ -341,8 +322,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 }
 
 /*
- * Returns true if all requests of a job with --steps fit into the cache at once. Otherwise reports
- * that the job is left out, with the numbers of cache pages needed and available.
+ * Reports the job as left out and returns false if its requests do not fit into the cache at once.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
@@ -363,8 +343,8 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
 }
 
 /*
- * Returns true if a request of `tokens` tokens fits into the cache. Otherwise reports that the
- * measurement named `what` is left out, with the numbers of cache pages needed and available.
+ * Reports the measurement as left out and returns false if a request of `tokens` tokens does not
+ * fit.
  */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
@@ -424,8 +404,6 @@ static int jobs(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     return 0;
 }
 
-/* ---- measuring iterations and replays of requests ---- */
-
 static int iterations(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
     const size_t samples = s->cfg->repeats;
@@ -462,11 +440,8 @@ static int longest_first(const void *a, const void *b)
 }
 
 /*
- * Runs warm-up prompts before the requests of a trace. The first matrix product with a given number
- * of rows makes libraries load and choose kernels: on an H200 a prompt took 1 to 14 ms longer when
- * it was the first of its length. So one prompt of every length in the trace runs alone, longest
- * first. In two cases only the longest prompt runs: on the CPU, where products of all sizes use the
- * same code, and with a chunk size, because parts of prompts have that length.
+ * Runs one prompt of every length in the trace, longest first. On an H200 the first prompt of a
+ * length took 1 to 14 ms longer, because libraries load and choose kernels.
  */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
@@ -526,8 +501,6 @@ static int replay(kvd_jct_sweep *s, candidate *c, kvd_err *err)
         puts(kvd_jct_requests_line(s->out, c->method->label, line));
     return 0;
 }
-
-/* ---- all methods of the sweep ---- */
 
 static int run_method(kvd_jct_sweep *s, size_t i, kvd_err *err)
 {

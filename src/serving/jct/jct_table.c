@@ -1,4 +1,3 @@
-/* Prints results of kvdim-jct as lines of a table, and summaries of them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,10 +42,7 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
     return line;
 }
 
-/*
- * Writes the mean, median and 99 % quantile of a column of the results table to `to`, over the
- * requests of one method.
- */
+/* Writes the mean, median and 99 % quantile of a column over the requests of one method to `to`. */
 static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x,
                           char to[96])
 {

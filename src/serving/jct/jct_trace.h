@@ -1,8 +1,6 @@
 /*
- * Writes a timeline for the viewers Perfetto and chrome://tracing. Iterations are complete events
- * with their phases below them, requests are asynchronous spans from arrival to last token. The
- * phases of an iteration are sums over layers and are drawn one after another in the order of
- * kvd_phase: their lengths are measured, their positions are not.
+ * Writes a timeline for the viewers Perfetto and chrome://tracing. The lengths of the phases of an
+ * iteration are measured, but their positions and order are not.
  */
 #ifndef KVD_SERVING_JCT_JCT_TRACE_H
 #define KVD_SERVING_JCT_JCT_TRACE_H
@@ -17,27 +15,22 @@ typedef struct {
     kvd_output out;
     FILE *f;
     double zero; /* clock reading in seconds at which the timeline begins */
-    /* Process number under which the viewer shows the current job; every job has its own. */
+    /* Process number of the current job in the viewer; every job has its own. */
     int process;
     bool any;
 } kvd_jct_trace;
 
 /*
- * Creates the timeline file `path`. As long as t->f is NULL (zeroed *t), all functions for the
- * timeline do nothing.
+ * Creates the timeline file `path`. While t->f is NULL, all functions for the timeline do nothing.
  */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
-/* Completes and closes the timeline file. */
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
 /* Closes and removes an incomplete timeline file; safe at any time. */
 void kvd_jct_trace_release(kvd_jct_trace *t);
 
-/* Begins a job named `name` in the timeline; later events belong to it. */
+/* Begins a job named `name`; later events belong to it. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
-/*
- * Adds one iteration (forward pass) to the timeline. `begin` is the clock reading in seconds at
- * which it began.
- */
+/* `begin` is the clock reading in seconds at which the iteration began. */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,
                              const kvd_phase_times *times);
 void kvd_jct_trace_request(kvd_jct_trace *t, size_t request, double arrival, double first,

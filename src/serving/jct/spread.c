@@ -8,8 +8,6 @@
 #include "common/linalg.h"
 #include "common/rng.h"
 
-/* ---- reading measured singular values ---- */
-
 static int take_value(kvd_spread *s, kvd_pair pair, size_t head, size_t dim, const char *text,
                       kvd_err *err)
 {
@@ -66,12 +64,9 @@ void kvd_spread_release(kvd_spread *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- distribution over the heads ---- */
-
 /*
- * Returns the singular value of dimension j of a head with d dimensions, interpolated from the n
- * singular values of a measured head. Dimension j is at the relative position (j + 0.5) / d,
- * measured value i at (i + 0.5) / n.
+ * Interpolates sigma [n] at dimension j of d. Dimension j is at the relative position (j + 0.5) /
+ * d, element i of sigma at (i + 0.5) / n.
  */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
@@ -91,8 +86,8 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
     /*
-     * Each head of the model gets the singular values of one measured head. The choice does not
-     * depend on `pair`, so Q-K and V of a head get the values of the same measured head.
+     * The random order does not depend on `pair`, so Q-K and V of a head get the values of the same
+     * measured head.
      */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {

@@ -9,8 +9,8 @@ static double line(double x0, double y0, double x1, double y1, double x)
 }
 
 /*
- * Returns the index i of the interval at[i] .. at[i + 1] that contains x, where `at` [n] is
- * rising. If x is outside all intervals, returns the nearest one. If n is 1, returns 0.
+ * Returns the index i of the interval at[i] .. at[i + 1] that contains x or is nearest to x. `at`
+ * [n] must rise. If n is 1, returns 0.
  */
 static size_t below(const double *at, size_t n, double x)
 {
@@ -37,10 +37,7 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /*
-     * If u is exactly on a curve, the neighbouring curve is not used, so that a gap in the
-     * neighbour's points has no effect.
-     */
+    /* If u is exactly on a curve, a gap in the points of the neighbouring curve has no effect. */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));
@@ -56,7 +53,6 @@ static int by_place(const void *a, const void *b)
     return (p->v > q->v) - (p->v < q->v);
 }
 
-/* Sorts the measured points by u, then v, and divides them into curves of equal u. */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err)
 {
     const size_t n = t->n_points + 1;

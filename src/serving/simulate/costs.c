@@ -11,24 +11,19 @@
 
 struct kvd_costs {
     /*
-     * Time in seconds of a part of a prompt (u: its tokens, v: tokens before it), without the time
-     * of attention, which grows with the number of query-key products.
+     * Seconds of a part of a prompt without attention, over its tokens (u) and the tokens before it
+     * (v).
      */
     kvd_cost_table prompts;
-    /*
-     * Time in seconds of the matrix products of an iteration, as a function of its number of
-     * tokens.
-     */
+    /* Seconds of the matrix products of an iteration, over its number of tokens. */
     kvd_cost_table products;
     kvd_cost_table steps;
-    double pair;  /* seconds of attention per query-key product in a prompt */
-    double empty; /* seconds of an iteration that processes no tokens */
+    double pair; /* seconds of attention per query-key product in a prompt */
+    double empty;
     double bytes_per_token, weight_bytes, cache_bytes;
     int gpus;
     char engine[256];
 };
-
-/* ---- rows of the jct file ---- */
 
 enum {
     KIND,
@@ -92,10 +87,7 @@ static bool is_kind(const source *s, size_t row, const char *kind)
     return !strcmp(text(s, row, KIND), kind);
 }
 
-/*
- * Returns true if line `row` of the results was measured with this method on this number of GPUs
- * (-1 means any).
- */
+/* `gpus` -1 means any number. */
 static bool is_of(const source *s, size_t row, const char *method, int gpus)
 {
     const double n = real(s, row, GPUS);
@@ -126,13 +118,11 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
 }
 
 /*
- * Adds a measured iteration to one of three tables with coordinates u and v:
+ * Adds a measured iteration to one of three tables:
  *
- *   c->prompts    one prompt or a part of it: u is its number of tokens, v the tokens before it
- *   c->products   several prompts: u is their number of tokens together, v the number of prompts.
- *                 take_attention_out subtracts the time of attention and sets v to 0, so that the
- *                 table has the time of the matrix products only.
- *   c->steps      a decode step: u is the number of requests, v the tokens in the cache of each
+ *   c->prompts    one part of a prompt; u: its tokens, v: tokens before it
+ *   c->products   several prompts; u: their tokens together, v: number of prompts
+ *   c->steps      a decode step; u: number of requests, v: cached tokens of each
  */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
@@ -149,27 +139,18 @@ static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* ---- separation of the time of attention ---- */
-
-/*
- * Returns the number of query-key products in a part of a prompt: `tokens` tokens after `before`
- * earlier tokens.
- */
 static double pairs(double tokens, double before)
 {
     return tokens * (before + tokens / 2);
 }
 
 /*
- * Returns the attention time in seconds per query-key product.
+ * Returns the attention time in seconds per query-key product. It is computed from the extra time
+ * of a part of a prompt if more tokens precede it. The smallest value of all sizes is returned,
+ * because small parts use the machine less fully.
  *
- * A part of a prompt takes longer if more tokens precede it. The difference between the times with
- * most and with fewest preceding tokens, divided by the difference in query-key products, is such a
- * time per product. The smallest one over all sizes of parts is returned, because small parts use
- * the machine less fully.
- *
- * If prompts were only measured whole, the time t of a prompt of u tokens is taken to be a u + c
- * u^2 / 2. The function then returns c, computed from the two longest prompts.
+ * If only whole prompts were measured, the time of a prompt of u tokens is taken to be a u + c u^2
+ * / 2. The returned c is computed from the two longest prompts.
  */
 static double pair_seconds(const kvd_cost_table *t)
 {
@@ -189,9 +170,8 @@ static double pair_seconds(const kvd_cost_table *t)
 }
 
 /*
- * Subtracts the time of attention from the measured times of parts of prompts. For parts at the
- * beginning of a prompt, the remaining time is that of the matrix products of an iteration with
- * this number of tokens.
+ * Subtracts the time of attention from the measured times of prompts. The time of the matrix
+ * products remains for parts at the beginning of a prompt.
  */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
@@ -229,9 +209,8 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 }
 
 /*
- * Sets c->bytes_per_token to the most bytes per token that the cache stored in a measured job of
- * the method. Lines of timed iterations have only the bytes that were reserved, which remain if
- * there is no job.
+ * Sets c->bytes_per_token to the most bytes per token that the cache stored in a measured job.
+ * Without a job, the bytes that were reserved per token remain.
  */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {
@@ -271,10 +250,7 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
                : 0;
 }
 
-/*
- * Returns the time in seconds of the matrix products of an iteration with this number of tokens.
- * Below the smallest measured number of tokens, the time is at most that of the smallest.
- */
+/* Below the smallest measured number of tokens, the time is at most that of the smallest. */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
     const kvd_cost_table *const t = &c->products;
@@ -310,11 +286,9 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* ---- predicted times ---- */
-
 /*
- * Returns the seconds by which a part of a prompt, n tokens after `before` tokens, takes longer
- * than its matrix products. The extra time is that of attention.
+ * Returns the seconds by which n tokens after `before` tokens take longer than their matrix
+ * products.
  */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {

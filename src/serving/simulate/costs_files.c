@@ -8,38 +8,31 @@
 #include "formats/rows.h"
 
 /*
- * Properties of a measurement that are compared between files of measured times. The first SAME of
- * them must be equal in all files; differences in the remaining ones are reported.
+ * Properties of a measurement. The first SAME of them must be equal in all files; other differences
+ * are reported.
  */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
     const char *path;
     kvd_model_info model;
-    /*
-     * Properties of the measurement as text, indexed by the enum above; allocated; NULL if the file
-     * does not have the property.
-     */
+    /* Text of each property, allocated; NULL if the file does not have the property. */
     char *fact[FACTS];
-    int gpus; /* number of GPUs in the file's first timed iteration */
+    int gpus;
     /* Labels of the methods that have timed iterations, in the order of the file, [n]. */
     char **method;
-    size_t *rows, n; /* number of timed iterations of each method, [n] */
+    size_t *rows, n;
 } file;
 
 struct kvd_costs_files {
     file *file;
     size_t n;
-    const char **method; /* labels of the methods of all files, [n_methods] */
+    const char **method;
     size_t n_methods;
     char apart[400];
 };
 
-/* ---- reading one file ---- */
-
-/*
- * Returns a text attribute of the HDF5 group `group`, allocated; NULL if the file does not have it.
- */
+/* The returned text is allocated, or NULL if the file does not have the attribute. */
 static char *attribute(kvd_h5 *f, const char *group, const char *name)
 {
     kvd_err unused;
@@ -92,10 +85,7 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
     return 0;
 }
 
-/*
- * Reads, from line `row`, the number of GPUs, dtype, graphs and phases, which are equal in all
- * lines of a results file.
- */
+/* Number of GPUs, dtype, graphs and phases are equal in all results lines of a file. */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)
 {
@@ -148,8 +138,6 @@ static int read_file(file *x, int gpus, kvd_err *err)
     kvd_h5_close(&f, false);
     return status ? -1 : 0;
 }
-
-/* ---- several files ---- */
 
 static int same_file(const file *a, const file *b, kvd_err *err)
 {
@@ -264,10 +252,6 @@ const char *kvd_costs_files_apart(const kvd_costs_files *f)
     return f->apart;
 }
 
-/*
- * Fills *err with a message that lists the methods of the files, for example "'a.h5' has costs of:
- * none; zack,p=0.5".
- */
 static void no_such_method(const kvd_costs_files *f, const char *method, kvd_err *err)
 {
     char list[300] = "";

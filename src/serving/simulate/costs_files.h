@@ -1,9 +1,8 @@
 /*
  * Reads several files of measured times as one: kvdim-serve --costs A.h5 --costs B.h5.
  *
- * The files must be of one model, machine and setting (number of GPUs, dtype, graphs, phases,
- * pages of the cache), because otherwise times of different things would be compared. The times of
- * a method come from one file only, so that no table combines two sweeps.
+ * The files must be of one model, machine, number of GPUs, dtype, graphs, phases and size of the
+ * cache. All times of a method come from one file.
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
 #define KVD_SERVING_SIMULATE_COSTS_FILES_H
@@ -14,9 +13,9 @@
 typedef struct kvd_costs_files kvd_costs_files;
 
 /*
- * Opens complete files of kvdim-jct and reads their timed iterations (lines of kind "iteration")
- * on `gpus` GPUs; -1 means any number. Paths are borrowed. Fails, naming two files, if they differ
- * in a value that they must have in common, and if a file has no timed iteration.
+ * Opens complete files of kvdim-jct, measured on `gpus` GPUs; -1 means any number. Paths are
+ * borrowed. Fails if the files differ in a value that they must have in common, or if a file has no
+ * timed iteration.
  */
 kvd_costs_files *kvd_costs_files_open(const char *const *path, size_t n, int gpus, kvd_err *err);
 void kvd_costs_files_free(kvd_costs_files *f);
@@ -24,8 +23,7 @@ void kvd_costs_files_free(kvd_costs_files *f);
 const kvd_model_info *kvd_costs_files_model(const kvd_costs_files *f);
 
 /*
- * Returns the labels of all methods of the files, each once, in the order of the files. *n is their
- * number. Valid until kvd_costs_files_free.
+ * Returns the *n labels of all methods of the files, each once. Valid until kvd_costs_files_free.
  */
 const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 

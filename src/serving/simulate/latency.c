@@ -16,7 +16,7 @@ typedef struct {
 } value;
 
 typedef struct {
-    double *all; /* all latencies in the sample, [n], rising */
+    double *all; /* [n], rising */
     /*
      * Latencies of `all`, grouped by blocks of consecutive requests, [n]; rising within each block.
      */
@@ -31,10 +31,6 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Sorts the latencies, and distributes them to their blocks (of consecutive requests) in rising
- * order.
- */
 static int sort(const double *x, const uint8_t *block, size_t n, sorted *s, kvd_err *err)
 {
     value *v = malloc((n ? n : 1) * sizeof *v);
@@ -64,8 +60,6 @@ static int sort(const double *x, const uint8_t *block, size_t n, sorted *s, kvd_
     return 0;
 }
 
-/* ---- statistics of the sample and of resamples from its blocks ---- */
-
 static double quantile(const sorted *s, double q)
 {
     const double at = (double)(s->n - 1) * q;
@@ -89,8 +83,8 @@ static size_t count(const sorted *s, int b, double x)
 }
 
 /*
- * Returns the k-th smallest latency, counted from 0, of a bootstrap resample. A block is a group of
- * consecutive requests; the resample repeats the latencies of block b weight[b] times.
+ * Returns the k-th smallest latency (from 0) of a bootstrap resample that repeats the latencies of
+ * block b weight[b] times.
  */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {

@@ -8,8 +8,6 @@
 #include "common/stats.h"
 #include "formats/jct.h"
 
-/* ---- rows of the jct file ---- */
-
 enum {
     KIND,
     METHOD,
@@ -61,10 +59,7 @@ static int find_columns(source *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns, as a number, the value of an option with which the results file was made; 0 if the file
- * does not state it.
- */
+/* Returns the numeric value of an option recorded in the results file; 0 if there is none. */
 static size_t option_of(kvd_h5 *f, const char *name)
 {
     kvd_err err;
@@ -77,10 +72,7 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/*
- * Returns the rule by which the measured run admitted requests to the cache. Files written before
- * the option existed are of KVD_ADMIT_WHOLE.
- */
+/* Files written before the option --admission existed are of KVD_ADMIT_WHOLE. */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;
@@ -144,10 +136,7 @@ static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/*
- * qsort comparison of served requests: by arrival; requests with equal arrivals in the order of the
- * file.
- */
+/* Requests with equal arrivals are kept in the order of the file. */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;
@@ -216,8 +205,6 @@ void kvd_replay_release(kvd_replay *r)
     free(r->jct);
     memset(r, 0, sizeof *r);
 }
-
-/* ---- comparison with the simulation ---- */
 
 static void compare(const char *quantity, const double *measured, const double *simulated, size_t n,
                     kvd_serve_comparison *c)

@@ -1,6 +1,6 @@
 /*
- * Reads the requests of a trace that kvdim-jct served and their measured times (lines of kind
- * "request" in a jct file). Compares them with the simulation of the same requests.
+ * Compares the measured times of requests that kvdim-jct served with a simulation of the same
+ * requests.
  */
 #ifndef KVD_SERVING_SIMULATE_REPLAY_H
 #define KVD_SERVING_SIMULATE_REPLAY_H
@@ -8,12 +8,12 @@
 #include "serving/simulate/serve_rows.h"
 
 typedef struct {
-    kvd_requests requests; /* the requests that were served, sorted by arrival */
+    kvd_requests requests; /* sorted by arrival */
     /* Measured time to the first token and to the last token, in seconds, [requests.n]. */
     double *ttft, *jct;
     /*
-     * Limits of batch and cache in the engine that served the requests. max_batch and max_tokens
-     * are 0 if the file does not have them.
+     * Limits of the engine that served the requests. max_batch and max_tokens are 0 if the file
+     * does not have them.
      */
     kvd_batching_limits limits;
     int gpus;
@@ -22,17 +22,16 @@ typedef struct {
 
 /*
  * Reads the requests of one method from a complete file of kvdim-jct, measured on `gpus` GPUs (-1
- * means any number). Returns 1 if there are none. Fails if lines differ in chunk, GPUs or cache
- * size, and on values that are not valid times or lengths.
+ * means any number). Returns 1 if there are none. Fails if results lines differ in chunk, GPUs or
+ * cache size, or have invalid times or lengths.
  */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 
 enum { KVD_REPLAY_COMPARISONS = 6 };
 /*
- * Compares measured and simulated times, by mean and 90 % quantile over requests: time to the first
- * token, mean time between tokens (requests of two tokens or more) and JCT. Simulates the requests
- * in *r with the parameters *s. Fails if the simulator refuses a request that was served.
+ * Compares the mean and 90 % quantile of time to the first token, mean time between tokens, and
+ * JCT. Fails if the simulator refuses a request that was served.
  */
 int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c,
                        kvd_err *err);

@@ -7,8 +7,6 @@
 
 #include "methods/grid.h"
 
-/* ---- checks of the options ---- */
-
 static int check_usage(void *config, kvd_err *err)
 {
     kvd_serve_options *const cfg = config;
@@ -30,15 +28,13 @@ static int check_usage(void *config, kvd_err *err)
     return 0;
 }
 
-/* ---- values and table of options ---- */
-
 static int add_methods(void *config, const char *spec, kvd_err *err)
 {
     kvd_serve_options *const cfg = config;
     return kvd_methods_add(spec, NULL, cfg->method, &cfg->n_methods, KVD_SERVE_METHODS, err);
 }
 
-/* Parses the value of --requests: FILE or poisson:RATE[:LENGTHS]. */
+/* The value of --requests is FILE or poisson:RATE[:LENGTHS]. */
 static int read_requests(void *config, const char *text, kvd_err *err)
 {
     static const char poisson[] = "poisson:";
@@ -160,8 +156,6 @@ void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg)
     *cfg = (kvd_serve_options){.gpus = -1, .poisson_rate = NAN};
     kvd_options_parse(&program, argc, argv, cfg);
 }
-
-/* ---- provenance ---- */
 
 static int record_lists(const kvd_serve_options *cfg, kvd_run *run, kvd_err *err)
 {

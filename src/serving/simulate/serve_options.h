@@ -1,4 +1,3 @@
-/* Parses the command line of kvdim-serve. */
 #ifndef KVD_SERVING_SIMULATE_SERVE_OPTIONS_H
 #define KVD_SERVING_SIMULATE_SERVE_OPTIONS_H
 
@@ -12,38 +11,35 @@ typedef struct {
     kvd_common_options common;
     const char *costs[KVD_SERVE_COSTS];
     size_t n_costs;
-    const char *requests, *validate; /* files of --requests and --validate; NULL if not given */
+    const char *requests, *validate; /* paths; NULL if not given */
     /*
-     * Labels of the methods to simulate, allocated; if there are none, all methods of the cost
-     * files are simulated.
+     * Labels of the methods to simulate, allocated. Without labels, all methods of the files
+     * --costs are simulated.
      */
     char *method[KVD_SERVE_METHODS];
     size_t n_methods;
-    double *rate; /* arrival rates in requests per second, allocated; n_rates 0: not given */
+    double *rate; /* requests per second, allocated */
     size_t n_rates;
     size_t replicas;
     kvd_route route;
     int gpus; /* number of GPUs of the measurements to use; -1 if not given */
     /* Bytes of a GPU's memory, and bytes of it that are not used; NaN if not given. */
     double memory, reserve;
-    /* Limits of batch size and tokens for the simulation; `pages` is not set. */
+    /* `pages` is not set. */
     kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
-    /* --max-rate: bound of the latency in seconds per token; NaN means no search for a rate. */
+    /* Value of --max-rate in seconds per token; NaN means no search for a rate. */
     double bound;
-    size_t n_requests; /* number of requests to simulate; 0 if not given */
+    size_t n_requests; /* 0 if not given */
     /* Arrival rate in requests per second; NaN means that a recorded trace is used. */
     double poisson_rate;
     const char *lengths;
 } kvd_serve_options;
 
-/* Reads argv into *cfg. Wrong usage ends the program with status 2. */
+/* Wrong usage ends the program with status 2. */
 void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg);
-/*
- * Records the options in /parameters of the output. `n_requests` is the number of requests that the
- * options select.
- */
+/* Records the options in /parameters of the output file. */
 int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err);
 void kvd_serve_options_release(kvd_serve_options *cfg);
 

@@ -5,15 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- samples of a simulation ---- */
-
 typedef struct {
-    kvd_served *served; /* simulated times of each request, [n] */
-    double *x;          /* TTFT or JCT of each request, [n] */
-    /* Number of the block of requests, for the bootstrap, to which each request belongs, [n]. */
+    kvd_served *served;
+    double *x;
+    /* Bootstrap block of each request, [n]. */
     uint8_t *block;
-    double *gap;        /* seconds between tokens of all requests, [n_gaps] */
-    uint8_t *gap_block; /* bootstrap block of each gap: the block of its request, [n_gaps] */
+    double *gap;
+    uint8_t *gap_block; /* bootstrap block of each gap's request, [n_gaps] */
     size_t n, n_gaps;
 } samples;
 
@@ -39,7 +37,7 @@ static int allocate(samples *s, const kvd_requests *q, kvd_err *err)
     s->gap_block = calloc(s->n_gaps + 1, 1);
     if (!s->served || !s->x || !s->block || !s->gap || !s->gap_block)
         return kvd_no_memory(err, "the times of all tokens", s->n_gaps * (sizeof *s->gap + 1));
-    /* The bootstrap draws blocks of at least two consecutive requests, of nearly equal sizes. */
+    /* The bootstrap draws blocks of at least two consecutive requests. */
     const size_t blocks =
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
@@ -79,8 +77,6 @@ static int summarise(samples *s, const kvd_requests *q, uint64_t seed, kvd_serve
                : 0;
 }
 
-/* ---- statistics of a simulation ---- */
-
 static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_served *served,
                   kvd_serve_point *out)
 {
@@ -101,10 +97,7 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /*
-     * The drain time cannot be below 0: if the last request was refused, it may arrive after the
-     * last iteration ended.
-     */
+    /* If the last request was refused, it may arrive after the last iteration ended. */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
@@ -134,8 +127,6 @@ int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, 
     return status ? -1 : 0;
 }
 
-/* ---- highest sustainable rate ---- */
-
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err)
 {
     *to = *from;
@@ -148,8 +139,8 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
 }
 
 /*
- * Simulates the requests with arrivals `factor` times as fast. Computes the mean of JCT / output
- * tokens over the requests that were served.
+ * Computes the mean of JCT / output tokens over the served requests if requests arrive `factor`
+ * times as fast.
  */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)

@@ -91,8 +91,6 @@ int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_se
     return 0;
 }
 
-/* ---- printed table ---- */
-
 const char kvd_serve_heading[] =
     "simulated: times in s, of normalised latency in s per token, [95 %]\n"
     "kind       method                     req/s TTFT mean [95 %]               "
@@ -103,7 +101,7 @@ const char kvd_serve_comparison_heading[] =
 
 /*
  * Writes a mean and its interval to `to`, from the columns <name>_mean_s, <name>_mean_lo_s and
- * <name>_mean_hi_s of line i of the results table.
+ * <name>_mean_hi_s.
  */
 static const char *mean_cell(const kvd_rows *r, size_t i, const char *name, char to[48])
 {

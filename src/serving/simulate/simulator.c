@@ -11,12 +11,11 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 
 typedef struct {
     kvd_batcher *batcher;
-    kvd_iteration now; /* iteration (forward pass) that the replica runs if `busy` is true */
-    /* Touched: the state of the replica has changed, so it may have new work. */
+    kvd_iteration now; /* valid if `busy` is true */
+    /* `touched` is true if the replica may have new work. */
     bool busy, touched;
 } replica;
 
-/* Event of the simulation: one replica finishes an iteration at `time`. */
 typedef struct {
     double time;
     int replica;
@@ -26,23 +25,20 @@ typedef struct {
     const kvd_requests *requests;
     const kvd_costs *costs;
     kvd_route route;
-    int n, turn; /* number of replicas, and number of the next replica in round robin */
+    int n, turn; /* number of replicas; next replica in round robin */
     replica *replica;
     /* Times at which running iterations end, [n]; a replica has one iteration at a time. */
     event *heap;
     size_t n_events;
     kvd_served *served;
     /*
-     * Seconds between two successive tokens of a request, for all requests; time of each request's
-     * latest token, [requests].
+     * Seconds between successive tokens of all requests; time of each request's latest token,
+     * [requests].
      */
     double *gap, *latest;
-    /* Index at which `gap` receives the next time between two tokens of a request, [requests]. */
     size_t *gap_at;
     kvd_simulated *out;
 } simulation;
-
-/* ---- event queue ---- */
 
 static bool sooner(const event *a, const event *b)
 {
@@ -79,8 +75,6 @@ static event pop(simulation *s)
         swap(&s->heap[i], &s->heap[least]);
     }
 }
-
-/* ---- handling of events ---- */
 
 static size_t load_of(const simulation *s, int r)
 {
@@ -199,8 +193,6 @@ static int run(simulation *s, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- preparation ---- */
 
 static int prepare(simulation *s, const kvd_batching_limits *limits, kvd_err *err)
 {

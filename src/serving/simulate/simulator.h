@@ -1,40 +1,33 @@
 /*
  * Discrete-event simulation of replicas (copies of the model that serve requests). Every replica
- * has a batcher, and every iteration takes the time that costs.h predicts. There is one event
- * queue, so equal inputs give equal bits.
+ * has a batcher, and every iteration takes the time that costs.h predicts. Equal inputs give equal
+ * bits.
  *
- * Events at the same time are handled in this order: all arrivals are routed, iterations that end
- * are booked, then replicas that have work begin their next iteration. So a request that arrives
- * while an iteration ends takes part in the next one.
+ * At equal times, all arrivals are handled first, then ends of iterations, then beginnings. A
+ * request that arrives while an iteration ends takes part in the next one.
  */
 #ifndef KVD_SERVING_SIMULATE_SIMULATOR_H
 #define KVD_SERVING_SIMULATE_SIMULATOR_H
 
 #include "serving/simulate/costs.h"
 
-/*
- * Rule that selects the replica (copy of the model) for a request. Among equal replicas the first
- * is selected.
- */
+/* Rule that selects the replica for a request. Among equal replicas the first is selected. */
 typedef enum {
-    /*
-     * The replica with the fewest tokens that are not yet processed. This is the rule in the papers
-     * that kvdim reproduces.
-     */
+    /* The replica with the fewest tokens that are not yet processed, as in the papers. */
     KVD_ROUTE_SHORTEST,
     KVD_ROUTE_ROUND_ROBIN,
-    KVD_ROUTE_LEAST_LOADED, /* the replica with the fewest requests, waiting and running */
+    KVD_ROUTE_LEAST_LOADED, /* fewest requests, waiting and running */
     KVD_ROUTES
 } kvd_route;
-/* Names of the rules in --route; the list ends with NULL. */
+/* Names of the values of --route; the list ends with NULL. */
 extern const char *const kvd_route_name[KVD_ROUTES + 1];
 
-/* Simulated times of one request in seconds from the start of the simulation. */
+/* Times in seconds from the start of the simulation. */
 typedef struct {
     /* `start` is the time at which the model begins to process the request. */
     double arrival, start;
     double first, end;  /* times of the request's first and last token */
-    double longest_gap; /* longest time between two tokens of the request; 0 if it has one token */
+    double longest_gap; /* longest time between two tokens; 0 if there is one token */
     int replica;
 } kvd_served;
 
@@ -46,7 +39,7 @@ typedef struct {
      * Number of requests that can never fit into the cache. All times in their kvd_served are NaN.
      */
     size_t refused;
-    kvd_err refusal; /* reason why the first refused request can never fit */
+    kvd_err refusal;
     /* Integral over time of cache pages in use, in page seconds, all replicas. */
     double page_seconds;
     /* Integral of the number of running requests over the time of iterations, all replicas. */
@@ -57,9 +50,9 @@ typedef struct {
 
 /*
  * Simulates serving n requests on a number of replicas. served [n] receives the times of each
- * request. `gap`, if not NULL, receives the seconds between tokens: output - 1 of them for every
- * request, one request after another, and NaN for refused requests. Fails if memory runs out, on
- * limits that no batcher accepts, and if the user interrupts.
+ * request. `gap`, if not NULL, receives output - 1 gaps between tokens for every request, in
+ * seconds; NaN for refused requests. Fails if memory runs out, on limits that no batcher accepts,
+ * and if the user interrupts.
  */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
                  const kvd_costs *costs, int replicas, kvd_route route, kvd_served *served,
