@@ -34,8 +34,8 @@ static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g,
 }
 
 /*
- * Stores x [n] from element `at` of `store` on, in the data type of the cache. Replaces x by the
- * rounded numbers that a later read returns. Returns n.
+ * Stores x [n] from element `at` on, in the data type of the cache. Replaces x by the rounded
+ * numbers. Returns n.
  */
 static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
 {
@@ -45,7 +45,6 @@ static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n
     return n;
 }
 
-/* Returns the number of KV heads that share one latent vector; 1 if the plan stores no latents. */
 static size_t sharing(const kvd_cache *c)
 {
     const kvd_dims *const dims = c->plan->dims;
@@ -53,9 +52,8 @@ static size_t sharing(const kvd_cache *c)
 }
 
 /*
- * Multiplies n rows of x (ld floats apart, `heads` KV heads each) by the projection matrix a,
- * writes the products to cut [n][w], and stores them from element `at` on. If a is NULL, x is
- * stored unprojected. Returns the number of stored elements.
+ * If `a` is NULL, x is stored unprojected. cut [n][w] receives the stored numbers. Returns the
+ * number of stored elements.
  */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
@@ -67,16 +65,11 @@ static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, s
     return put(c, c->store, at, cut, n * w);
 }
 
-/* Returns the index in c->cosine and c->sine at which the RoPE tables of `layer` begin. */
 static size_t tables_of(const kvd_cache *c, const kvd_config *cf, int layer)
 {
     return kvd_rope_local(cf, layer) ? c->rope_len * (size_t)cf->d_head / 2 : 0;
 }
 
-/*
- * Computes keys of d_head dimensions from latent vectors [n][w] and matrix b, and applies RoPE to
- * them.
- */
 static void rebuild_keys(const kvd_cache *c, const kvd_config *cf, int layer, size_t n, size_t w,
                          const float *latent, const float *b, float *k)
 {
@@ -86,7 +79,7 @@ static void rebuild_keys(const kvd_cache *c, const kvd_config *cf, int layer, si
                        c->position, n, 1, k);
 }
 
-/* K and V of one KV head as a read returns them: n keys of w_k floats, n values of w_v floats. */
+/* K and V of one KV head as attention reads them: n keys of w_k floats, n values of w_v floats. */
 typedef struct {
     float *k, *v;
     const kvd_dims_head *head;
@@ -94,9 +87,8 @@ typedef struct {
 } stored_head;
 
 /*
- * Returns where K and V of KV head g are in c->work. That array has room for n keys of d_head
- * floats per head, then for n values per head. If several heads share one stored latent of V, they
- * use the room for the values of the first of them.
+ * c->work holds n keys of d_head floats per head, then n values per head. Heads that share a latent
+ * of V use the values of the first of them.
  */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
@@ -110,10 +102,7 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
                          .w_v = (size_t)h->d_v};
 }
 
-/*
- * Stores n rows of K and V of KV heads g .. g + sharing(c) - 1, from element `at` of the store on.
- * Returns the number of stored elements.
- */
+/* Stores n tokens of KV heads g .. g + sharing(c) - 1. Returns the number of stored elements. */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
 {
@@ -124,8 +113,7 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
     /*
-     * Latent keys are first written to the room of the values, and rebuilt before the values
-     * overwrite them.
+     * Latent keys use the memory of the values, and are rebuilt before the values overwrite them.
      */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
@@ -135,17 +123,10 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
                      s.k + j * n * d);
     const size_t of_values =
         store_side(c, n, heads, d, s.w_v, in->v + from, ld, h->a_v, at + stored, s.v);
-    /*
-     * In a model that caches one latent vector per token, the value is part of the key, so it takes
-     * no room of its own.
-     */
+    /* In a model that caches one latent vector per token, the value is part of the key. */
     return stored + (cf->latent ? 0 : of_values);
 }
 
-/*
- * Computes the attention output of query rows first .. first+rows-1 of one query head over the
- * stored keys and values. Rows of q and out are ld floats apart.
- */
 static void attend_block(const stored_head *s, size_t d, kvd_scores score, size_t first,
                          size_t rows, size_t window, const float *q, size_t ld, float *scratch,
                          float *out)
@@ -165,19 +146,11 @@ static void attend_block(const stored_head *s, size_t d, kvd_scores score, size_
         project(rows, s->w_v, d, o_cut, s->w_v, h->b_v, out, ld);
 }
 
-/*
- * Returns the number of floats of scratch memory per thread: projected Q, projected output and the
- * scores of one block of query rows.
- */
 static size_t scratch_each(size_t d, size_t heads, size_t longest)
 {
     return KVD_ATTEND_ROWS * ((1 + heads) * d + longest);
 }
 
-/*
- * Computes the attention output of rows first .. first+rows-1 of one query head. Tokens of the
- * prompt attend to exact keys and values, later tokens to the stored ones.
- */
 static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t base, size_t n,
                         size_t first, size_t rows, size_t head, const kvd_dims_head *whole,
                         float *scratch, float *out)
@@ -192,7 +165,7 @@ static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t b
                                                             : n - 1;
     const size_t exact = prompt <= first ? 0 : prompt - first < rows ? prompt - first : rows;
     const size_t at = (base + first) * ldq + head * d;
-    /* Score parameters with the scale of unprojected heads, 1 / sqrt(d_head). */
+    /* The scale is that of unprojected heads, 1 / sqrt(d_head). */
     const kvd_scores score = kvd_attention_scores(in, head);
     if (exact)
         kvd_attend_rows(first, exact, in->window, d, d, in->q + at, ldq, in->k + base * ldk + g * d,
@@ -220,9 +193,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (size_t b = 0; b < blocks; b++)
         for (size_t head = 0; head < n_heads; head++) {
-            /*
-             * Blocks of query rows with the most keys run first, so that threads finish together.
-             */
+            /* Blocks with the most keys run first, so that threads finish together. */
             const size_t row = (blocks - 1 - b) * KVD_ATTEND_ROWS;
             const size_t rows = n - row < KVD_ATTEND_ROWS ? n - row : KVD_ATTEND_ROWS;
             attend_rows(c, in, first, n, row, rows, head, &whole,
@@ -233,19 +204,12 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
     c->account.tokens += n;
     c->account.elements_kept += elements;
     c->account.elements_dense += n * kvd_config_cached(cf);
-    /*
-     * `elements` counts n tokens with equal numbers of elements, of which the window keeps `held`
-     * tokens.
-     */
     const size_t held = kvd_cache_tokens_held(&in->offset[sequence], 1, in->window);
     c->account.tokens_held += held;
     c->account.bytes_stored += elements / n * held * kvd_dtype_bytes(c->plan->type);
 }
 
-/*
- * Computes RoPE tables for sequences of n tokens, if keys are stored before RoPE. The tables are
- * kept until n changes, because RoPE scaling may depend on the length.
- */
+/* The tables are computed again if n changes, because RoPE scaling may depend on the length. */
 static int make_tables(kvd_cache *c, const kvd_config *config, size_t n, kvd_err *err)
 {
     const size_t half = (size_t)config->d_head / 2, tables = config->rope_local_theta > 0 ? 2 : 1;
@@ -289,8 +253,6 @@ static int run_blocks(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_
     return status;
 }
 
-/* ---- running plans token by token ------------------------------------------------------------ */
-
 static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size_t b)
 {
     return !c->hook.wants_pre ||
@@ -298,9 +260,8 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
 }
 
 /*
- * Runs sequences from .. to-1 in parallel, and the KV heads of each sequence in parallel unless the
- * plan needs them together. Counters of the threads are added in a fixed order, so that equal runs
- * give equal bits.
+ * Runs sequences from .. to-1 in parallel, and KV heads too unless the plan needs them together.
+ * Counters are added in a fixed order, so that equal runs give equal bits.
  */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)
@@ -353,18 +314,15 @@ static int run_steps(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_e
 static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     kvd_cache *c = (kvd_cache *)(void *)self;
-    /* This cache runs whole sequences; sequence_cache.h runs sequences call by call. */
+    /* Only sequence_cache.h runs sequences call by call. */
     assert(!in->start);
     return kvd_plan_stepwise(c->plan) ? run_steps(c, in, out, err) : run_blocks(c, in, out, err);
 }
-
-/* ---- initialisation and release -------------------------------------------------------------- */
 
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err)
 {
     memset(c, 0, sizeof *c);
-    /* The plan must be open, which makes its projections. */
     assert(!plan->maker || plan->dims);
     if (plan->dims && kvd_dims_fits(plan->dims, config, err))
         return -1;

@@ -1,12 +1,11 @@
 /*
- * A KV cache as an attention hook. It takes K and V of whole sequences, stores them compressed as a
- * plan says (plan.h), and computes attention from the stored numbers. Stored bytes are counted here
- * and nowhere else.
+ * A KV cache as an attention hook. It stores K and V of whole sequences compressed as a plan says
+ * (plan.h), and computes attention from the stored numbers. Stored bytes are counted here and
+ * nowhere else.
  *
- * With plan.prompt = 0 every token is a step: it attends to the cached tokens, itself included
- * (Z-19 of docs/readings.md). Plans that only reduce dimensions, or store latents, do not depend on
- * the order of tokens and run in blocks. All other plans run token by token (stepwise.h), over
- * sequences and KV heads in parallel.
+ * Plans that only reduce dimensions, or store latents, run in blocks. All other plans run token by
+ * token (stepwise.h). With plan.prompt = 0 every token attends to the cached tokens, itself
+ * included (Z-19 of docs/readings.md).
  */
 #ifndef KVD_METHODS_CACHE_H
 #define KVD_METHODS_CACHE_H
@@ -24,25 +23,21 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan; /* borrowed, open */
     /*
-     * Prompts of the current batch, recorded in a first pass; borrowed. If
-     * kvd_plan_first_pass(plan) is true, the caller sets this field before it runs a batch.
+     * Prompts of the current batch; borrowed. If kvd_plan_first_pass(plan) is true, the caller must
+     * set this field before each batch.
      */
     const kvd_prompts *prompts;
     kvd_cache_account account;
-    /* The fields from here on are private. */
-    /*
-     * Stored K and V of one layer of one sequence, one head after another, in the plan's data type.
-     */
+    /* The next fields are private. */
+    /* K and V of one layer of one sequence, head after head, in the plan's data type. */
     void *store;
-    /* Number of elements that `store` has room for. */
     size_t store_n;
-    /* K and V as a read returns them, in float32, followed by scratch memory of every thread. */
+    /* K and V in float32 as attention reads them, then scratch memory of every thread. */
     float *work;
-    /* Number of floats that `work` has room for. */
     size_t work_n;
     /*
-     * RoPE tables for keys that are stored before RoPE, for sequences of rope_len tokens. Tables of
-     * sliding-window layers that have their own RoPE parameters follow.
+     * RoPE tables for keys that are stored before RoPE, for rope_len tokens. Tables of
+     * sliding-window layers follow.
      */
     float *cosine, *sine;
     uint32_t *position;
@@ -50,9 +45,9 @@ typedef struct {
 } kvd_cache;
 
 /*
- * Initialises *c for sequences of at most max_len tokens. The plan must be open and fit the model.
- * Numbers beyond the range of the plan's data type become infinite; the later check of the logits
- * reports them.
+ * Initialises `*c` for sequences of at most max_len tokens. The plan must be open and fit the
+ * model. Numbers beyond the range of the plan's data type become infinite; the later check of the
+ * logits reports them.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

@@ -1,7 +1,4 @@
-/*
- * Cached tokens of one KV head: their precision levels, their quantised codes, and the bits that
- * they take (methods/head.h).
- */
+/* Cached tokens of one KV head: their levels, codes and bits (methods/head.h). */
 #include "methods/head.h"
 
 #include <math.h>
@@ -23,7 +20,6 @@ static void set_bits(kvd_head *h, int side, size_t i, double payload, double ext
     h->side[side][i] = extra;
 }
 
-/* Returns the number of elements that are stored for the K or V (`side`) of cached token i. */
 static size_t stored_of(const kvd_head *h, int side, size_t i)
 {
     return h->basis[side]                      ? h->n_basis
@@ -41,10 +37,7 @@ static void round_row(const kvd_head *h, float *x, size_t n)
     }
 }
 
-/*
- * Replaces x [d] by (x A) A^T for the basis A = h->basis[side]. x A, the part that is stored, is
- * rounded to the data type of the cache.
- */
+/* Replaces x [d] by (x A) A^T for the basis A. x A is rounded to the data type of the cache. */
 static void project_row(const kvd_head *h, int side, float *x)
 {
     const float *const a = h->basis[side];
@@ -62,10 +55,7 @@ static void project_row(const kvd_head *h, int side, float *x)
     }
 }
 
-/*
- * Stores the K or V (`side`) of cached token i without quantisation, in the data type of the cache.
- * Dimensions beyond those that the token keeps are not stored and read as 0.
- */
+/* Dimensions that the token does not keep are read as 0. */
 static void store_plain(kvd_head *h, int side, size_t i)
 {
     const size_t w = h->width[side], kept = width_of(h, side, i);
@@ -79,10 +69,7 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const double share =
         shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
                : 1 / (double)h->heads;
-    /*
-     * In a model that caches one latent vector per token, the value is part of the key, so it takes
-     * no room of its own.
-     */
+    /* In a model that caches one latent vector per token, the value is part of the key. */
     if (side == KVD_VALUES && h->in->config->latent)
         return;
     set_bits(h, side, i,
@@ -91,7 +78,7 @@ static void store_plain(kvd_head *h, int side, size_t i)
 
 /*
  * If keys are stored before RoPE, writes the keys of cached tokens from .. to-1 after RoPE to
- * h->k_read, which attention reads.
+ * h->k_read.
  */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
@@ -121,8 +108,8 @@ void kvd_head_append(kvd_head *h, size_t t)
 }
 
 /*
- * Copies the channels that pruning leaves, of n rows of x [n][d] into y [n][n_keep]. If `back` is
- * true, copies from y into x instead.
+ * Copies the channels that pruning leaves from x [n][d] to y [n][n_keep] or, if `back`, from y to
+ * x.
  */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
@@ -136,10 +123,6 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
             }
 }
 
-/*
- * Writes K or V (`side`) of all KV heads for cached tokens from .. to-1 to x [n][n_kv_heads * d],
- * rounded to the data type of the cache.
- */
 static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     const size_t wide = (size_t)h->in->config->n_kv_heads * h->d;
@@ -153,10 +136,6 @@ static void gather_heads(const kvd_head *h, int side, size_t from, size_t to, fl
         }
 }
 
-/*
- * Writes the inputs of the layer for cached tokens from .. to-1 to x, rounded to the data type of
- * the cache.
- */
 static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 {
     const size_t d_model = (size_t)h->in->config->d_model;
@@ -168,8 +147,8 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 }
 
 /*
- * Collects into x the numbers that the quantiser codes for K or V (`side`) of cached tokens from ..
- * to-1. Returns false and leaves x alone if h->x already holds them as one block.
+ * Collects the numbers to quantise for cached tokens from .. to-1. Returns false and leaves x alone
+ * if h->x already holds them as one block.
  */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -182,7 +161,6 @@ static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x
     return true;
 }
 
-/* Copies a decoded block back to the cached tokens from which `gather` collected it. */
 static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decoded)
 {
     float *const x = h->x[side] + from * h->width[side];
@@ -195,10 +173,7 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
         memcpy(x, decoded, n * h->width[side] * sizeof *x);
 }
 
-/*
- * Quantises and dequantises a block. Fails if an input number is not finite, because its code would
- * hide that. Numbers beyond the range of the cache's data type are infinite.
- */
+/* Fails if an input number is not finite, because its code would hide that. */
 static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded,
                       kvd_bits_count *count, kvd_err *err)
 {
@@ -222,10 +197,6 @@ static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded
     return h->p->bits->code(h->p->bits_self, b, decoded, count, err);
 }
 
-/*
- * Quantises the K or V (`side`) of those cached tokens from .. to-1 that have precision level
- * `level`, as one block with the number of dimensions stored at that level.
- */
 static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t level, bool prompt,
                       kvd_err *err)
 {
@@ -277,18 +248,12 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/*
- * Quantises K or V (`side`) of cached tokens from .. to-1. Either all or none of these tokens have
- * pruned channels.
- */
+/* Either all or none of the cached tokens from .. to-1 may have pruned channels. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /*
-     * If tokens at the low precision level keep fewer dimensions, the tokens of each level are
-     * coded separately. Such a cache has no pruned channels, and heads are never coded together.
-     */
+    /* If tokens at KVD_LEVEL_LOW keep fewer dimensions, each level is coded separately. */
     if (h->low[side] < h->width[side]) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||
             code_level(h, side, from, to, KVD_LEVEL_LOW, prompt, err))
@@ -394,10 +359,6 @@ void kvd_head_leave(kvd_head *h, size_t t)
     h->m -= n;
 }
 
-/*
- * Replaces K or V (`side`) of cached token j by the weighted mean of itself and of all cached
- * tokens i with into[i] == j.
- */
 static void merge_into(kvd_head *h, int side, size_t j, const size_t *into, const double *weight)
 {
     const size_t w = h->width[side];
@@ -415,10 +376,6 @@ static void merge_into(kvd_head *h, int side, size_t j, const size_t *into, cons
     store_plain(h, side, j);
 }
 
-/*
- * Merges the cached tokens that h->decision drops into kept ones, with the weights that the method
- * chooses.
- */
 static int merge_dropped(kvd_head *h, kvd_err *err)
 {
     const kvd_merge_choice choice = {.n = h->m,

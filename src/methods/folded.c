@@ -39,7 +39,7 @@ void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld
             w[i * ld + j] = j < m ? (float)out[i * m + j] : 0.0F;
 }
 
-enum { OUTPUT_ROWS = 64 }; /* rows of W_O that are passed to the callback together */
+enum { OUTPUT_ROWS = 64 }; /* rows of W_O per call of the callback */
 
 bool kvd_folds_qk(const kvd_config *c)
 {
@@ -51,10 +51,7 @@ static const kvd_dims_head *head_at(const kvd_folded_list *l, int layer, size_t 
     return &l->dims->head[(size_t)layer * (size_t)l->dims->n_kv_heads + kv_head];
 }
 
-/*
- * Returns the matrix by which one head of W_Q, W_K, W_V or W_O (`part`) is multiplied from the
- * right, and writes its number of columns to *m. Returns NULL if the head is not projected.
- */
+/* Returns NULL if the head is not projected. `*m` receives the number of columns. */
 static const float *matrix_of(const kvd_folded_list *l, int layer, kvd_part part, size_t head,
                               size_t *m)
 {
@@ -102,9 +99,6 @@ static int name_order(const void *key, const void *f)
     return strcmp(key, ((const kvd_folded *)f)->name);
 }
 
-/*
- * Returns true if some head of the layer has a matrix to fold into W_Q, W_K, W_V or W_O (`part`).
- */
 static bool changes(const kvd_dims *dims, int layer, kvd_part part)
 {
     const kvd_dims_head *const head = &dims->head[layer * dims->n_kv_heads];
@@ -157,9 +151,8 @@ typedef struct {
     const kvd_folded *folded;
     kvd_folded_sink sink;
     void *ctx;
-    /* One block of a tensor: the rows of one head, or OUTPUT_ROWS rows of W_O. */
+    /* Rows of one head, or OUTPUT_ROWS rows of W_O. */
     float *x;
-    /* Scratch memory of kvd_fold_rows and kvd_fold_columns. */
     double *scratch;
 } run;
 
@@ -168,10 +161,7 @@ static const void *stored_at(const kvd_tensor *t, size_t element)
     return (const char *)t->data + element * kvd_dtype_bytes(t->dtype);
 }
 
-/*
- * Returns the matrix to fold into rows row .. row + d_head - 1 of the tensor, or NULL if these rows
- * do not change.
- */
+/* Returns NULL if rows row .. row + d_head - 1 do not change. */
 static const float *matrix_for_rows(const run *r, size_t row, size_t *m)
 {
     const kvd_folded *const f = r->folded;

@@ -6,32 +6,27 @@
 #include <string.h>
 
 /*
- * A part of the text NAME,KEY=VALUE/VALUE,... that specifies a method. It is either the alternative
- * values of one key, or text without alternatives, which all combinations of values share.
+ * Part of the text NAME,KEY=VALUE/VALUE,...: either the alternative values of one key, or text
+ * without alternatives.
  */
 typedef struct {
-    /* Address in the text at which this part begins. */
     const char *at;
-    /*
-     * Length of this part in bytes. If the part is alternative values, the slashes between them
-     * count.
-     */
+    /* in bytes, including the slashes between values */
     size_t len;
-    /* Number of alternative values in this part of the text; 1 if the part has no alternatives. */
+    /* number of alternative values; 1 for text without alternatives */
     size_t n;
 } choices;
 
 enum { PIECES = 64 };
 
 /*
- * Finds in `at` the first slash that separates two values of a parameter, and writes the start of
- * these values to *value. Slashes within paths are skipped. Returns NULL if there is no such slash.
+ * Finds the first slash that separates two values, and writes the start of these values to
+ * `*value`. Slashes within paths are skipped. Returns NULL if there is no such slash.
  */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');
     while (slash) {
-        /* Moves back to just after the '=' before the slash. */
         const char *first = slash;
         while (first > at && first[-1] != '=' && first[-1] != ',')
             first--;
@@ -47,10 +42,6 @@ static const char *find_slash(const char *at, const char **value)
     return NULL;
 }
 
-/*
- * Divides the text of a method into parts that alternate: common text, alternative values, common
- * text, ...
- */
 static int cut(const char *text, choices piece[PIECES], size_t *n, kvd_err *err)
 {
     const char *at = text;
@@ -114,7 +105,6 @@ static char *combine(const choices *piece, size_t n, size_t which)
     return text;
 }
 
-/* Appends to text[] the method with every combination of its alternative values. */
 static int expand(const char *method, char **text, size_t *n, size_t most, kvd_err *err)
 {
     choices piece[PIECES];
@@ -163,7 +153,6 @@ static int unknown_method(const char *spec, const char *name, size_t n, kvd_err 
                     spec, word, nearest ? "; nearest: " : "", nearest ? nearest : "", known);
 }
 
-/* Checks that the text `names` of length n has the form NAME+NAME... with known method names. */
 static int check_names(const char *spec, const char *names, size_t n, kvd_err *err)
 {
     for (const char *at = names, *const end = names + n; at <= end; at++) {
@@ -179,9 +168,8 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
 }
 
 /*
- * Returns the length in bytes of the first method in `list` including its parameters, or 0 on
- * failure. A name may be followed by "@WORD", which kvd_jct_costs_read allows and kvd_method_parse
- * refuses.
+ * Returns the length of the first method in `list` with its parameters, or 0 on failure. A name may
+ * be followed by "@WORD", which kvd_jct_costs_read allows and kvd_method_parse refuses.
  */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {
@@ -239,7 +227,6 @@ int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd
     return 0;
 }
 
-/* Prints the parameter that options --sweep and --target of kvdim-eval vary for this method. */
 static void print_tradeoff(const char *name)
 {
     kvd_err none;

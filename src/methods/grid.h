@@ -1,7 +1,4 @@
-/*
- * Splits the value of option --method into the texts of single methods, and prints the list of
- * methods of --list-methods.
- */
+/* Splits the value of option --method into single methods, and prints the list of methods. */
 #ifndef KVD_METHODS_GRID_H
 #define KVD_METHODS_GRID_H
 
@@ -11,33 +8,26 @@
 #include "methods/plugin/plugin.h"
 
 /*
- * Appends the methods of one --method option to text[], whose strings the caller frees, also after
- * a failure. Unless `method` is NULL, the parsed methods are written to the same elements of
- * method[].
+ * Appends the methods of one --method option to text[]. The caller must free these strings, also
+ * after a failure. Unless `method` is NULL, method[] receives the parsed methods.
  *
- * In the comma list, an element without '=' is the name of a method, or NAME+NAME, and starts a new
- * method. An element with '=' is a parameter of the method before it: "none,zack,p=0.5,h2o+kivi"
- * gives three methods. A parameter with several values gives one method per value. Several such
- * parameters give one method per combination, the last parameter running fastest:
- * "leankv,th=0.01/0.05,tl=0/0.001" gives four. More than `most` methods in all, a method that
- * text[] already has, an empty element or value and an unknown name are errors.
+ * An element of the comma list without '=' starts a new method; an element with '=' is a parameter
+ * of the method before it. "none,zack,p=0.5,h2o+kivi" gives three methods. A parameter with several
+ * values gives one method per combination, the last parameter running fastest:
+ * "leankv,th=0.01/0.05,tl=0/0.001" gives four.
+ *
+ * Fails for more than `most` methods in all, a method that text[] already has, an empty element or
+ * value, and an unknown name.
  */
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/*
- * Records as inputs of the run the plugins and the files that parameters of the n methods name,
- * each file once.
- */
+/* Records the plugins and files that the n methods name as inputs of the run, each file once. */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
-/*
- * Prints every method with its axis, its parameters and their defaults, as option --list-methods
- * does.
- */
 void kvd_method_print_all(void);
 
-/* ---- rows of option tables (common/options.h) for programs that take methods ---- */
+/* Rows of option tables (common/options.h) for programs that take methods. */
 
 #define KVD_METHOD_ARG "NAME[+NAME...][,KEY=VALUE...]"
 #define KVD_METHOD_GRAMMAR                                                                         \
@@ -50,10 +40,7 @@ void kvd_method_print_all(void);
                        .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
                                "for ranks=error"                                                   \
     }
-/*
- * Option rows for programs that take files for methods. T is a structure type with the fields
- * spectrum, n_spectra, rates, n_rates, table, calibration and fisher.
- */
+/* T must have the fields spectrum, n_spectra, rates, n_rates, table, calibration and fisher. */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
      .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity). Of "     \

@@ -149,14 +149,14 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 }
 
 /*
- * Multiplies the keys or values x of the tokens of this call by the projection matrix, into
- * h->cut[side]. If layers of the prompt were merged, the prompt's rows are read from the merged
- * copy instead of x. KV heads that share one latent vector are projected together.
+ * Multiplies the keys or values of this call by `matrix`, into h->cut[side]. If layers of the
+ * prompt were merged, the prompt is read from the merged copy instead of x. KV heads that share one
+ * latent vector are projected together.
  */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {
     const size_t ld = (size_t)h->in->config->n_kv_heads * h->d, w = h->width[side];
-    /* Offset of this head, in floats, from the first head that shares its latent vector. */
+    /* Offset in floats from the first head that shares the latent vector. */
     const size_t back = (size_t)h->g % h->heads * h->d;
     const size_t shared = h->prompts && !h->base ? h->n0 : 0;
     if (shared)

@@ -12,23 +12,12 @@
 #include "methods/method_members.h"
 #include "methods/plugin/plugin.h"
 
-/* ---- registry of method names ---------------------------------------------------------------- */
-
-/*
- * Named combination of methods of several axes, such as zdc = importance+zack, with its own default
- * parameters.
- */
+/* Named combination of methods, such as zdc = importance+zack. */
 typedef struct {
-    /*
-     * Must be the first member. Parameters in info.tradeoff are written NAME.KEY, or p and p_u for
-     * the method that reduces dimensions.
-     */
+    /* Must be the first member. Keys in info.tradeoff are written NAME.KEY, or p and p_u. */
     kvd_method_info info;
     const char *members;
-    /*
-     * Default parameters "KEY=VALUE,..." of the combination. NULL: the defaults of its members
-     * hold.
-     */
+    /* Default parameters "KEY=VALUE,...". NULL: the defaults of its members hold. */
     const char *usual;
 } combination;
 
@@ -60,19 +49,17 @@ static const combination mikv = {
 };
 
 /*
- * Kinds of methods. DIMS, MAKER and CHANNELS all reduce head dimensions: by a spectrum file, by
- * projections of their own, and by what they see in each prompt.
+ * DIMS reduces head dimensions by a spectrum file, MAKER by projections of its own, CHANNELS by
+ * what it sees in each prompt.
  */
 typedef enum { DIMS, MAKER, CHANNELS, LAYERS, TOKENS, BITS, COMBINATION } method_kind;
 static const char *const axis_of[] = {"dims", "dims", "dims", "layers", "tokens", "bits"};
 
 /*
- * Registry of every method name that a user can type except "none", in the order of --help. Each
- * new method needs an element here.
+ * Every method name except "none", in the order of --help. Each new method needs an element here.
  */
 static const struct {
     method_kind kind;
-    /* Points to the structure of the method, whose first member is `info`. */
     const kvd_method_info *info;
 } registry[] = {
     {DIMS, &kvd_dims_zack.info},
@@ -139,17 +126,13 @@ static const struct {
 };
 enum { N_NAMES = sizeof registry / sizeof *registry };
 
-/* Registry kind of a method that a plugin provides, indexed by the plugin's kind. */
 static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_BITS] = BITS,
                                       [KVD_PLUGIN_MAKER] = MAKER,
                                       [KVD_PLUGIN_CHANNELS] = CHANNELS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
-/*
- * Returns the i-th registered method and writes its kind to *kind. Methods of plugins follow those
- * of `registry`. Returns NULL if there is no i-th method.
- */
+/* Methods of plugins follow those of `registry`. Returns NULL if there is no i-th method. */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {
     kvd_plugin_kind of_plugin;
@@ -181,8 +164,6 @@ bool kvd_method_entry_at(int i, kvd_method_entry *out)
     return true;
 }
 
-/* ---- members of a combination ---------------------------------------------------------------- */
-
 static int unknown(const char *name, kvd_err *err)
 {
     const char *nearest = NULL;
@@ -203,10 +184,6 @@ static const kvd_method_info *dims_member(const kvd_method *m)
                               : NULL;
 }
 
-/*
- * Returns the member of *m that already acts on the axis of methods of this kind, or NULL if the
- * axis is free.
- */
 static const kvd_method_info *occupant(const kvd_method *m, method_kind kind)
 {
     switch (kind) {
@@ -234,9 +211,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
 }
 
 /*
- * Combines a method that ranks the tokens of prompts with one that drops tokens, in whichever order
- * the user named them: the ranking method becomes plan.levels, the dropping method plan.tokens.
- * Returns false if the two cannot be combined.
+ * Combines a method that ranks the tokens of prompts (plan.levels) with one that drops tokens
+ * (plan.tokens), in either order. Returns false if the two cannot be combined.
  */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
@@ -269,7 +245,6 @@ static int add_combination(const combination *c, kvd_method *m, kvd_err *err)
     return 0;
 }
 
-/* Adds a registered method to the combination *m. Fails if its axis is taken. */
 static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd_err *err)
 {
     const void *const method = info;
@@ -308,7 +283,7 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
     return 0;
 }
 
-/* Adds the methods named in `names`, NAME+NAME..., to *m. The function modifies `names`. */
+/* `names` is NAME+NAME... and is modified. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {
@@ -345,8 +320,6 @@ int kvd_method_members(kvd_method *m, kvd_keyed out[KVD_MEMBERS])
     return n;
 }
 
-/* ---- parsing of a method's text -------------------------------------------------------------- */
-
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
 {
     char copy[256], names[64];
@@ -369,8 +342,6 @@ int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
         return strchr(name, '+') ? kvd_in(err, "method '%s'", name) : -1;
     return kvd_method_set_keys(m, rest, err) ? kvd_in(err, "method '%s'", name) : 0;
 }
-
-/* ---- properties of a parsed method ----------------------------------------------------------- */
 
 const char *kvd_method_name(const kvd_method *m)
 {

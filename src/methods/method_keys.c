@@ -1,7 +1,6 @@
 /*
- * Parameters in a method's text, such as "h2o.heavy=0.2,p=0.5". Finds the member of the combination
- * that a parameter belongs to, checks values and combinations of parameters, and writes all values
- * in the format of result files.
+ * Parses and checks the parameters in a method's text, such as "h2o.heavy=0.2,p=0.5", and writes
+ * them in the format of result files.
  */
 #include <math.h>
 #include <stddef.h>
@@ -23,11 +22,8 @@ int kvd_method_find_key(const kvd_keyed *k, const char *key)
     return -1;
 }
 
-/* ---- parameter keep_layers: layers that any method leaves uncompressed ---- */
-
 static const char keep_layers[] = "keep_layers";
 
-/* Parses the value FIRST:LAST of parameter keep_layers. */
 static int set_keep_layers(kvd_method *m, const char *value, unsigned *seen, unsigned bit,
                            kvd_err *err)
 {
@@ -43,8 +39,6 @@ static int set_keep_layers(kvd_method *m, const char *value, unsigned *seen, uns
                         value);
     return 0;
 }
-
-/* ---- parameters of methods that project heads ------------------------------------------------ */
 
 enum {
     KEY_P = 1,
@@ -63,8 +57,7 @@ enum {
 
 /*
  * Parameters of methods that take their rotations from a spectrum file. `rate` is the offset in
- * kvd_method of the number that the parameter sets (0: it sets none). p_i is the name of p in the
- * ZDC paper.
+ * kvd_method of the number that the parameter sets, or 0. p_i is the name of p in the ZDC paper.
  */
 static const struct {
     const char *key;
@@ -130,8 +123,6 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
     return 0;
 }
 
-/* ---- parameters of other methods ------------------------------------------------------------- */
-
 static bool lowers(const kvd_method *m)
 {
     return m->plan.levels || (m->plan.tokens && m->plan.tokens->lowers);
@@ -174,10 +165,6 @@ static int unknown_key(const kvd_method *m, const kvd_keyed *all, int n, const c
                     keep_layers);
 }
 
-/*
- * Returns the index of the member that takes parameter `key`, KEY or NAME.KEY, as a text such as a
- * path. Returns -1 if there is none.
- */
 static int find_text_key(const kvd_keyed *all, int n, const char *key)
 {
     for (int k = 0; k < n; k++) {
@@ -212,7 +199,7 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     if (!strcmp(key, keep_layers) && !kvd_method_is_none(m))
         return set_keep_layers(m, value, seen, KEY_KEEP_LAYERS, err);
     const bool of_dims = find_dims_key(key) >= 0;
-    /* A dot in a parameter such as p.qk does not separate a method name from a parameter. */
+    /* A dot in a key such as p.qk does not separate a method name from a key. */
     const char *const dot = of_dims ? NULL : strchr(key, '.');
     int member = -1, at = -1;
     if (dot) {
@@ -242,12 +229,7 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
 }
 
-/* ---- checks of parameter combinations -------------------------------------------------------- */
-
-/*
- * Checks that the user gave, for each precision level, either one fraction for both Q-K and V or
- * one fraction for each of them.
- */
+/* For each precision level, the user may give one fraction for Q, K and V, or one for each. */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if ((seen & KEY_P) && (seen & KEY_R))
@@ -298,8 +280,6 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
                                 all[k].info->parameter[i].key, all[k].info->parameter[i].meaning);
     return 0;
 }
-
-/* ---- values of all parameters ---------------------------------------------------------------- */
 
 /*
  * Sets the default parameters of a named combination such as mikv, except those that the user gave.
@@ -377,16 +357,9 @@ int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
     return 0;
 }
 
-/*
- * Trade-off of methods that take their rotations from a spectrum file: a sweep varies p from 0.1 to
- * 0.8.
- */
 static const kvd_tradeoff tradeoff_of_p = {"p", 0.1, 0.8, false, NULL, 0, 0};
 
-/*
- * Finds the parameter `key` of the member called `name`, of `len` characters, and writes the member
- * to *member. Returns NULL if there is none.
- */
+/* Returns NULL if the member called `name`, of `len` characters, has no such parameter. */
 static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len, const char *key,
                                     kvd_keyed *member)
 {
@@ -402,10 +375,7 @@ static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len,
     return NULL;
 }
 
-/*
- * Finds the parameter that `dotted`, "NAME.KEY", names, and writes its member to *member. Returns
- * NULL if there is none.
- */
+/* `dotted` is "NAME.KEY". Returns NULL if there is no such parameter. */
 static const kvd_parameter *find_dotted(kvd_method *m, const char *dotted, kvd_keyed *member)
 {
     const char *const dot = strchr(dotted, '.');
@@ -427,8 +397,8 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
 }
 
 /*
- * Writes to *out the trade-off parameter `key` of the member `name`. A NULL `name` or `key` matches
- * any member or parameter. Returns false if nothing matches.
+ * Writes the trade-off parameter `key` of the member `name` to `*out`. A NULL `name` or `key`
+ * matches anything. Returns false if nothing matches.
  */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
 {
@@ -497,8 +467,7 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value)
 }
 
 /*
- * Sets parameter `name` ("p", "p_u" or NAME.KEY) of the combination to `value`. If only_free is
- * true, a parameter that the user gave keeps its value.
+ * `name` is "p", "p_u" or NAME.KEY. If only_free, a parameter that the user gave keeps its value.
  */
 static void set(kvd_method *m, const char *name, double value, bool only_free)
 {

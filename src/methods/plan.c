@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-/* Returns the inputs that the quantiser needs with its parameters, as a mask of kvd_needs bits. */
 static unsigned bits_needs(const kvd_plan *p)
 {
     const bool calibrated = p->bits && p->bits->calibrated && p->bits->calibrated(&p->bits_values);
@@ -97,8 +96,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
 }
 
 /*
- * Checks the kept dimensions of tokens at the low precision level. Some method must put tokens at
- * the low level, and no head may keep more dimensions there than at the high level.
+ * Some method must put tokens at KVD_LEVEL_LOW, and no head may keep more dimensions there than at
+ * KVD_LEVEL_HIGH.
  */
 static int check_low(const kvd_plan *p, kvd_err *err)
 {
@@ -121,10 +120,6 @@ static int check_low(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails if the plan combines a method that merges tokens with another that does not support merged
- * tokens.
- */
 static int check_merge(const kvd_plan *p, kvd_err *err)
 {
     const char *const name = p->tokens->info.name;
@@ -151,10 +146,6 @@ static int check_merge(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails if the plan combines a method that rebuilds the keys of a prompt with another method that
- * changes K or V.
- */
 static int check_rebuild(const kvd_plan *p, kvd_err *err)
 {
     const char *const other = p->layers     ? p->layers->info.name
@@ -171,8 +162,8 @@ static int check_rebuild(const kvd_plan *p, kvd_err *err)
 }
 
 /*
- * Makes the plan of the layers that keep_layers leaves uncompressed. Fails if these are all layers,
- * or if a method that merges layers would store one of them together with compressed layers.
+ * Fails if keep_layers keeps all layers, or if a method would merge a kept layer with compressed
+ * layers.
  */
 static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
@@ -204,9 +195,8 @@ static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 }
 
 /*
- * Fails if a method of the plan cannot act on the cache of a model that caches one latent vector
- * per token. Each vector is key and value at once, and a method that changes keys and values
- * separately would store it twice. Dropping tokens is allowed.
+ * If a model caches one latent vector per token, fails for methods that change keys and values
+ * separately, because they would store the vector twice.
  */
 static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
@@ -228,17 +218,10 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
                 : 0;
 }
 
-/*
- * Returns a copy of the setup in which `drawn` (no calibration text: draw random matrices) is set
- * only if a method of the plan draws something.
- */
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /*
-     * If the plan has a method that makes projections, random matrices are drawn. If it has a
-     * quantiser, random tables for its codes are drawn. If it has both, nothing is drawn.
-     */
+    /* Either random projections or random quantisation tables can be drawn, not both. */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
     return s;

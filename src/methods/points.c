@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- files that a method reads --------------------------------------------------------------- */
-
 static int both_fit(const kvd_dims_method *d, const char *a, const char *b, kvd_err *err)
 {
     return kvd_fail(err, "method '%s': both '%s' and '%s' have pairs %s and %s, give one",
@@ -55,10 +53,7 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates = x;
         m->rates_path = files->rates_path[i];
     }
-    /*
-     * If the method takes its kept widths from a file (rates.h5) but none of the given files fits
-     * it, the user gave a wrong file.
-     */
+    /* The user gave files of kept dimensions (rates.h5), but none fits the method. */
     if (!m->rates && files->n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->rates_path[files->n_rates - 1],
                            files->rates[files->n_rates - 1].pair, err);
@@ -143,18 +138,12 @@ void kvd_method_files_say_unused(const kvd_method_files *files, const char *cali
         fprintf(stderr, said, program, "--error-table", files->table_path);
 }
 
-/* ---- settings at which a method is evaluated ------------------------------------------------- */
-
 static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)
 {
     const kvd_spectrum *const s = m->spectrum;
     return kvd_widths_alloc(w, s->n_layers, s->model.n_kv_heads, s->model.d_head, err);
 }
 
-/*
- * Computes the kept widths of every head such that the fraction p of the dimensions of all heads is
- * removed, by the method's width rule (eq6, error, ...).
- */
 static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_widths *w,
                      kvd_err *err)
 {
@@ -183,10 +172,7 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
                   : 0;
 }
 
-/*
- * Computes the kept widths of Q-K (side 0) or V (side 1) such that the fraction p of that side's
- * own dimensions is removed. *removal_rate is written as kvd_widths_side_for_p writes it.
- */
+/* `*removal_rate` is written as kvd_widths_side_for_p writes it. */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
 {
@@ -203,9 +189,8 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
 }
 
 /*
- * Computes the kept widths such that fraction p[0] of the dimensions of Q-K and fraction p[1] of
- * those of V are removed. *removal_rate is the singular value removal rate if Q-K and V have the
- * same one, else NaN.
+ * Removes the fraction p[0] of the dimensions of Q and K, and p[1] of V. `*removal_rate` is NaN
+ * unless both have the same removal rate of singular values.
  */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
@@ -226,9 +211,8 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 }
 
 /*
- * Restores all d_head dimensions where the parameters `cut` and `keep_layers` forbid projection.
- * Writes the resulting fraction of unstored elements of Q-K and of V to p, and of both to
- * *overall_p.
+ * Restores all d_head dimensions where parameters `cut` and `keep_layers` forbid projection. Writes
+ * the resulting fractions of unstored elements.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
@@ -249,10 +233,6 @@ static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double 
     return 0;
 }
 
-/*
- * Builds the projections of tokens at the low precision level, from the same rotations as those of
- * the high level.
- */
 static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
 {
     kvd_widths w = {0};
@@ -266,11 +246,7 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
     return status ? kvd_in(err, "the low level") : 0;
 }
 
-/*
- * Fails if tokens at the low precision level would keep more dimensions than at the high level. The
- * fractions for Q-K and V are compared as the user gave them; the kept widths of heads are compared
- * when the plan is opened.
- */
+/* Compares the fractions that the user gave; heads are compared when the plan is opened. */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {
     static const char *const side_name[] = {".qk", ".v"};
@@ -290,10 +266,6 @@ static int build(const kvd_method *m, const kvd_widths *w, kvd_point *point, kvd
 {
     if (kvd_dims_build(&point->dims, m->dims, m->spectrum, w, err))
         return kvd_in(err, "'%s'", m->spectrum_path);
-    /*
-     * Removed fraction of all dimensions before the parameters `cut` and `keep_layers` restore all
-     * dimensions of some heads.
-     */
     const double whole = kvd_widths_p(w, 0);
     if (leave_whole(m, &point->dims, point->side_p, &point->overall_p, err))
         return -1;
@@ -342,9 +314,6 @@ static int point_at_r(const kvd_method *m, double r, kvd_point *point, kvd_err *
     return status;
 }
 
-/*
- * Makes the point (setting of the method) for parameters p.qk and p.v. Its p_wanted is their mean.
- */
 static int point_of_sides(const kvd_method *m, kvd_point *point, kvd_err *err)
 {
     const double *const p = m->p_side;
@@ -411,7 +380,7 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
         else
             failed = kvd_point_of_rates(m, i, &list[i], err);
         if (failed) {
-            /* The last point may be incomplete; freeing it is allowed. */
+            /* The last element may be incomplete; freeing it is allowed. */
             kvd_points_free(list, i + 1);
             return -1;
         }

@@ -19,7 +19,6 @@ static float *rows_of(const kvd_prompts *p, int side, int layer, size_t sequence
            ((size_t)layer * p->offset[p->n_sequences] + p->offset[sequence]) * width_of(p);
 }
 
-/* Returns log(e^a + e^b). */
 static double log_add(double a, double b)
 {
     const double top = a > b ? a : b;
@@ -38,8 +37,8 @@ static double log_sum(const float *score, size_t n)
 }
 
 /*
- * Adds the softmax denominators of query rows first .. first+rows-1 of one query head to sum
- * [rows]. Both are kept as logarithms. `block` has room for [rows][first + rows] scores.
+ * Adds the softmax denominators of queries first .. first+rows-1 of one head to sum [rows]. Both
+ * are logarithms. `block` has room for [rows][first + rows] scores.
  */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
@@ -102,7 +101,6 @@ bool kvd_prompts_repeated(const kvd_prompts *p)
     return m && m->repeats;
 }
 
-/* Passes Q, K and V of this layer to the method that ranks tokens, for every prompt. */
 static int observe(kvd_prompts *p, const kvd_attention_in *in, kvd_err *err)
 {
     const void *self;
@@ -246,9 +244,6 @@ static int merge_group(kvd_prompts *p, int side, int layer, int n_layers, size_t
     return 0;
 }
 
-/*
- * Applies RoPE to the keys of sequence s in all layers, after these keys were merged before RoPE.
- */
 static int apply_rope(kvd_prompts *p, const size_t *whole, size_t s, kvd_err *err)
 {
     const size_t n = p->offset[s + 1] - p->offset[s], half = (size_t)p->config->d_head / 2,
@@ -347,8 +342,8 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
 }
 
 /*
- * Fails if a method needs every prompt twice and two copies do not fit: into the length of the
- * sequence or, in generation, into the positions of the model.
+ * A method may need every prompt twice. Fails if two copies do not fit into the sequence or, in
+ * generation, into the positions of the model.
  */
 static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_batch *b,
                          const size_t *length, const size_t *whole, kvd_err *err)
@@ -388,8 +383,7 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
         /*
-         * In generation the batch gives the length of every whole sequence. A length that is too
-         * short for two copies of the prompt is raised to fit them.
+         * In generation, a whole length that is too short for two copies of the prompt is raised.
          */
         if (b->whole && whole[s] < times * length[s])
             whole[s] = times * length[s];

@@ -7,31 +7,25 @@
 #include "methods/head.h"
 #include "model/pass/blocks.h"
 
-/*
- * Uncompressed K and V of all KV heads of one layer, kept for quantisers that code all heads
- * together.
- */
+/* Uncompressed K and V of one layer, for quantisers that code all heads together. */
 typedef struct {
-    /* K and V, each [whole][n_kv_heads * d_head], where `whole` is the length of the sequence. */
+    /* [whole][n_kv_heads * d_head] */
     float *x[KVD_N_SIDES];
-    /* Inputs of the layer, [whole][d_model]. NULL: no method needs them. */
+    /* [whole][d_model] Inputs of the layer, or NULL. */
     float *input;
 } kept_rows;
 
 struct kvd_sequence_cache_slot {
     /*
-     * Number of tokens so far (n), and of the whole sequence including those to come (whole). If
-     * `whole` is 0, the slot is free.
+     * Number of tokens so far, and of the whole sequence including tokens to come. If `whole` is 0,
+     * the slot is free.
      */
     size_t n, whole;
-    /* Compressed cache of every layer and KV head, [n_layers][n_kv_heads]. */
+    /* [n_layers][n_kv_heads] */
     kvd_head *head;
-    /* Uncompressed rows of every layer, [n_layers]. */
+    /* [n_layers] */
     kept_rows *rows;
-    /*
-     * RoPE tables [whole][d_head / 2], followed by those of sliding-window layers with their own
-     * RoPE parameters.
-     */
+    /* RoPE tables [whole][d_head / 2], then those of sliding-window layers. */
     float *cosine, *sine;
 };
 
@@ -65,7 +59,6 @@ double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot)
     return sum;
 }
 
-/* Allocates the memory that all layers of a sequence share, and computes its RoPE tables. */
 static int begin(kvd_sequence_cache *r, kvd_sequence_cache_slot *s, size_t whole, kvd_err *err)
 {
     const kvd_config *const c = r->config;
@@ -92,7 +85,6 @@ static int begin_layer(kvd_sequence_cache *r, kvd_sequence_cache_slot *s,
     const kvd_plan *const p = kvd_plan_of_layer(r->plan, in->layer);
     const void *self;
     const size_t n_kv = (size_t)in->config->n_kv_heads, wide = n_kv * (size_t)in->config->d_head;
-    /* Index of the first element of this layer's RoPE tables in s->cosine and s->sine. */
     const size_t tables = r->hook.wants_pre && kvd_rope_local(in->config, in->layer)
                               ? s->whole * (size_t)in->config->d_head / 2
                               : 0;
@@ -152,8 +144,7 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
 }
 
 /*
- * Checks that the tokens of a call continue their sequence and fit into its length. Starts new
- * sequences.
+ * Starts new sequences. The tokens of a call must continue their sequence and fit into its length.
  */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
@@ -179,10 +170,7 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
     return 0;
 }
 
-/*
- * Processes the tokens of KV heads g .. g+n-1 of one sequence: the prompt in one call, later tokens
- * one by one. The counters of head g + i are added to account[i].
- */
+/* The counters of head g + i are added to account[i]. */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)
 {

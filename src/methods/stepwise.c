@@ -11,7 +11,6 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/* Per-head arrays of a layer, for a method that decides for all KV heads of the layer together. */
 typedef struct {
     void **state;
     uint8_t **level;
@@ -19,10 +18,6 @@ typedef struct {
     kvd_step_attention *step;
 } together;
 
-/*
- * Adds the time since the last call to the sum of this kind of work (`part`) in the head's
- * counters.
- */
 static void part_done(kvd_head *h, kvd_stepwise_part part)
 {
     const double at = kvd_clock_s();
@@ -30,28 +25,22 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
     h->last = at;
 }
 
-/* ---- processing of the prompt ---------------------------------------------------------------- */
-
 typedef struct {
     /*
-     * Statistics of the prompt's attention per prompt token, [n0] each. mass: sum of the attention
-     * probabilities that the token received; own: the part of it from the token's own query.
-     * log_denominator: logarithm of the softmax denominator of the token's query, averaged over the
-     * query heads. score_mass: as mass, from regularised scores. below: how many of the last
+     * [n0] each. `mass` is the sum of the attention probabilities that a prompt token received;
+     * `own` is the part from the token's own query. log_denominator is averaged over the query
+     * heads. score_mass is `mass` from regularised scores. `below` counts how many of the last
      * `window` queries gave the token less than the mean probability.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
-    /*
-     * Attention probability that each prompt token received from the last `window` queries, per
-     * query head, [group][n0].
-     */
+    /* [group][n0] Attention probability from the last `window` queries. */
     double *recent;
     size_t window;
 } statistics;
 
 /*
- * Replaces the scores x [n] by exp(x - *top), where *top is the largest score. Returns their sum,
- * including the term of the attention sink if there is one (kvd_scores).
+ * Replaces the scores x [n] by exp(x - *top), where `*top` is the largest score. Returns their sum,
+ * including the attention sink if there is one.
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
@@ -82,10 +71,6 @@ static void softmax(float *x, size_t n, const float *sink, double *log_sum)
     *log_sum = (double)top + log(sum);
 }
 
-/*
- * Returns the score parameters (kvd_scores: scale, softcap, attention sink) of the j-th query head
- * of this KV head.
- */
 static kvd_scores scores_of(const kvd_head *h, size_t j)
 {
     return kvd_attention_scores(h->in, (size_t)h->g * h->group + j);
@@ -97,9 +82,8 @@ static const float *sink_of(const kvd_head *h, size_t j)
 }
 
 /*
- * Turns the scaled attention scores of query position t, for keys from .. from+n-1, into
- * probabilities, and adds them to the statistics of the prompt. j is the query head within the KV
- * head.
+ * Turns the scores of the query at position t, for keys from .. from+n-1, into probabilities, and
+ * adds them to the statistics of the prompt.
  */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)
@@ -127,10 +111,6 @@ static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t
     }
 }
 
-/*
- * Computes the exact attention of the prompt's tokens and, unless s is NULL, the statistics of that
- * attention.
- */
 static void attend_prompt(kvd_head *h, const statistics *s, float *out)
 {
     const kvd_config *c = h->in->config;
@@ -161,9 +141,6 @@ static void attend_prompt(kvd_head *h, const statistics *s, float *out)
         }
 }
 
-/*
- * Returns pointers to the arrays in h->statistics that hold the attention statistics of the prompt.
- */
 static statistics statistics_of(const kvd_head *h)
 {
     const kvd_tokens_method *const m = h->tokens;
@@ -177,8 +154,8 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * Appends the prompt's tokens to the cache; in a layer with an attention window, only those that
- * the last prompt token sees. `s` are the statistics of the prompt's attention, or NULL.
+ * In a layer with an attention window, appends only the tokens that the last prompt token sees. `s`
+ * may be NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
@@ -219,7 +196,6 @@ static kvd_prompt_attention attention_of_prompt(const kvd_head *h)
                                   .ranked = h->ranked};
 }
 
-/* Lowers the precision of prompt tokens and drops others in n KV heads, as the methods choose. */
 static int decide_prompt(kvd_head *h, size_t n, const together *all, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->p->tokens;
@@ -279,11 +255,9 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
     return 0;
 }
 
-/* ---- processing of tokens after the prompt (steps) ------------------------------------------- */
-
 /*
- * Chooses which cached tokens the token at position t reads, and counts the bits that it reads. The
- * first `unseen` cached tokens are outside its attention window and are never read.
+ * Chooses which cached tokens the token at position t reads, and counts the bits read. The first
+ * `unseen` cached tokens are outside its attention window.
  */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {
@@ -355,10 +329,6 @@ static int attend_step(kvd_head *h, size_t t, kvd_err *err)
     return 0;
 }
 
-/*
- * Lowers the precision of cached tokens and drops others in n KV heads, as the method chooses after
- * the token at position t.
- */
 static int decide_step(kvd_head *h, size_t n, const together *all, size_t t, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->p->tokens;
@@ -388,7 +358,6 @@ static int decide_step(kvd_head *h, size_t n, const together *all, size_t t, kvd
     return 0;
 }
 
-/* Adds the bits that a head stores after the token at position t to the head's counters. */
 static void count_step(kvd_head *h, size_t t)
 {
     kvd_stepwise_account *const a = h->account;

@@ -6,15 +6,14 @@
 
 #include "common/stats.h"
 
-/* Returns the term of singular value s in the sums of Eq. 6: s, or s^2 if `energy`. */
 static double weight(double s, bool energy)
 {
     return energy ? s * s : s;
 }
 
 /*
- * Returns the sum of s or s^2 (`energy`) over all d singular values, smallest first. All
- * comparisons with a removal rate add in this order, so that breakpoints match to the last bit.
+ * Adds the smallest first. All comparisons with a removal rate add in this order, so that
+ * breakpoints match to the last bit.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -77,9 +76,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
     /*
-     * Every dimension but the first of a head can be removed. It is removed at removal rates r from
-     * its breakpoint on: the sum of its singular value and all smaller ones of the head, divided by
-     * the sum of all.
+     * Every dimension but the first of a head can be removed. Its breakpoint is the sum of its
+     * singular value and all smaller ones, divided by the sum of all.
      */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
@@ -102,10 +100,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     kvd_sort(breaks, m);
 
     /*
-     * The tail of a dimension is the sum of its singular value and all smaller ones of its head,
-     * divided by the sum of all. The dimension is removed if its tail is at most the removal rate
-     * r, so a tail of 0 is removed at r = 0. The number of kept dimensions is counted in integers,
-     * so that p equals kvd_widths_p to the last bit.
+     * A dimension is removed if its breakpoint is at most the removal rate r. Kept dimensions are
+     * counted in integers, so that p equals kvd_widths_p to the last bit.
      */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
@@ -118,8 +114,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         while (gone < m && breaks[gone] == r)
             gone++;
         /*
-         * Because of rounding, the sum of all singular values but the first can equal the sum of
-         * all of them. The dimension's breakpoint is then 1, and no removal rate r < 1 removes it.
+         * Because of rounding, the breakpoint can be 1. No removal rate r < 1 then removes the
+         * dimension.
          */
         if (r >= 1)
             break;
@@ -174,7 +170,6 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wante
     return status;
 }
 
-/* Sets the side (0: Q-K, 1: V) other than `side` to d_head dimensions in all heads. */
 static void leave_other(kvd_widths *w, int side)
 {
     for (int i = 0; i < w->n_layers * w->n_kv_heads; i++)
@@ -182,9 +177,8 @@ static void leave_other(kvd_widths *w, int side)
 }
 
 /*
- * Computes the kept widths of one side, Q-K (0) or V (1). kvd_widths_for_p reaches wanted_p over
- * both sides together; here it receives the matrices of `side` as both, so that wanted_p holds for
- * this side alone.
+ * kvd_widths_for_p reaches wanted_p over Q, K and V together. It receives the matrices of `side`
+ * twice, so that wanted_p holds for this side alone.
  */
 int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                           bool energy, double *r, kvd_widths *w, kvd_err *err)
@@ -197,21 +191,16 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
     return 0;
 }
 
-/* ---- widths by measured error ---------------------------------------------------------------- */
-
 /*
- * Edge of the lower convex hull of a head's curve of error over kept dimensions. Removing `dims`
- * dimensions along the edge costs `slope` nats each.
+ * Edge of the lower convex hull of a head's error as a function of kept dimensions. Removing `dims`
+ * dimensions costs `slope` nats each.
  */
 typedef struct {
     double slope;
-    /* Index of the head in [2][n_layers][n_kv_heads]; the first index is 0 for Q-K, 1 for V. */
+    /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
     size_t head;
     int32_t dims;
-    /*
-     * Index of the edge in the lower convex hull of its head's error curve (error over number of
-     * kept dimensions). Edge 1 is at the most kept dimensions.
-     */
+    /* Edge 1 is at the most kept dimensions. */
     int order;
 } edge;
 
@@ -226,9 +215,8 @@ static int compare_edges(const void *a, const void *b)
 }
 
 /*
- * Writes the edges of the lower convex hull of one head's error curve (error[i] at width[i]) to
- * `out`, from d_head dimensions downwards. Returns the number of edges. `hull` is scratch for n
- * indices.
+ * Writes the edges of the lower convex hull of the points (width[i], error[i]), from d_head
+ * downwards. Returns their number. `hull` is scratch for n indices.
  */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
@@ -237,10 +225,7 @@ static size_t hull_edges(const int32_t *width, const double *error, size_t n, si
     for (size_t i = n; i-- > 0;) {
         while (m >= 2) {
             const size_t a = hull[m - 2], b = hull[m - 1];
-            /*
-             * a, b and i are points (width, error) of the error curve. If b is above or on the line
-             * from a to i, b is not on the lower convex hull of the curve.
-             */
+            /* If point b is above or on the line from a to i, b is not on the lower convex hull. */
             const double via = (error[b] - error[a]) * (double)(width[a] - width[i]);
             const double direct = (error[i] - error[a]) * (double)(width[a] - width[b]);
             if (via < direct)
@@ -275,8 +260,8 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
 }
 
 /*
- * Chooses the numbers of kept dimensions by the table's measured errors, for n_sides sides
- * beginning with `first` (0: Q-K, 1: V). A side that is not among them keeps d_head.
+ * Chooses kept dimensions by the table's measured errors, for n_sides sides beginning with `first`
+ * (0: Q and K, 1: V). Other sides keep d_head.
  */
 static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
                     kvd_widths *w, kvd_err *err)
@@ -307,9 +292,8 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     qsort(edges, m, sizeof *edges, compare_edges);
 
     /*
-     * Each edge is a piece of the convex hull of one head's error curve; its slope is the error per
-     * removed dimension. The slopes of one head rise towards small widths, so taking all edges in
-     * order of slope takes those of each head in order.
+     * The slopes of one head rise towards small widths, so sorting all edges by slope keeps the
+     * order within each head.
      */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
@@ -337,11 +321,9 @@ int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p
                : 0;
 }
 
-/* ---- widths by loss -------------------------------------------------------------------------- */
-
 typedef struct {
     double sigma;
-    /* Index of the head in [2][n_layers][n_kv_heads]; the first index is 0 for Q-K, 1 for V. */
+    /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
     size_t head;
 } direction;
 
@@ -354,9 +336,8 @@ static int compare_directions(const void *a, const void *b)
 }
 
 /*
- * Chooses the numbers of kept dimensions by predicted loss, for n_sides sides beginning with
- * `first` (0: Q-K, 1: V): the smallest singular values are removed first. A side that is not among
- * them keeps d_head.
+ * Removes the smallest singular values, for n_sides sides beginning with `first` (0: Q and K, 1:
+ * V). Other sides keep d_head.
  */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)

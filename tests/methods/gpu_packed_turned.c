@@ -1,10 +1,7 @@
 /*
- * Tests of turboquant on the GPU, which quantises randomly rotated K and V vectors
- * (methods/bits/cuda/packed_turn.cu). The codes stored by prompts and decode steps are decoded on
- * the host, rotated back in double precision, and compared with the numbers that the method
- * computes on the CPU. A number near the middle between two levels of the codebook may get either;
- * vectors with such numbers are counted. The attention of every step is compared with double
- * precision on the decoded numbers. Prompts end around page borders.
+ * Tests of turboquant on the GPU (methods/bits/cuda/packed_turn.cu). Codes from the device are
+ * decoded on the host in double precision. A number near the middle between two levels may get
+ * either level, so vectors with other codes are counted.
  */
 #include <math.h>
 #include <string.h>
@@ -39,14 +36,11 @@ typedef struct {
     kvd_packed_args a;
     kvd_turboquant_tables tables;
     int most, max_pages, heads;
-    float *x[2];    /* keys and values, bf16 numbers: [N requests][most tokens][N_KV][d] */
-    uint16_t *q;    /* queries: [N requests][heads][d] */
-    double *y[2];   /* keys and values decoded from the device's codes: [N][most][N_KV][d] */
-    size_t n_pages; /* pages of the cache on the device */
-    /*
-     * Number of key and value vectors that were compared, and number of those whose quantised
-     * numbers differ from the CPU's.
-     */
+    float *x[2];  /* bf16 numbers [N requests][most tokens][N_KV][d] */
+    uint16_t *q;  /* queries [N requests][heads][d] */
+    double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
+    size_t n_pages;
+    /* Number of compared vectors, and of vectors whose codes differ from the CPU's. */
     size_t rows, other;
     double worst, attention;
     void *device[16];
@@ -98,8 +92,6 @@ static void *kept_zeros(bench *w, size_t bytes)
     free(host);
     return p;
 }
-
-/* ---- test data: tables of the method, rows of K and V ---- */
 
 static int open_bench(bench *w, const test_case *t, kvd_err *err)
 {
@@ -198,12 +190,6 @@ static void upload_lengths(bench *w, int step)
     check(cudaMemcpy((void *)w->a.kv_len, len, sizeof len, cudaMemcpyHostToDevice), "lengths");
 }
 
-/* ---- comparison of codes and of attention outputs ---- */
-
-/*
- * Decodes the K and V of token t of request b, KV head g, from the device's codes, rotates them
- * back, and writes them to w->y.
- */
 static void read_token(const bench *w, const char *codes, int b, int t, int g)
 {
     const int d = w->t->d, bits = w->a.form.bits, in_page = t % KVD_PAGE_TOKENS;
@@ -234,7 +220,6 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Compares the decoded K and V of a token with the numbers that the method computes on the CPU. */
 static void compare_token(bench *w, int b, int t, int g)
 {
     const size_t d = (size_t)w->t->d, from = at(w, b, t, g);
@@ -262,10 +247,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /*
-         * A vector counts as wrong from a relative error of 2e-4. If one of its numbers had another
-         * code, the error would be at least 1e-3.
-         */
+        /* A vector with a wrong code has a relative error of at least 1e-3. */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -287,10 +269,7 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/*
- * Compares the attention outputs of a decode step with double precision. The newest token's K and V
- * are read exactly, not from codes.
- */
+/* The newest token's K and V are read exactly, not from codes. */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -326,8 +305,6 @@ static void compare_attention(bench *w, int step, const uint16_t *o)
     free(p);
 }
 
-/* ---- prompts and decode steps on the device ---- */
-
 static void run_prompts(bench *w)
 {
     const size_t elements = (size_t)w->a.map.page_elements;
@@ -350,10 +327,6 @@ static void run_prompts(bench *w)
     compare_codes(w, 0);
 }
 
-/*
- * Writes the K and V of each request's newest token into the ring buffer of recent pages, as
- * kvd_append does.
- */
 static void append_step(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -425,7 +398,7 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/* usage: gpu_packed_turned [quick]: one small case, for compute-sanitizer */
+/* usage: gpu_packed_turned [quick]. quick: one small case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {

@@ -1,18 +1,11 @@
 /*
  * Tests of GPU eviction that keeps different numbers of tokens per layer or KV head
- * (methods/tokens/cuda/uneven.h). Importance scores are compared with double precision. The kept
- * tokens are compared with those that the method's CPU code chooses from double-precision
- * probabilities. Both sets must have the same size in every layer; where they differ, the scores
- * must be near ties, which are counted. K and V of the kept tokens, and of a decode step after the
- * prompt, must be unchanged in the pages of their KV head.
+ * (methods/tokens/cuda/uneven.h). Kept tokens are compared with the choice of the method's CPU
+ * code. Both sets must have the same size; where they differ, the scores must be near ties, which
+ * are counted.
  *
- * Covers prompts of one token, page borders, every number of query heads per KV head, budgets of no
- * and of all tokens, and heads that keep only the most recent tokens.
- *
- * Methods whose budgets depend on all layers run on several layers with different queries. Their
- * scores are compared with those that the CPU method observes, and the number of tokens of every
- * layer with the CPU method's choice, from which it may differ by one token because of rounding.
- * Kept tokens, K and V are checked as above.
+ * Methods whose budgets depend on all layers run on several layers with different queries. A layer
+ * may then differ by one token because of rounding.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -24,10 +17,6 @@
 #include "methods/tokens/cuda/uneven.h"
 #include "worst.h"
 
-/*
- * Test case: an eviction method, the layer (of n_layers) that it chooses tokens for, and the shapes
- * of the data.
- */
 typedef struct {
     const char *method;
     int layer, n_layers;
@@ -53,13 +42,10 @@ static const uneven_case uneven_cases[] = {
     {"adakv,window=8,budget=5000", 0, 1, SHAPE(8, 2, 64, 64, 100, 3)},
 };
 
-/* ---- attention probabilities in double precision ---- */
-
 /*
- * Computes for prompt b: `recent` [n_heads][n], the attention probabilities of every token summed
- * over the last `window` queries; and lse [n_heads][n_q8], the log-sum-exp of each query's
- * attention scores. n_q8 is the number of tokens of all prompts, each rounded up to a multiple of
- * 8.
+ * Writes to recent [n_heads][n] the attention probabilities summed over the last `window` queries,
+ * and to lse [n_heads][n_q8] the log-sum-exps of scores. n_q8 counts the tokens of all prompts,
+ * each rounded up to a multiple of 8.
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -89,14 +75,11 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
     }
 }
 
-/* ---- comparison with the method's own code ---- */
-
-/* Input of the method's CPU code for a prompt in one layer, and the choice that it makes. */
 typedef struct {
-    double *recent;          /* attention of the last `window` queries, [n_heads][n tokens] */
-    kvd_prompt_attention *p; /* input of the method per KV head, [n_kv_heads] */
-    uint8_t **level;         /* choice: KVD_LEVEL_* of each token, [n_kv_heads][n] */
-    double *score; /* importance scores of the tokens before the window, [n_kv_heads][n] */
+    double *recent; /* attention of the last `window` queries, [n_heads][n] */
+    kvd_prompt_attention *p;
+    uint8_t **level;
+    double *score; /* scores of the tokens before the window, [n_kv_heads][n] */
 } layer_case;
 
 static layer_case layer_make(const fixture *f, const uneven_case *u, const kvd_parameter_values *v,
@@ -136,11 +119,9 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Compares the prompt tokens that the device and the CPU code keep in a layer for prompt b. Every
- * head keeps the newest tokens (the method's window); `old` is the number of tokens before them.
- * Some of these tokens may be kept by the device only, others by the CPU only. Both sets must have
- * equally many tokens; sorted by score, the tokens of one set must have nearly the scores of the
- * other. Returns the number of errors.
+ * Compares the tokens that the device and the CPU keep for prompt b. `old` is the number of tokens
+ * before the newest ones, which are always kept. Tokens that only one of the two keeps must have
+ * nearly equal scores. Returns the number of errors.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -156,7 +137,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
             i += (size_t)stays;
             if (stays == (c->level[g][t] != KVD_LEVEL_DROPPED))
                 continue;
-            wrong += t >= old; /* tokens of the window are always kept */
+            wrong += t >= old; /* the newest tokens are always kept */
             if (stays)
                 ours[n_ours++] = c->score[g * n + t];
             else
@@ -176,10 +157,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/*
- * Returns the address of element i of the K (side 0) or V (side 1) row that is at index `place` in
- * the pages of KV head g of request b.
- */
+/* Returns the address of element i of K (side 0) or V (side 1) at index `place` of KV head g. */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -192,9 +170,8 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 }
 
 /*
- * Returns the number of wrong elements in the cached K and V of KV head g. Expected are the m
- * tokens `kept`; then, if `step` is 1, token 0 again, which the step appended; then zeros up to a
- * multiple of 8 rows.
+ * Returns the number of wrong elements. Expected are the m tokens `kept`; then, if `step` is 1,
+ * token 0 again; then zeros up to a multiple of 8 tokens.
  */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
@@ -222,9 +199,6 @@ static int on_hopper(void)
     return major == 9;
 }
 
-/* ---- one test case on the GPU ---- */
-
-/* Results of the device for all requests, and the cache pages of the KV heads. */
 typedef struct {
     float *score, *mass;
     int32_t *kept, *count, *table;
@@ -279,8 +253,8 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 }
 
 /*
- * Runs one decode step. The new K and V of every request equal those of its token 0. One row of the
- * batch is idle.
+ * The new K and V of every request equal the K and V of its first token. One entry of the batch is
+ * idle.
  */
 static void run_step(const fixture *f, outputs *o)
 {
@@ -319,10 +293,6 @@ static void run_step(const fixture *f, outputs *o)
     free(table);
 }
 
-/*
- * Compares the device's scores and kept tokens of prompt b with those of the method's CPU code.
- * Returns the number of errors.
- */
 static int check_prompt(fixture *f, const kvd_method *m, const void *self, int b,
                         const layer_case *c, const outputs *o)
 {
@@ -424,8 +394,6 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* ---- methods that decide from all layers ---- */
-
 enum { LAYERS_MOST = 4 };
 
 static const uneven_case layer_cases[] = {
@@ -445,16 +413,15 @@ static const uneven_case layer_cases[] = {
     {"windowkv,window=8,review=16,budget=5000", 0, 2, SHAPE(6, 2, 16, 16, 129, 40)},
 };
 
-/* One layer of a case: its Q, K and V, the arguments of the kernels, and copies of their output. */
 typedef struct {
     fixture f;
     float *lse; /* [n_heads][n_q8] */
     kvd_uneven_prompts_args a;
-    float *rank;     /* host copy of the scores that the device computed */
-    uint16_t *heads; /* host copy of the pages of KV heads */
+    float *rank;
+    uint16_t *heads;
 } layer;
 
-/* Draws new queries with the standard deviation `sharp`, so that the layers of a case differ. */
+/* `sharp` is the standard deviation. It makes the layers of a case differ. */
 static void draw_queries(fixture *f, double sharp)
 {
     for (int b = 0; b < f->batch; b++)
@@ -464,7 +431,6 @@ static void draw_queries(fixture *f, double sharp)
                     *(uint16_t *)query(f, b, h, t, i) = bf16_of(sharp * kvd_rng_normal(&rng));
 }
 
-/* Returns Q or K of prompt b in float32, [n][heads][d]. */
 static float *rows_of(const fixture *f, int b, bool keys)
 {
     const int heads = keys ? f->map.n_kv_heads : f->map.n_heads, d = f->map.d_qk[0];
@@ -477,7 +443,6 @@ static float *rows_of(const fixture *f, int b, bool keys)
     return x;
 }
 
-/* Statistics and levels of the tokens that the CPU method computes for one prompt in all layers. */
 typedef struct {
     double *observed; /* [layers][each] */
     uint8_t *level;   /* [layers][n_kv_heads][n] */
@@ -507,10 +472,6 @@ static found find(const kvd_tokens_method *t, const void *self, const layer *l, 
     return x;
 }
 
-/*
- * Returns the score by which the CPU method ranks token t of KV head g of prompt b in layer i, and
- * sets *got to the device's score. The first `sink` tokens have the score infinity.
- */
 static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, int i, int b, int g,
                        int t, int old, double *got)
 {
@@ -527,9 +488,8 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
 }
 
 /*
- * Compares the tokens that the device keeps of prompt b in layer i with the CPU method's choice.
- * Returns the number of wrong choices. Adds 1 to *off for every KV head with one token more or less
- * than the CPU method keeps.
+ * Adds to `*off` the number of KV heads that keep one token more or less than on the CPU. Returns
+ * the number of wrong choices.
  */
 static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i, int b,
                        const int32_t *kept, const int32_t *count, int *off)
@@ -557,7 +517,7 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
         }
         if (number == mine)
             continue;
-        /* One token more or less is allowed, but those kept must have the largest scores. */
+        /* One token more or less is allowed, but the kept tokens must have the largest scores. */
         *off += 1;
         wrong += r->review || number > mine + 1 || mine > number + 1 || mine + old < n;
         memset(c.level[g], KVD_LEVEL_HIGH, n);
@@ -651,8 +611,8 @@ static size_t heads_bytes(const fixture *f)
 }
 
 /*
- * Returns the number of wrong elements of K and V in the pages of a layer's KV heads, which must
- * hold the tokens in `kept`, or all tokens if it is NULL.
+ * The pages must hold the tokens in `kept`, or all tokens if it is NULL. Returns the number of
+ * wrong elements.
  */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)
@@ -673,7 +633,6 @@ static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
     return wrong;
 }
 
-/* Computes the budgets of all layers from the device's statistics, with the method's CPU code. */
 static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
 {
     const kvd_tokens_eviction *const e = m->plan.tokens->eviction;
@@ -808,11 +767,7 @@ static void run_layers(const uneven_case *u)
     }
 }
 
-/*
- * usage: gpu_uneven [quick]
- *
- * quick: fewer cases, for compute-sanitizer
- */
+/* usage: gpu_uneven [quick]. quick: fewer cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && !strcmp(argv[1], "quick");

@@ -1,8 +1,6 @@
 /*
- * Tests of a2ats, which stores keys as centroids and reads, in each decode step, only the tokens
- * with the largest approximate attention scores. If every key has its own centroid, these must be
- * the tokens with the largest exact scores. With few centroids they are compared with plain k-means
- * in double precision.
+ * Tests of a2ats, which stores keys as centroids and reads only the tokens with the largest
+ * approximate scores. The reference is plain k-means in double precision.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +26,6 @@ static void read_rows(kvd_x x, int head, float *rows)
     assert_int_equal(kvd_activations_rows(&dump, x, LAYER, head, 0, N, rows, NULL, &err), 0);
 }
 
-/* Applies the model's RoPE at position `position` to the vector x [D]. */
 static void rotate(uint32_t position, float *x)
 {
     static float cosine[(RELATIVE + 1) * D / 2], sine[(RELATIVE + 1) * D / 2];
@@ -37,8 +34,8 @@ static void rotate(uint32_t position, float *x)
 }
 
 /*
- * Runs the method with the last token of the calibration file as the query. Sets read [N] to 1 for
- * the tokens that the decode step reads.
+ * Uses the last token of the calibration file as the query. Sets read [N] to 1 for the tokens that
+ * the decode step reads.
  */
 static void choose(const char *text, uint8_t *read)
 {
@@ -83,10 +80,7 @@ static void choose(const char *text, uint8_t *read)
     m.plan.tokens->close(self);
 }
 
-/*
- * Computes the tokens that a decode step must read for the keys [N][D] before RoPE, and sets want
- * [N] to 1 for them.
- */
+/* Sets want [N] to 1 for the tokens that a decode step must read. `keys` [N][D] are before RoPE. */
 static void expected(const double *keys, size_t budget, uint8_t *want)
 {
     const int group = config.n_heads / config.n_kv_heads;
@@ -104,7 +98,7 @@ static void expected(const double *keys, size_t budget, uint8_t *want)
                 score[t] += (double)q[c] * keys[t * D + c];
         }
         for (size_t t = SINK; t + LOCAL < N; t++) {
-            size_t better = 0; /* of equal scores, the later token is read */
+            size_t better = 0; /* ties: the later token is read */
             for (size_t i = SINK; i + LOCAL < N; i++)
                 better += score[i] > score[t] || (i > t && score[i] >= score[t]);
             want[t] |= better < budget;
@@ -139,9 +133,8 @@ static void centroids_of_all_keys_are_exact(void **state)
 }
 
 /*
- * In each step the method reads the tokens whose centroids fit the query best. Plain k-means with
- * the distance (k - c) H (k - c)^T between a key k and a centroid c must give the same tokens. H is
- * the second moment of the queries. The method uses a factor L of H = L L^T instead of H.
+ * Plain k-means uses the distance (k - c) H (k - c)^T with the second moment H of the queries. The
+ * method uses a factor L of H = L L^T instead.
  */
 static void few_centroids_are_those_of_queries(void **state)
 {

@@ -1,8 +1,4 @@
-/*
- * Tests of allot, which gives each dimension of K or V its own number of bits by water-filling. All
- * dimensions with bits must have about equal errors, less important dimensions get fewer bits, and
- * the bits must add up to the budget.
- */
+/* Tests of allot, which gives each dimension of K or V its own number of bits by water-filling. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,15 +17,12 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- quantising the rows of one head --------------------------------------------------------- */
-
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
 /*
- * Makes projections that multiply Q, K and V of every head by the same matrix a [D][D]. `qk` and
- * `v` tell which singular values in the calibration file (KVD_PAIR_*) belong to the projections of
- * Q and K, and of V.
+ * Multiplies Q, K and V of every head by the same matrix a [D][D]. `qk` and `v` name the singular
+ * values of the projections.
  */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
@@ -64,10 +57,6 @@ static void code(const char *text, const kvd_dims *dims, const kvd_spectrum *spe
     code_rows(text, &setup, b, y, &count);
 }
 
-/*
- * Returns the mean squared error of dimension j after quantisation. `*variance` receives the
- * variance of the dimension.
- */
 static double error_of(size_t j, double *variance)
 {
     double sum = 0, mean = 0, square = 0;
@@ -81,7 +70,6 @@ static double error_of(size_t j, double *variance)
     return sum / N;
 }
 
-/* Returns the number of distinct values of dimension j after quantisation. */
 static size_t distinct(size_t j)
 {
     float found[300] = {0};
@@ -96,15 +84,13 @@ static size_t distinct(size_t j)
     return n;
 }
 
-/* Makes a diagonal matrix a [D][D] with entries 1, ratio, ratio^2, ... */
+/* Writes diag(1, ratio, ratio^2, ...) to a [D][D]. */
 static void falling(float *a, double ratio)
 {
     memset(a, 0, D * D * sizeof *a);
     for (size_t j = 0; j < D; j++)
         a[j * D + j] = (float)pow(ratio, (double)j);
 }
-
-/* ---- properties of the allotted bits --------------------------------------------------------- */
 
 static void errors_are_alike(void **state)
 {
@@ -133,18 +119,12 @@ static void errors_are_alike(void **state)
                 hi = fmax(hi, e);
             }
         }
-        /*
-         * One bit more or less changes the error of a dimension by a factor of about 4. The errors
-         * of the dimensions that have bits may therefore differ by about that factor.
-         */
+        /* One bit more or less changes the error of a dimension by a factor of about 4. */
         assert_true(without > 0 && without < D && hi < 6 * lo && largest_without < 2 * hi);
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        /*
-         * kvquant quantises every dimension with the same number of bits. Its squared error, summed
-         * over the dimensions of the head, must be larger.
-         */
+        /* kvquant gives every dimension the same number of bits. */
         assert_true(sum < plain / 2);
     }
 }
@@ -172,9 +152,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * Gives the heads singular values of the method fisher. Their squares are the costs of errors in
- * each dimension, in nats, and are comparable between heads. These costs must decide the numbers of
- * bits, not the variances of the data.
+ * The squared singular values of method fisher are costs in nats, comparable between heads. These
+ * costs must decide the numbers of bits, not the variances of the data.
  */
 static void singular_values_decide(void **state)
 {
@@ -194,17 +173,11 @@ static void singular_values_decide(void **state)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    /*
-     * The keys of dimension j are multiplied by 2^j, so the variance rises from one dimension to
-     * the next. The cost of an equal squared error, given by the singular values, falls.
-     */
+    /* The variance rises from one dimension to the next, while the cost falls. */
     falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
-    /*
-     * Errors in the keys of this head cost most, so they get far more bits than the mean of 1 per
-     * number.
-     */
+    /* Errors in the keys of this head cost most, so it gets far more than 1 bit per number. */
     assert_true(count.payload > 6.0 * N * D);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 0, 0);
     assert_true(count.payload < 1.0 * N * D);
@@ -212,9 +185,8 @@ static void singular_values_decide(void **state)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If V keeps all dimensions, it has no projections, and the loss that an error in V causes is
-     * unknown. Then each head's K and V have bit budgets of their own: bits are not moved between K
-     * and V or between heads. This head's K must not get more than 1 bit per number.
+     * If V has no projections, the loss of an error in V is unknown. Each head's K and V then have
+     * bit budgets of their own.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

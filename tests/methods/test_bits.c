@@ -1,6 +1,6 @@
 /*
- * Tests of the methods that store K and V with few bits. Errors must be bounded and fall with the
- * number of bits, bits must be counted exactly, and each method must have its defining property.
+ * Tests of quantisation methods: errors, exact counts of bits, and the defining property of each
+ * method.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -89,8 +89,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * One channel has large numbers. kivi quantises keys per channel, so other channels of keys must
- * not suffer; it quantises values per token, so they must.
+ * kivi quantises keys per channel and values per token, so the large channel spoils other channels
+ * of values only.
  */
 static void channels(void **state)
 {
@@ -100,10 +100,7 @@ static void channels(void **state)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    /*
-     * Squared errors of keys and of values in channels 0 .. 31 without channel 5, whose numbers are
-     * large.
-     */
+    /* Squared errors without channel 5, which has large numbers. */
     double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
@@ -113,8 +110,8 @@ static void channels(void **state)
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
     /*
-     * Scales are 32 bits per group of 32 numbers: a channel of 150 keys has 5 groups, a value
-     * vector of 48 has 2.
+     * 32 bits per group of 32 numbers: a channel of 150 keys has 5 groups, a value vector of 48 has
+     * 2.
      */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
@@ -143,10 +140,7 @@ static void salient_tokens_lose_less(void **state)
     }
 }
 
-/*
- * Tests gear. Outliers must be kept with 16 bits and reduce the error. A low-rank correction must
- * make a matrix of low rank exact, however few the bits.
- */
+/* Tests gear. A low-rank correction must make a matrix of low rank exact, however few the bits. */
 static void outliers_and_low_rank(void **state)
 {
     (void)state;
@@ -173,9 +167,8 @@ static void outliers_and_low_rank(void **state)
 }
 
 /*
- * Tests comet, which stores 4 bits per number in blocks of 128 tokens per channel, around 0. A
- * channel of 150 tokens has two scales of 16 bits. Errors must be at most half of the step max |x|
- * / 7, and constants of either sign must be exact.
+ * Tests comet, which quantises symmetrically around 0 with 4 bits, in blocks of 128 tokens. Errors
+ * must be at most half of the step max |x| / 7.
  */
 static void symmetric_channels(void **state)
 {
@@ -200,11 +193,6 @@ static void symmetric_channels(void **state)
     }
 }
 
-/*
- * Tests keys of vidkv. The half of the channels with the largest ranges has 2 bits. The other
- * channels are transformed by a discrete Fourier transform over channels and stored with 1 bit for
- * each sign and a mean magnitude per group.
- */
 static void channels_of_two_bits_and_of_one(void **state)
 {
     (void)state;
@@ -213,9 +201,9 @@ static void channels_of_two_bits_and_of_one(void **state)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * Half of the channels have 2 bits per number, and a scale and a zero point (32 bits) per group
-     * of 32 tokens. The other half have 1 bit per number and a mean magnitude (16 bits) per group.
-     * The 150 tokens have 5 groups. One more bit per channel tells which half the channel is in.
+     * Half of the channels have 2 bits, and 32 bits for scale and zero point per group of 32
+     * tokens. The rest have 1 bit, and 16 bits for a mean magnitude per group. The 150 tokens have
+     * 5 groups. One more bit per channel tells whether it has 2 bits.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -237,9 +225,8 @@ static void channels_of_two_bits_and_of_one(void **state)
     }
     assert_int_equal(m, D / 2);
     /*
-     * The channels with the smaller ranges (`easy`) are stored as Fourier coefficients over
-     * channels. The coefficient at frequency 0 is the sum over these channels, which does not
-     * depend on their order.
+     * The Fourier coefficient at frequency 0 is the sum over the channels, which does not depend on
+     * their order.
      */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
@@ -265,8 +252,8 @@ static void channels_of_two_bits_and_of_one(void **state)
 }
 
 /*
- * Tests values of vidkv. Each number becomes s, 0 or -s, s being the mean magnitude of a group.
- * Five numbers take 8 bits.
+ * Each number becomes s, 0 or -s, where s is the mean magnitude of a group. Five numbers take 8
+ * bits.
  */
 static void ternary_values(void **state)
 {
@@ -310,8 +297,6 @@ static void constants_and_zeros(void **state)
     memcpy(x, kept, sizeof x);
 }
 
-/* ---- quantisation levels that minimise the error of a histogram ------------------------------ */
-
 static double loss_of(const double *histogram, int bins, const double *found, int n)
 {
     double sum = 0;
@@ -325,8 +310,8 @@ static double loss_of(const double *histogram, int bins, const double *found, in
 }
 
 /*
- * Returns the smallest squared error of dividing the histogram's bins `first` and above into n
- * ranges, each replaced by its mean. Tries all divisions.
+ * Returns the smallest squared error of dividing the bins from `first` on into n ranges. Tries all
+ * divisions.
  */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
@@ -366,16 +351,12 @@ static void levels_are_the_best(void **state)
             const double least = least_of(histogram, BINS, 0, n);
             assert_true(fabs(loss_of(histogram, BINS, found, n) - least) < 1e-12 * (1 + all));
         }
-        /* With at least as many levels as bins the error must be 0. */
         assert_int_equal(kvd_levels_find(histogram, BINS, 16, found, &err), 0);
         assert_true(loss_of(histogram, BINS, found, 16) < 1e-12 * (1 + all));
     }
 }
 
-/*
- * Tests quantisation of groups. The error must be at most half a step, except for the rounding of
- * scale and zero point to float16. Constants and zeros must be exact.
- */
+/* The error must be at most half a step, except for rounding of scale and zero point to float16. */
 static void groups_lose_half_a_step(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * Tests of attention over heads with reduced numbers of dimensions (methods/cache), compared with
- * dense attention, with plain loops, and with zeros in place of the removed dimensions.
- */
+/* Tests of attention over heads with reduced numbers of dimensions (methods/cache). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,10 +57,7 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(diff / norm);
 }
 
-/*
- * Runs attention with the cache that the projections `dims` describe. `out` is filled with NaN
- * first, so that unwritten elements are found.
- */
+/* `out` is filled with NaN first, so that unwritten elements are found. */
 static void run(const kvd_dims *dims, kvd_dtype type, float *out, kvd_cache_account *account)
 {
     kvd_err err = {""};
@@ -109,8 +103,7 @@ static void test_full_rank_is_dense(void **state)
 }
 
 /*
- * Computes causal attention with projections by its definition, in plain loops and double
- * precision: o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v.
+ * Reference in plain loops and double precision: o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v.
  */
 static void plain(const kvd_dims *dims, float *out)
 {
@@ -178,10 +171,6 @@ static void test_cut_against_plain_loops(void **state)
         }
 }
 
-/*
- * With an attention window in the model, attention over the cache must equal its definition with
- * the window, and differ from that without it.
- */
 static void test_window(void **state)
 {
     (void)state;
@@ -220,9 +209,8 @@ static void test_cut_is_zero_padding(void **state)
                     full.head[i].a_q[row * D + j] = 0;
                 if (j >= dims.head[i].d_v)
                     /*
-                     * The projection a_v of V gets zeros in the columns (dimensions) that `dims`
-                     * cuts. The matrix b_v, which projects back, is left whole. Its rows for the
-                     * cut dimensions are multiplied by zeros only.
+                     * The matrix b_v may stay whole, because its other rows are multiplied by zeros
+                     * only.
                      */
                     full.head[i].a_v[row * D + j] = 0;
             }
@@ -234,9 +222,8 @@ static void test_cut_is_zero_padding(void **state)
 }
 
 /*
- * A_v is a head's projection of V to its kept dimensions. A_v^T may be multiplied into the head's
- * part of W_O. The outputs in the kept dimensions times A_v^T W_O must equal the outputs in all
- * dimensions times W_O, although heads keep different numbers of dimensions.
+ * A_v^T may be multiplied into the head's part of W_O. The outputs in the kept dimensions times
+ * A_v^T W_O must equal the full outputs times W_O.
  */
 static void test_ragged_output_product(void **state)
 {
@@ -264,7 +251,6 @@ static void test_ragged_output_product(void **state)
                 for (int j = 0; j < x->d_v; j++) {
                     double oj = 0, wj = 0;
                     for (size_t i = 0; i < D; i++) {
-                        /* The head's output in the kept dimensions of V: O' = O A_v. */
                         oj += (double)o[i] * (double)x->a_v[i * (size_t)x->d_v + (size_t)j];
                         wj += (double)x->a_v[i * (size_t)x->d_v + (size_t)j] *
                               w_o[(h * D + i) * M + m];
@@ -321,7 +307,7 @@ static void test_account(void **state)
     assert_int_equal(a.elements_dense, TOKENS * 2 * KV * D);
     assert_int_equal(a.bytes_stored, 2 * a.elements_kept);
     const kvd_plan plan = {.dims = &dims, .type = KVD_BF16}, none = {.type = KVD_BF16};
-    /* The run began at layer 1. It covers all layers from there on, but not the whole model. */
+    /* The run began at layer 1, so it does not cover the whole model. */
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 1, &err), 0);
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err), -1);
     assert_string_equal(err.msg, "the cache acted 4 times, not on each of 4 sequences in 2 layers");
@@ -344,7 +330,7 @@ static void test_rounded_store(void **state)
         const double error = distance(out, dense, TOKENS * HEADS * D);
         assert_true(error > unit[i] / 10 && error < 4 * unit[i]);
     }
-    /* The output for a sequence of one token is its V, rounded as the cache stores it. */
+    /* The output for a sequence of one token is its V, rounded. */
     uint16_t half[D];
     kvd_from_f32(KVD_F16, data.v + data.offset[1] * KV * D, half, D);
     kvd_to_f32(KVD_F16, half, v, D);

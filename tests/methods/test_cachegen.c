@@ -1,7 +1,6 @@
 /*
  * Tests of cachegen, which entropy-codes the differences of tokens from the first token of their
- * group (the anchor). Errors must be at most half a quantisation step, steps must depend on the
- * layer, and the stream must be about as long as the entropy of quantised normal numbers.
+ * group (the anchor).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,10 +29,6 @@ static const kvd_method_setup *setup(void)
     return &s;
 }
 
-/*
- * Quantises a head's K or V of the calibration text, x, and stores the decoded numbers in y.
- * Returns the numbers of bits.
- */
 static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
 {
     kvd_err err = {""};
@@ -47,11 +42,6 @@ static kvd_bits_count code(const char *text, kvd_side side, int layer, int head)
     return count;
 }
 
-/*
- * Returns the root mean square of channel j's differences from its anchors. An anchor is the first
- * token of each group of GROUP tokens; cachegen codes the other tokens of the group as differences
- * from it.
- */
 static double spread_of(size_t j)
 {
     double sum = 0;
@@ -61,10 +51,9 @@ static double spread_of(size_t j)
 }
 
 /*
- * cachegen codes a token's differences from its anchor (the first token of its group) in steps of
- * half the standard deviation for layer 0, and of the whole one for layer 1. Anchors have 8 bits. A
- * normal number has an entropy of 2.047 bits in steps of its standard deviation, and 3.047 bits in
- * half steps. The coded bits per number must be about that many.
+ * Steps are half the standard deviation for layer 0, and the whole one for layer 1. A normal number
+ * has an entropy of 2.047 bits in steps of its standard deviation, and 3.047 bits in half steps.
+ * Anchors have 8 bits.
  */
 static void steps_and_bits(void **state)
 {
@@ -120,9 +109,8 @@ static void wider_steps_lose_more_and_store_less(void **state)
 }
 
 /*
- * With the parameter own=1, each block of tokens stores its quantisation step per channel and one
- * table of code frequencies. No calibration is needed. The coded stream must not be much longer,
- * because all channels of this head have the same distribution when divided by their steps.
+ * With own=1, all channels share one frequency table. The stream must not be much longer, because
+ * all channels have the same distribution when divided by their steps.
  */
 static void blocks_with_tables_of_their_own(void **state)
 {
@@ -133,10 +121,7 @@ static void blocks_with_tables_of_their_own(void **state)
         own = code("cachegen,own=1", (kvd_side)side, 1, 1);
         const double tables = own.side - count.side - 16.0 * D;
         assert_true(tables > 20 && tables <= 8.0 * KVD_RANS_TABLE_ROOM);
-        /*
-         * An anchor is the first token of a group, stored with 8-bit codes. With own=1 each of its
-         * numbers takes 8 bits; otherwise the codes are entropy-coded.
-         */
+        /* With own=1 the numbers of anchors take 8 bits; otherwise they are entropy-coded. */
         assert_true(own.payload > 0.98 * count.payload && own.payload < 1.2 * count.payload);
         for (size_t j = 0; j < D; j++) {
             const double step = spread_of(j);
@@ -160,11 +145,7 @@ static void blocks_with_tables_of_their_own(void **state)
     }
 }
 
-/*
- * cachegen codes a token as its difference, in quantisation steps, from the anchor (first token of
- * its group). For numbers far outside the calibration data the difference must be limited to 127
- * steps.
- */
+/* For numbers far outside the calibration data, differences must be limited to 127 steps. */
 static void other_numbers(void **state)
 {
     (void)state;

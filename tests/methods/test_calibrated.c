@@ -1,7 +1,4 @@
-/*
- * Tests of kvquant, which takes its quantisation levels from calibration rows: compared with its
- * definition, and with squared gradients that weight the errors.
- */
+/* Tests of kvquant with calibration data, and with squared gradients that weight the errors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,8 +17,6 @@ static int set_up(void **state)
     (void)state;
     return open_dump(N);
 }
-
-/* ---- quantisation levels and outliers of kvquant --------------------------------------------- */
 
 static float x[N * D], y[N * D];
 
@@ -48,8 +43,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /*
- * Apart from outliers, a channel of quantised keys must have at most 2^bits distinct numbers, and
- * each key must become the nearest of them.
+ * Apart from outliers, a channel must have at most 2^bits distinct numbers, and each key must
+ * become the nearest of them.
  */
 static void keys_have_levels(void **state)
 {
@@ -69,10 +64,7 @@ static void keys_have_levels(void **state)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /*
-                 * Quantiles 0.02 and 0.98 as numpy.quantile computes them: between the 6th and 7th
-                 * of 300 numbers from either end.
-                 */
+                /* Quantiles 0.02 and 0.98 as numpy.quantile computes them. */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -100,18 +92,14 @@ static void keys_have_levels(void **state)
                 }
             }
             /*
-             * If the method is set to store no outliers, it may still store the smallest and the
-             * largest number of each channel as outliers, because the limits of the range are
-             * rounded. An outlier takes 32 bits.
+             * Even without outliers, rounding of the range may make the smallest and largest number
+             * of each channel outliers of 32 bits.
              */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
 }
 
-/*
- * The smallest and the largest number of each value vector must be stored exactly, with 16 bits and
- * a 16-bit index each.
- */
+/* An outlier takes 16 bits and a 16-bit index. */
 static void values_keep_both_ends(void **state)
 {
     (void)state;
@@ -156,10 +144,7 @@ static void more_bits_lose_less(void **state)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/*
- * With qnorm=1, the quantised numbers must keep the mean and standard deviation of the data.
- * Without it, their spread shrinks.
- */
+/* Without qnorm, the standard deviation of the decoded numbers shrinks. */
 static void qnorm_keeps_moments(void **state)
 {
     (void)state;
@@ -190,12 +175,7 @@ static void qnorm_keeps_moments(void **state)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* ---- squared gradients as weights of errors -------------------------------------------------- */
-
-/*
- * Writes a file of squared gradients for the first n_rows tokens of the calibration data. `of`
- * returns the squared gradient of one token, head and dimension.
- */
+/* `of` returns the squared gradient of one token, head and dimension. */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {
@@ -218,7 +198,6 @@ static void write_fisher(size_t n_rows, const char *hash,
                 rows[((size_t)h * n_rows + t) * D + j] = of(t, h, j);
     for (int l = 0; l < LAYERS; l++)
         for (int side = 0; side < KVD_F_SIDES; side++)
-            /* Squared gradients are written for 100 tokens at a time. */
             for (size_t first = 0; first < n_rows; first += 100) {
                 static float piece[HEADS * N * D];
                 const size_t some = n_rows - first < 100 ? n_rows - first : 100;
@@ -286,10 +265,7 @@ static void fisher_file_is_read_as_written(void **state)
     kvd_fisher_close(&f);
 }
 
-/*
- * Quantises K and V of all heads, with the squared gradients f as weights if `use` is true. `all`
- * receives the decoded K and V, `settings` the method's parameters and their values.
- */
+/* Uses the squared gradients f as weights if `use`. */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];
@@ -327,11 +303,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/*
- * Computes squared errors of decoded keys. The made-up squared gradients, which weigh the errors in
- * quantisation, are 1e-3 for some keys and 1e-9 for the others. error[0] receives the sum over the
- * former, error[1] the sum over the latter.
- */
+/* error[0] sums over keys whose squared gradient is 1e-3, error[1] over keys with 1e-9. */
 static void errors_of_keys(const float *all, double error[2])
 {
     kvd_err err;
@@ -356,7 +328,7 @@ static void kvquant_weighs_numbers(void **state)
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     write_fisher(N, dump.corpus_hash, equal);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
-    /* If all numbers have equal weight, the decoded numbers must be those without weights. */
+    /* If all weights are equal, the decoded numbers must be those without weights. */
     code_all("kvquant,bits=2,sink=0", &f, true, weighted, settings);
     assert_non_null(strstr(settings, "kvquant.weights=1"));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)

@@ -1,7 +1,6 @@
 /*
- * Tests of methods that remove dimensions (methods/dims) and of methods/method: how projections are
- * cut to the kept dimensions of each head, how specifications of methods are parsed, and input that
- * is refused.
+ * Tests of methods that remove dimensions (methods/dims), and of how specifications of methods are
+ * parsed.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -88,9 +87,8 @@ static void test_biorthogonal_cut(void **state)
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
         /*
-         * A_q and A_k project Q and K of a head onto the kept dimensions. A_v projects V, and B_v
-         * computes V back from the projection. B_v A_v and A_k^T A_q must be identity matrices
-         * whose size is the number of kept dimensions. A_v B_v and A_q A_k^T are then projectors.
+         * B_v A_v and A_k^T A_q must be identity matrices of the kept dimensions. A_v B_v and A_q
+         * A_k^T are then projectors.
          */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
@@ -144,10 +142,6 @@ static void test_only_one_head(void **state)
     kvd_widths_release(&w);
 }
 
-/*
- * If only Q and K are reduced, V must have no matrices and keep all dimensions. The same must hold
- * for Q and K if only V is reduced.
- */
 static void test_leave_a_side(void **state)
 {
     (void)state;
@@ -244,7 +238,6 @@ static void test_refuses(void **state)
             "method 'zack', layer 0, KV head 1: basis of pair 'qk': entry [1][0] is not finite as "
             "float32");
     R[8] = saved;
-    /* Kept dimensions of a model with another shape must be refused. */
     kvd_widths other, mine = widths;
     kvd_err err;
     assert_int_equal(kvd_widths_alloc(&other, 2, 1, 8, &err), 0);
@@ -264,17 +257,14 @@ static void test_bytes(void **state)
     kvd_cache_bytes b;
     /*
      * The 4 heads together keep 17 of 32 dimensions of Q and K, and 18 of 32 of V: 35 numbers of 2
-     * bytes per token (nominal). Padding would raise each number of kept dimensions to a multiple
-     * of 16, which exceeds d_head = 8. The padded cache therefore has all 32 + 32 numbers.
+     * bytes. Padding to multiples of 16 exceeds d_head = 8, so the padded cache has all 32 + 32
+     * numbers.
      */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    /*
-     * Only the kept columns of the rotation of Q and K are stored: 17 columns of 8 numbers of 2
-     * bytes. The rotation of V is folded into weights.
-     */
+    /* 17 columns of 8 numbers of 2 bytes. The rotation of V is folded into weights. */
     assert_true(b.basis == 2 * 8 * 17);
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
@@ -282,8 +272,8 @@ static void test_bytes(void **state)
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     /*
-     * Method balanced multiplies Q and K by two different matrices. It stores the kept columns of
-     * both: 2 matrices of 17 columns (over 4 heads), each of 8 numbers of 2 bytes.
+     * Method balanced multiplies Q and K by two different matrices: 2 matrices of 17 columns of 8
+     * numbers of 2 bytes.
      */
     assert_true(b.basis == 2 * 2 * 8 * 17);
     kvd_dims_release(&d);
@@ -326,9 +316,8 @@ static void test_method_text(void **state)
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
     /*
-     * Specifications may give four removal rates p (ZDC's Eq. 5): of important (p_i) and
-     * unimportant (p_u) tokens, for Q and K (qk) and for V. The method's name may precede a
-     * parameter.
+     * Four removal rates p (ZDC's Eq. 5): of important (p_i) and unimportant (p_u) tokens, for Q
+     * and K (qk) and for V.
      */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_int_equal(

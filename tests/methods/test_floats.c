@@ -1,7 +1,6 @@
 /*
- * Tests of methods that store floating-point codes with scales (fp8, mxfp4, nvfp4, comet, vidkv),
- * compared with results of PyTorch and torchao (tests/data/floats.safetensors, made by
- * tests/oracle/make_floats.py). Also tests scales from calibration rows.
+ * Tests of fp8, mxfp4, nvfp4, comet and vidkv against PyTorch and torchao
+ * (tests/data/floats.safetensors, made by tests/oracle/make_floats.py).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,10 +31,7 @@ static int tear_down(void **state)
     return close_dump(state);
 }
 
-/*
- * Returns a tensor of the reference file; `*n` receives its number of elements. The caller frees
- * it.
- */
+/* `*n` receives the number of elements. The caller must free the result. */
 static float *tensor(const char *name, size_t *n)
 {
     kvd_tensor t;
@@ -49,10 +45,6 @@ static float *tensor(const char *name, size_t *n)
     return x;
 }
 
-/*
- * Quantises n vectors x of d numbers by a method that was opened with the calibration data, and
- * stores the decoded vectors in y.
- */
 static void code(const char *text, kvd_side side, int layer, int head, const float *x, size_t n,
                  size_t d, float *y, kvd_bits_count *count)
 {
@@ -61,8 +53,6 @@ static void code(const char *text, kvd_side side, int layer, int head, const flo
         .side = side, .layer = layer, .kv_head = head, .n = n, .d = d, .x = x};
     code_rows(text, &setup, b, y, count);
 }
-
-/* ---- rounding to small floating-point formats ------------------------------------------------ */
 
 static void casts_of_pytorch(void **state)
 {
@@ -94,7 +84,6 @@ static void casts_of_pytorch(void **state)
     assert_true(kvd_minifloat_round(&kvd_e5m2, -INFINITY) == -57344);
 }
 
-/* fp8 without scales must equal PyTorch's cast, with 8 bits per number. */
 static void fp8_is_the_cast(void **state)
 {
     (void)state;
@@ -113,14 +102,12 @@ static void fp8_is_the_cast(void **state)
     }
 }
 
-/* ---- mxfp4 and nvfp4: 4-bit numbers with a scale per block ----------------------------------- */
-
 static void blocks_of_torchao(void **state)
 {
     (void)state;
     const struct {
         const char *method, *input, *output;
-        /* Bits for scales per vector of 96 numbers. */
+        /* bits of scales per vector of 96 numbers */
         double side;
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
@@ -143,7 +130,7 @@ static void blocks_of_torchao(void **state)
 
 /*
  * The last block of a vector is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48 codes
- * and 3 scales in nvfp4. Vectors of zeros and of few distinct magnitudes must be exact.
+ * and 3 scales in nvfp4.
  */
 static void ends_of_rows(void **state)
 {
@@ -156,20 +143,15 @@ static void ends_of_rows(void **state)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* 448 = 7 * 64, but the largest code is 6, so it becomes 384. */
+    /* 448 = 7 * 64, but the largest code is 6. */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /*
-     * The largest 4-bit float is 6, so the scale of a block with maximum 448 is 448 / 6 = 74.7. As
-     * an 8-bit float (E4M3) the scale is rounded to 72.
-     */
+    /* The scale of a block with maximum 448 is 448 / 6 = 74.7, rounded to 72 in E4M3. */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
-
-/* ---- vidkv and comet: quantisation per channel ----------------------------------------------- */
 
 static void codes_per_channel(void **state)
 {
@@ -198,12 +180,7 @@ static void codes_per_channel(void **state)
     }
 }
 
-/* ---- scales from calibration rows ------------------------------------------------------------ */
-
-/*
- * Returns the largest magnitude of a head's calibration data; of all heads together if `head` is
- * -1.
- */
+/* `head` -1: all heads together. */
 static float largest_of(kvd_x what, int layer, int head)
 {
     static float rows[N * D], scratch[N * D];
@@ -217,10 +194,7 @@ static float largest_of(kvd_x what, int layer, int head)
     return most;
 }
 
-/*
- * The scales of K (after RoPE) and V must follow from the calibration data of their layer (scale=1)
- * or head (scale=2).
- */
+/* scale=1: one scale per layer. scale=2: one scale per KV head. */
 static void scales_of_calibration(void **state)
 {
     (void)state;
@@ -262,10 +236,6 @@ static void scales_of_calibration(void **state)
     free(nv);
 }
 
-/*
- * Without calibration, a method with scale=1 or 2 must be refused with a message that names the
- * option.
- */
 static void scales_need_calibration(void **state)
 {
     (void)state;

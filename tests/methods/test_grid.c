@@ -1,6 +1,5 @@
 /*
- * Tests of the option --method: lists of methods, all combinations of parameter values (bits=2/4),
- * and refused text.
+ * Tests of option --method: lists of methods, combinations of parameter values, and refused text.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +63,6 @@ static void all_different(void **state)
     release();
 }
 
-/* In a list, a name begins a method, and NAME=VALUE sets a parameter of the method before it. */
 static void lists(void **state)
 {
     (void)state;

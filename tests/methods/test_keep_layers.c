@@ -1,7 +1,6 @@
 /*
- * Tests of the parameter keep_layers, which every method has. The first and last layers must attend
- * to the uncompressed cache; the layers between must give the results of the method without
- * keep_layers.
+ * Tests of the parameter keep_layers: the first and last layers stay uncompressed, and the layers
+ * between give the results of the method without keep_layers.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -39,10 +38,7 @@ static void fill(void)
     }
 }
 
-/*
- * Runs the method `text` on all layers, which have equal Q, K and V, and writes the attention
- * outputs to out [LAYERS][OUT].
- */
+/* All layers have equal Q, K and V. The attention outputs go to out [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};
@@ -92,10 +88,7 @@ static void first_and_last_layers(void **state)
             if (!(fabsf(got[j] - expected) < 2e-6f))
                 fail_msg("%s, layer %zu: %g, not %g", text, l, (double)got[j], (double)expected);
         }
-        /*
-         * All layers have equal rows, so two of five compressed layers hold two fifths of what all
-         * would hold.
-         */
+        /* Two of five layers are compressed. */
         const double held = all.payload + all.side + all.entries,
                      expected = (3 * all.dense + 2 * held) / 5;
         assert_true(fabs(some.payload + some.side + some.entries - expected) < 1e-9 * expected);

@@ -1,7 +1,6 @@
 /*
  * Tests of kvtc, which quantises the principal components of all heads together and compresses the
- * codes with DEFLATE: exact first tokens, bit budgets, the use of correlation between heads, and
- * the division of components into groups.
+ * codes with DEFLATE.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,10 +26,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/*
- * Quantises x, which is K or V of all heads of layer 1, and stores the decoded numbers in y.
- * Returns the mean squared error.
- */
+/* x is K or V of all heads of layer 1. Returns the mean squared error. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -56,10 +52,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/*
- * More bits must lose less. The codes must keep within the budget, apart from the fixed overhead of
- * DEFLATE.
- */
+/* DEFLATE adds a fixed overhead to the budget. */
 static void budgets(void **state)
 {
     (void)state;
@@ -84,10 +77,7 @@ static void budgets(void **state)
     }
 }
 
-/*
- * The first tokens of a sequence (sinks) must be stored with 16 bits per number, wherever they are
- * in a block.
- */
+/* The first tokens of a sequence (sinks) must have 16 bits per number. */
 static void sinks(void **state)
 {
     (void)state;
@@ -102,10 +92,7 @@ static void sinks(void **state)
     for (size_t i = 0; i < 5 * (size_t)WIDE; i++)
         assert_true((i < WIDE) != (y[i] == kvd_round_f16(x[i])));
     position[0] = 0;
-    /*
-     * If all 300 token rows have position 0, kvtc takes each of them for the first token of a
-     * sequence and stores it with 16 bits per number.
-     */
+    /* All 300 tokens have position 0, so each counts as the first token of a sequence. */
     for (size_t i = 0; i < 300; i++)
         position[i] = 0;
     (void)code("kvtc,bits=4,sink=1", KVD_VALUES, &with);
@@ -115,9 +102,8 @@ static void sinks(void **state)
 }
 
 /*
- * If the token rows of the calibration depend on few principal components, kvtc does not store the
- * others. Its error must then be below that of quantising each head alone, although the latter
- * takes more bits.
+ * The calibration data depend on few principal components. The error must be below that of
+ * quantising each head alone with more bits.
  */
 static void decorrelation(void **state)
 {
@@ -127,10 +113,6 @@ static void decorrelation(void **state)
     const double off = code("kvtc,bits=5,sink=0", KVD_VALUES, &count);
     float kept[N * WIDE];
     memcpy(kept, x, sizeof x);
-    /*
-     * For comparison, quantises the same V per token and head with method hetero. It takes more
-     * bits than kvtc took.
-     */
     double other = 0;
     for (size_t h = 0; h < HEADS; h++) {
         static uint8_t level[N];
@@ -155,9 +137,7 @@ static void decorrelation(void **state)
                  (plain.payload + plain.side) / (N * D));
 }
 
-/*
- * If all tokens have equal V, kvtc must store few bits: they are counted after DEFLATE compression.
- */
+/* Bits are counted after DEFLATE, so equal tokens must take few bits. */
 static void streams(void **state)
 {
     (void)state;
@@ -171,17 +151,11 @@ static void streams(void **state)
     assert_true(again < 20 * off);
 }
 
-/* ---- division of the principal components into groups ---------------------------------------- */
-
-/*
- * Number of divisions of 16 principal components into groups of 8 or 16, with bits for each group.
- */
 enum { PARTS = 20 };
 
 /*
- * Writes division i (0 to 19) of 16 principal components into groups, with the bits per number of
- * each group. Either bits[0] and bits[1] are the bits of two groups of 8 components, or bits[0] is
- * that of one group of 16 and bits[1] is -1.
+ * Writes division i. Either bits[0] and bits[1] are the bits of two groups of 8 components, or
+ * bits[0] is that of one group of 16 and bits[1] is -1.
  */
 static void way(int i, int *bits)
 {
@@ -196,10 +170,6 @@ static double bits_of(const int *bits)
     return one + (bits[1] > 0 ? 32 + 8 * bits[1] : 0);
 }
 
-/*
- * Returns the squared error of quantising the 16 principal components c of a token with `bits`, the
- * numbers of bits per group.
- */
 static double error_of(const float *c, const int *bits)
 {
     float read[WIDE] = {0};
@@ -213,10 +183,6 @@ static double error_of(const float *c, const int *bits)
     return sum;
 }
 
-/*
- * Computes, for every division of the principal components of a layer into groups with bits, the
- * mean squared error over the layer's calibration tokens.
- */
 static void measure_ways(kvd_x what, int layer, double *error)
 {
     static float rows[N * WIDE];
@@ -253,10 +219,8 @@ static void measure_ways(kvd_x what, int layer, double *error)
 }
 
 /*
- * kvtc divides the principal components of each layer into groups and gives each group a number of
- * bits. No other division of both layers that takes at most as many bits as kvtc's may have a
- * smaller error (by more than 2 %). All divisions are tried. Errors are computed here over all
- * token rows; kvtc samples 256.
+ * No division of both layers with at most as many bits may have an error smaller by more than 2 %.
+ * kvtc measures errors on 256 sampled tokens, this test on all.
  */
 static void divisions_are_the_best(void **state)
 {

@@ -1,7 +1,6 @@
 /*
- * Tests of methods that store several layers together: minicache, which merges the K and V of two
- * layers, compared with its formula and limits; and xkv, which decomposes several layers at once,
- * compared with LAPACK's singular values.
+ * Tests of methods that store several layers together: minicache merges two layers, xkv decomposes
+ * several layers at once.
  */
 #include <lapacke.h>
 #include <math.h>
@@ -59,10 +58,6 @@ static double length(const float *x)
     return sqrt(s);
 }
 
-/*
- * Returns the largest difference between the elements of two vectors after normalisation; 0 if one
- * of them is zero.
- */
 static double turn(const float *x, const float *y)
 {
     const double a = length(x), b = length(y);
@@ -73,9 +68,8 @@ static double turn(const float *x, const float *y)
 }
 
 /*
- * minicache merges the directions of two layers' vectors and keeps their lengths. With its
- * parameter gamma, it stores vectors unmerged whose angle is in the upper fraction gamma of the
- * range of angles. Here gamma is 0, so all vectors are merged.
+ * minicache merges the directions of two layers' vectors and keeps their lengths. gamma = 0 merges
+ * all vectors.
  */
 static void lengths_are_kept(void **state)
 {
@@ -88,7 +82,7 @@ static void lengths_are_kept(void **state)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                /* After merging, the vectors of both layers have the same direction. */
+                /* Both layers have the same direction. */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
@@ -104,10 +98,7 @@ static void ends_of_the_arc(void **state)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /*
-     * At t = 0.5 the merged direction must be halfway between the directions of the two layers'
-     * vectors.
-     */
+    /* At t = 0.5 the merged direction must be halfway between both directions. */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -173,13 +164,12 @@ static void groups_of_layers(void **state)
         assert_int_equal(kvd_layers_minicache.group(&all, &c, l), want_all[l]);
     }
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 0), 4);
-    /* The last group has the remaining layers. */
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3);
 }
 
 /*
- * Computes the singular values, in falling order, of the matrix that has a row for each of n tokens
- * and K (or V) of all heads and layers in its columns. LAPACK computes them.
+ * Computes the singular values, in falling order, of the matrix with a row per token and all heads
+ * and layers in its columns.
  */
 static void singular_values(size_t n, double *sigma)
 {
@@ -203,8 +193,8 @@ static double error2(size_t n)
 }
 
 /*
- * The squared error of xkv with rank r must be the sum of the squared singular values after the
- * first r. By Eckart and Young, this is the least possible.
+ * By Eckart and Young, the least possible squared error of rank r is the sum of the squared
+ * singular values after the first r.
  */
 static void the_tail_is_lost(void **state)
 {
@@ -241,9 +231,8 @@ static void full_rank_is_the_identity(void **state)
 }
 
 /*
- * xkv factorises a matrix X with a row per token and a column per dimension of all heads and
- * layers. With one layer, X has more rows than columns. xkv then uses the eigenvectors of X^T X
- * instead of those of X X^T.
+ * With one layer, X has more rows than columns, so xkv uses the eigenvectors of X^T X instead of X
+ * X^T.
  */
 static void one_narrow_layer(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Compares methods with tests/data/methods.safetensors, which PyTorch and SciPy made from the
- * methods' definitions (tests/oracle/make_methods.py).
+ * Compares methods with results of PyTorch and SciPy (tests/data/methods.safetensors, made by
+ * tests/oracle/make_methods.py).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@
 
 static kvd_safetensors *file;
 
-/* Returns a tensor of the reference file as floats [n]. The caller frees it. */
+/* The caller must free the result. */
 static float *tensor(const char *name, size_t n)
 {
     kvd_tensor t;
@@ -34,8 +34,6 @@ static float *tensor(const char *name, size_t n)
     memcpy(x, t.data, n * sizeof *x);
     return x;
 }
-
-/* ---- kivi: quantisation in groups ------------------------------------------------------------ */
 
 static void kivi(void **state)
 {
@@ -56,8 +54,6 @@ static void kivi(void **state)
         free(x);
     }
 }
-
-/* ---- attention outputs of methods that drop tokens or channels ---- */
 
 enum { TOKENS = 96, HEADS = 2, WIDTH = 16, PROMPT = 40 };
 
@@ -114,16 +110,10 @@ static void selections(void **state)
     attend("think,p=0.4,window=8", "think_out", 0);
 }
 
-/* ---- palu and kvquant, which use calibration rows -------------------------------------------- */
-
 enum { ROWS = 256, KV = 2, D = 8, WIDE = KV * D, MODEL = 24 };
 static char path[64];
 static kvd_activations dump;
 
-/*
- * Writes a calibration file of one layer with keys (before RoPE) and values from the reference
- * file. The calibration file's other tensors are not used.
- */
 static int write_rows(const kvd_run *run, kvd_err *err)
 {
     static float x[ROWS * D], weights[2 * KV * D * MODEL];
@@ -175,9 +165,7 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/*
- * palu restores keys from low-rank latents. They must be the keys that W_K, cut to rank 8, gives.
- */
+/* The rebuilt keys must be those of W_K, cut to rank 8. */
 static void palu(void **state)
 {
     (void)state;
@@ -210,10 +198,7 @@ static void palu(void **state)
     free(rows);
 }
 
-/*
- * kvquant must mark the same numbers as outliers as the reference. k-means has several local
- * optima, so the errors of our quantisation levels and SciPy's may differ by up to 2 %.
- */
+/* k-means has several local optima, so our errors and SciPy's may differ by up to 2 %. */
 static void kvquant(void **state)
 {
     (void)state;
@@ -266,12 +251,9 @@ static void kvquant(void **state)
     }
 }
 
-/* ---- kvquant and palu with squared gradients ------------------------------------------------- */
-
 static char fisher_path[64];
 static kvd_fisher fisher;
 
-/* Writes the integers of the reference file as squared gradients of the calibration tokens. */
 static int write_fisher(const kvd_run *run, kvd_err *err)
 {
     static float x[ROWS * WIDE];
@@ -297,10 +279,6 @@ static int write_fisher(const kvd_run *run, kvd_err *err)
     return status;
 }
 
-/*
- * Tests kvquant with quantisation levels that minimise weighted errors. The weights are squared
- * gradients.
- */
 static void weighted(void **state)
 {
     (void)state;
@@ -315,9 +293,8 @@ static void weighted(void **state)
                      *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
         static uint32_t position[ROWS];
         /*
-         * Weighted squared errors of decoded numbers with three sets of quantisation levels: [0] of
-         * kvquant, by k-means with gradients as weights; [1] of kvquant, by k-means without
-         * weights; [2] of SciPy, by weighted k-means.
+         * Weighted squared errors: [0] kvquant with weights, [1] kvquant without weights, [2] SciPy
+         * with weights.
          */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -346,9 +323,7 @@ static void weighted(void **state)
                                           .position = position,
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
-                /*
-                 * Half of the range, without outliers, of each channel (keys) or vector (values).
-                 */
+                /* Half of the range, without outliers, of each key channel or value vector. */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -363,8 +338,8 @@ static void weighted(void **state)
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
                     /*
-                     * k-means minimises the error of numbers divided by half the range of their
-                     * channel or vector.
+                     * k-means minimises the error of numbers that are divided by half the range of
+                     * their channel or vector.
                      */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
@@ -389,7 +364,7 @@ static void weighted(void **state)
     }
 }
 
-/* palu's ranks must equal those of the authors' code, except that ours is 1 if theirs is 0. */
+/* Our ranks must equal those of the authors' code, except that ours is 1 if theirs is 0. */
 static void ranks(void **state)
 {
     (void)state;

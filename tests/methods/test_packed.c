@@ -1,8 +1,4 @@
-/*
- * Tests of how quantised numbers are laid out in 32-bit words for the GPU
- * (methods/bits/packed_layout.h). Every number of a page must have its own bits, and decoded groups
- * must equal those of kvd_quantise_group.
- */
+/* Tests of how codes are laid out in 32-bit words for the GPU (methods/bits/packed_layout.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,10 +54,7 @@ static void every_number_has_its_bits(void **state)
         }
 }
 
-/*
- * A thread holds 32 codes in 32-bit words. Codes 2p and 2p + 1 (p = 0 .. 15) must be 16 bits apart
- * in one word, so that one mask extracts both as a pair of floats.
- */
+/* Codes 2 p and 2 p + 1 must be 16 bits apart in one word, so that one mask extracts both. */
 static void pairs_stand_in_halves(void **state)
 {
     (void)state;
@@ -77,10 +70,6 @@ static void pairs_stand_in_halves(void **state)
         }
 }
 
-/*
- * In codes of a codebook, the numbers of a GPU thread (lane) must follow one another from the
- * lowest bit on.
- */
 static void levels_are_a_stream(void **state)
 {
     (void)state;
@@ -94,10 +83,8 @@ static void levels_are_a_stream(void **state)
 }
 
 /*
- * The codes that a lane holds are operands A of the tensor core instruction mma.m16n8k16. Code n =
- * 8 k + 2 r + e of a lane belongs to its k-th operand, register r (0 to 3), half e (0 or 1) of the
- * register. It must be the element of A in the row and column that the instruction reads from
- * there.
+ * The 32 codes of a lane are operands A of mma.m16n8k16. Code n = 8 k + 2 r + e belongs to the k-th
+ * operand, register r, half e.
  */
 static void numbers_are_fragments(void **state)
 {
@@ -122,9 +109,8 @@ static void scales_have_places_of_their_own(void **state)
         seen[kvd_packed_scale(x)]++;
         seen[kvd_packed_scale(x) + 4]++;
         /*
-         * x is the dimension (keys) or token (values) of a scale, modulo 16. A lane reads the
-         * scales of the four x with equal x % 8 / 2. These and their zero points (8 float16
-         * numbers) must be in one block of 16 bytes, whose index is kvd_packed_scale(x) / 8.
+         * A lane reads the scales of the four x with equal x % 8 / 2, and their zero points, as one
+         * block of 16 bytes.
          */
         assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2);
     }
@@ -133,14 +119,11 @@ static void scales_have_places_of_their_own(void **state)
     const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
     const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
     assert_int_equal(p.bytes,
-                     /* Bytes of the codes, of the scales of keys, and of the scales of values. */
+                     /* Bytes of codes, of scales of keys and of scales of values. */
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
-/*
- * Floating-point codes have one scale byte per token and block. A lane must read 8 (keys) or 16
- * (values) of them.
- */
+/* A lane must read 8 (keys) or 16 (values) adjacent scale bytes. */
 static void blocks_have_a_scale_per_token(void **state)
 {
     (void)state;
@@ -159,7 +142,7 @@ static void blocks_have_a_scale_per_token(void **state)
                           nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 16},
                           mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 32},
                           turned = {.bits = 4, .v_group = KVD_WIDTH_MAX, .norms = true};
-    /* Bytes of the codes and scales of a token, times 64 tokens, times K and V. */
+    /* Bytes of a token, times 64 tokens, times K and V. */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);
@@ -175,10 +158,7 @@ static float as_half(float x)
     return x;
 }
 
-/*
- * Codes of a group, written to words and read back with float16 scales, must give the quantiser's
- * numbers bit for bit.
- */
+/* Decoded numbers must equal those of kvd_quantise_group bit for bit. */
 static void groups_come_back(void **state)
 {
     (void)state;

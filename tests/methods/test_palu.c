@@ -1,7 +1,4 @@
-/*
- * Tests of palu, which stores low-rank latents of groups of heads: the error of a rank compared
- * with LAPACK, and the choice of ranks.
- */
+/* Tests of palu, which stores low-rank latents of groups of heads. */
 #include <lapacke.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,11 +19,9 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* ---- error of palu at a given rank ----------------------------------------------------------- */
-
 /*
- * Returns the sum of the squared singular values of a matrix `rows` except the first r; `*all`
- * receives the sum of all.
+ * Returns the sum of the squared singular values except the first r; `*all` receives the sum of
+ * all.
  */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
@@ -44,7 +39,6 @@ static double tail_of(const float *rows, size_t width, size_t r, double *all)
     return tail;
 }
 
-/* Returns the squared error of a head's K or V after projection to low-rank latents and back. */
 static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *rows, size_t wide,
                             size_t at)
 {
@@ -68,9 +62,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
 }
 
 /*
- * Let X be the matrix with a row per token and K (or V) of all heads of a group in its columns.
- * palu's squared error over the group must be the sum of the squared singular values of X beyond
- * the rank.
+ * By Eckart and Young, the least squared error of a group is the sum of the squared singular values
+ * beyond the rank.
  */
 static void palu_is_the_best_of_its_rank(void **state)
 {
@@ -124,12 +117,9 @@ static void palu_of_single_heads(void **state)
     kvd_plan_close(&plan);
 }
 
-/* ---- ranks found by a search ----------------------------------------------------------------- */
-
 /*
- * Computes the ranks that palu's search finds for K and V of every group of heads. Returns their
- * sum. If `drawn` is not NULL, the search uses its singular values instead of those of the
- * calibration data.
+ * Computes the ranks that palu finds for every group of heads, and returns their sum. `drawn`, if
+ * not NULL, replaces the singular values of the calibration data.
  */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
@@ -163,35 +153,30 @@ static void palu_gives_ranks_by_information(void **state)
                          none[LAYERS * HEADS] = {0};
     kvd_fisher f = {.n_layers = LAYERS, .root = {keys, values}, .weight = {none, none}};
     int rank[LAYERS][HEADS][KVD_N_SIDES];
-    /* If K and V of all heads have equal Fisher information, all ranks must be equal. */
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank),
                      4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /*
-     * palu must divide 32 ranks (4 heads, K and V, 4 on average) in proportion to the Fisher
-     * information. This is 1 for K of each of the four heads, and 1, 3, 3 and 5 for V of the four
-     * heads. The sum is 16, so a K or V with information 1 gets 2 of the 32 ranks.
+     * 32 ranks (4 heads, K and V, 4 on average) are divided in proportion to the Fisher
+     * information: 1 for each of the four K, and 1, 3, 3 and 5 for V. The sum is 16, so information
+     * 1 gives rank 2.
      */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
     /*
-     * Fisher information is 1 for K of the four heads and V of the first head, so each of these
-     * five gets rank 2. The 2 ranks that exceed the 8 dimensions of the last head's V are divided
-     * among them too: 12 in all.
+     * The five matrices with information 1 have rank 2 each, and share the 2 ranks that V of the
+     * last head cannot take: 12 in all.
      */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
-    /*
-     * V of the last head has 5 of 16 of the Fisher information. Its proportional rank would be 10
-     * of 32, but a head has only 8 dimensions.
-     */
+    /* The proportional rank of V of the last head would be 10, but a head has only 8 dimensions. */
     assert_int_equal(rank[1][1][KVD_VALUES], 8);
     /*
-     * For any Fisher information, the ranks must have the requested sum and be between 1 and the
-     * number of dimensions. The heads of a group must have equal ranks.
+     * For any Fisher information, ranks must have the requested sum and be between 1 and the number
+     * of dimensions.
      */
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};
@@ -203,10 +188,7 @@ static void palu_gives_ranks_by_information(void **state)
             keys[j] = exp(3 * kvd_rng_normal(&rng));
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
-        /*
-         * If two heads form a group, both have the group's rank, and the sum of ranks counts it
-         * twice.
-         */
+        /* If two heads form a group, the sum of ranks counts the group's rank twice. */
         assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
@@ -233,10 +215,9 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * Tests ranks by ZACK's Eq. 6. One removal rate r applies to all heads: the singular values that a
- * head drops are at most the fraction r of their sum, and dropping one more would exceed r. The sum
- * of all ranks may not exceed that of equal ranks (`each` for K and for V of every head). It may be
- * smaller by at most one rank per head for K and one for V.
+ * ZACK's Eq. 6: one removal rate r applies to all heads. The singular values that a head drops are
+ * at most the fraction r of their sum, and dropping one more would exceed r. The sum of ranks may
+ * be smaller than requested by at most one rank per matrix.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -264,11 +245,6 @@ static void ranks_by_eq6(const kvd_spectrum *drawn)
                         all += sigma[j];
                     for (int j = r; j < D; j++)
                         tail += sigma[j];
-                    /*
-                     * tail / all is the fraction of the sum of singular values that this head
-                     * drops. The removal rate r is at least the largest such fraction over all
-                     * heads.
-                     */
                     kept = fmax(kept, tail / all);
                     if (r > 1)
                         dropped = fmin(dropped, (tail + sigma[r - 1]) / all);
@@ -284,9 +260,8 @@ static void palu_gives_ranks_by_eq6(void **state)
 }
 
 /*
- * palu can draw random matrices with given singular values. Its ranks must then follow, by Eq. 6 of
- * ZACK, from the given singular values of Q-K and W_V of each head. Groups of heads must be
- * refused, because their singular values are not known.
+ * If palu draws random matrices, ranks must follow by Eq. 6 of ZACK from the given singular values.
+ * Groups of heads must be refused, because their singular values are not known.
  */
 static void palu_draws_matrices_of_given_spread(void **state)
 {

@@ -1,7 +1,4 @@
-/*
- * Tests of the first pass over prompts, whose results some methods need (methods/prompts): its K
- * and V, and the log-sum-exp of each query's attention scores, are compared with plain loops.
- */
+/* Tests of the first pass over prompts (methods/prompts). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +61,7 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
 
 /*
  * Returns the log of the sum of exp(score) over heads and visible keys, for query t of sequence s
- * in layer l. The largest score is subtracted first.
+ * in layer l.
  */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
@@ -93,7 +90,7 @@ static void denominators_of_all_layers(void **state)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    /* Big = 1: scores of some hundreds, whose exponentials overflow. */
+    /* big = 1: scores of some hundreds, whose exponentials overflow. */
     for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;
@@ -116,10 +113,7 @@ static void denominators_of_all_layers(void **state)
         }
 }
 
-/*
- * With minicache at t = 1, the deeper of two merged layers must be unchanged, and so must layers
- * that are not merged.
- */
+/* With minicache at t = 1, the deeper of two merged layers must be unchanged. */
 static void rows_of_all_layers(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * Tests of the entropy coder (methods/bits/rans). Decoded symbols must equal the input, the code
- * must be about as long as the entropy, and damaged bytes must be refused.
- */
+/* Tests of the entropy coder (methods/bits/rans). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,10 +15,7 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/*
- * Codes the first n symbols with the table of their own frequencies and checks the decoded symbols.
- * Returns the number of bytes; `*entropy` receives the entropy in bits.
- */
+/* Uses the frequencies of the n symbols. Returns the number of bytes; `*entropy` is in bits. */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -70,7 +64,7 @@ static void every_kind_of_input(void **state)
         symbol[i] = (uint8_t)fmin(fmax(rint(1.5 * kvd_rng_normal(&r) + 100), 0), 255);
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.001 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* skewed: far less than one bit per symbol */
+    for (size_t i = 0; i < N; i++) /* far less than one bit per symbol */
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
@@ -80,10 +74,7 @@ static void every_kind_of_input(void **state)
     assert_int_equal(round_trip(N, &entropy), 4);
 }
 
-/*
- * Symbols coded with several frequency tables in one stream must take the entropy of each symbol's
- * own distribution.
- */
+/* Each symbol must take the entropy of its own frequency table. */
 static void contexts(void **state)
 {
     (void)state;
@@ -129,7 +120,7 @@ static void what_is_refused(void **state)
     bytes[size] = 0;
     assert_int_equal(kvd_rans_decode(&t, NULL, bytes, size + 1, read_again, N, &err), -1);
     size_t wrong = 0;
-    for (size_t i = 0; i < size; i++) { /* one flipped bit must be refused or give other symbols */
+    for (size_t i = 0; i < size; i++) { /* a flipped bit must be refused or give other symbols */
         bytes[i] ^= 1;
         wrong += kvd_rans_decode(&t, NULL, bytes, size, read_again, N, &err) ||
                  memcmp(read_again, symbol, N);
@@ -147,7 +138,7 @@ static void what_is_refused(void **state)
     assert_true(t.start[1] == KVD_RANS_TOTAL && t.start[256] == KVD_RANS_TOTAL);
 }
 
-/* Rare symbols must keep a frequency of at least 1, taken from the frequent symbols. */
+/* Rare symbols must keep a frequency of at least 1. */
 static void rare_symbols(void **state)
 {
     (void)state;
@@ -163,10 +154,7 @@ static void rare_symbols(void **state)
     }
 }
 
-/*
- * A stream is written in several calls and decoded from the last call to the first. It must be
- * about as long as the entropy of its symbols.
- */
+/* A stream is written in several calls and decoded from the last call to the first. */
 static void streams_continue(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * Tests of rotatekv, which orders channels by calibration rows and applies Hadamard rotations
- * before quantisation, compared with products of dense matrices.
- */
+/* Tests of rotatekv against products of dense matrices. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +18,8 @@ static int set_up(void **state)
 }
 
 /*
- * Multiplies each group of `each` numbers of v [n] by the Walsh-Hadamard matrix, whose sign at (i,
- * j) is the parity of the bits that i and j have in common.
+ * The sign of the Walsh-Hadamard matrix at (i, j) is the parity of the bits that i and j have in
+ * common.
  */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
@@ -92,10 +89,7 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
     return apart;
 }
 
-/*
- * The codes must equal those after dense rotations, except in few tokens: a number halfway between
- * two codes may round to either.
- */
+/* A number halfway between two codes may round to either, so few tokens may differ. */
 static void rotations(void **state)
 {
     (void)state;

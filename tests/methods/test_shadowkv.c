@@ -1,8 +1,6 @@
 /*
- * Tests of shadowkv, which stores low-rank keys and reads, in each decode step, only the chunks of
- * tokens with the largest attention scores. The chunks are compared with the definition in double
- * precision, keys of low rank must lose nothing, and bytes are counted exactly. The test model has
- * no RoPE.
+ * Tests of shadowkv, which stores low-rank keys and reads only the chunks of tokens with the
+ * largest attention scores. The reference is in double precision. The test model has no RoPE.
  */
 #include <math.h>
 #include <string.h>
@@ -24,8 +22,8 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
 static uint8_t kept[KV * STEPS * N];
 
 /*
- * Fills Q, K and V. The matrix with a row per token and K of all heads in its columns has rank
- * RANK, and its numbers grow along the sequence.
+ * The matrix with a row per token and K of all heads in its columns has rank RANK. Its numbers grow
+ * along the sequence.
  */
 static int set_up(void **state)
 {
@@ -64,10 +62,7 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/*
- * Computes the mean key of every chunk of a KV head. Sets `outlier` for the chunks whose keys
- * differ most from their mean, which are always read.
- */
+/* `outlier` is set for the chunks whose keys differ most from their mean, which are always read. */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -100,11 +95,6 @@ static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
     }
 }
 
-/*
- * Marks in `chosen` the READ (a constant) chunks of tokens that have the largest softmax weights
- * for the query of token t, over the query heads of KV head g. A chunk's key is the mean of its
- * keys.
- */
 static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlier[CHUNKS],
                    bool chosen[CHUNKS])
 {
@@ -162,7 +152,6 @@ static void steps_read_the_chunks_of_the_definition(void **state)
     assert_true(a.unread > 0 && a.dropped == 0);
 }
 
-/* Returns the largest difference between the method's attention outputs and dense attention. */
 static double difference(const char *text, size_t *unread)
 {
     double most = 0;

@@ -1,6 +1,6 @@
 /*
- * Tests of methods that are computed token by token, one decode step after another: compared with
- * dense attention, and with the cache that computes blocks of tokens.
+ * Tests of methods that are computed token by token, against dense attention and the cache that
+ * computes blocks of tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -111,7 +111,7 @@ static void identity_is_dense_attention(void **state)
     }
 }
 
-/* Callbacks of a made-up eviction method that keeps the last `keep` tokens. It has no state. */
+/* Callbacks of a made-up eviction method that keeps the last `keep` tokens. */
 static size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;
@@ -149,9 +149,8 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A layer with a sliding window must store just the tokens that its next query may see, with or
- * without a prompt, also if groups of tokens are quantised together. An eviction method must not
- * act on such a layer unless the window holds the whole sequence.
+ * A layer with a sliding window must store just the tokens that its next query may see. An eviction
+ * method must not act on such a layer unless the window holds the whole sequence.
  */
 static void a_window_is_all_that_is_held(void **state)
 {
@@ -165,7 +164,6 @@ static void a_window_is_all_that_is_held(void **state)
         const kvd_plan plan = {.type = KVD_F32, .prompt = prompts[i]};
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
-        /* Expected bits of K and V, over both sequences and all KV heads. */
         double bits = 0;
         for (size_t s = 0; s < 2; s++) {
             const size_t n = p->in.offset[s + 1] - p->in.offset[s],
@@ -237,7 +235,7 @@ static void widths_are_those_of_the_cache(void **state)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            /* Elements then have the size of those of an orthogonal matrix. */
+            /* Gives the elements the size of those of an orthogonal matrix. */
             matrices[i][j] *= 0.25f;
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
@@ -249,10 +247,7 @@ static void widths_are_those_of_the_cache(void **state)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /*
-         * The result of attention in blocks of tokens is compared with that token by token. Either
-         * may round a number to the neighbouring 16-bit value.
-         */
+        /* Either result may round a number to the neighbouring 16-bit value. */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -260,8 +255,7 @@ static void widths_are_those_of_the_cache(void **state)
 }
 
 /*
- * Computes attention with the methods of `plan`, once in blocks of tokens and once token by token.
- * Returns the largest difference of the two outputs, which should be zero up to rounding. `*share`
+ * Returns the largest difference between the outputs in blocks and token by token. `*share`
  * receives the stored fraction of the dense cache.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
@@ -299,9 +293,8 @@ static void shrink(kvd_rng *r, float *x, size_t n)
 }
 
 /*
- * Tests latents (vectors of which K and V are linear functions) for keys with both RoPE layouts and
- * without RoPE. A latent belongs to one KV head or to both together; in the latter case it has more
- * numbers than a head's K. Blocks of tokens and single tokens must give equal outputs.
+ * Latents are vectors of which K and V are linear functions. A latent belongs to one KV head or to
+ * both; a shared latent has more numbers than a head's K.
  */
 static void latents_in_blocks_are_those_of_rows(void **state)
 {
@@ -348,10 +341,6 @@ static void latents_in_blocks_are_those_of_rows(void **state)
     }
 }
 
-/*
- * Tests prompts with reduced and with all dimensions. Attention in blocks of tokens and token by
- * token must give equal outputs.
- */
 static void prompts_in_blocks_are_those_of_rows(void **state)
 {
     (void)state;
@@ -371,10 +360,7 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        /*
-         * For i >= 20 all dimensions are kept, so outputs must equal those of dense attention bit
-         * for bit.
-         */
+        /* For i >= 20 all dimensions are kept. */
         if (i >= 20 && plan.type == KVD_F32) {
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
@@ -382,10 +368,7 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
     }
 }
 
-/*
- * `step` callback of a made-up method that stores the tokens at odd positions with fewer dimensions
- * (KVD_LEVEL_LOW).
- */
+/* Made-up method that stores the tokens at odd positions at KVD_LEVEL_LOW. */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
 {
@@ -397,9 +380,7 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
 }
 
 /*
- * The made-up method stores tokens at odd positions with low precision (KVD_LEVEL_LOW). If low
- * precision keeps as many dimensions as high precision, attention must not change. If it keeps
- * fewer, K and V at odd positions must lose the other dimensions.
+ * If KVD_LEVEL_LOW keeps fewer dimensions, K and V at odd positions must lose the other dimensions.
  */
 static void lowered_entries_are_cut(void **state)
 {
@@ -426,8 +407,7 @@ static void lowered_entries_are_cut(void **state)
     assert_int_equal(a.lowered, (45 / 2 + LONGEST / 2) * KV_HEADS);
     assert_true(a.payload < a.dense);
     /*
-     * Expected: K and V at odd positions lose their last dimensions, except in the token of the
-     * step itself.
+     * K and V at odd positions lose their last dimensions, except in the token of the step itself.
      */
     problem *q = make(0);
     for (size_t s = 0; s < 2; s++)
@@ -465,8 +445,8 @@ static void coded_entries(void **state)
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
             /*
-             * Method hetero (m = 1) must store every K or V vector with 8 bits per number and 32
-             * bits for its scale and zero point.
+             * Method hetero (m = 1): 8 bits per number and 32 bits for scale and zero point of each
+             * vector.
              */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
@@ -475,8 +455,8 @@ static void coded_entries(void **state)
 }
 
 /*
- * Callbacks of a made-up method that quantises all heads together. It must receive, for each token,
- * K or V of all heads in one vector. Every head must get its numbers of the decoded vector.
+ * Callbacks of a made-up method that quantises all heads together: a block holds, for each token, K
+ * or V of all heads in one vector.
  */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -490,10 +470,7 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    /*
-     * Row i holds K or V of all heads of a token. It must be equal to the row at the same position
-     * of the first or of the second sequence in the batch.
-     */
+    /* Vector i of the block must be K or V of the same position in one of the two sequences. */
     for (size_t i = 0; i < b->n; i++) {
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
@@ -518,14 +495,15 @@ static void codes_of_all_heads(void **state)
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
         /*
-         * The method counts one bit per 32-bit number, and two bits per token, for each of K and V.
+         * The made-up method counts one bit per 32-bit number, and two bits per token, for each of
+         * K and V.
          */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
     }
 }
 
-/* `prompt` callback of a made-up method that stores all tokens of a prompt at low precision. */
+/* Made-up method that stores all tokens of a prompt at KVD_LEVEL_LOW. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -535,8 +513,8 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
 }
 
 /*
- * One channel has large keys and small queries. It determines the scale that all channels share, so
- * the others lose precision. Balancing the channels must prevent that.
+ * One channel has large keys and small queries, and determines the scale that all channels share.
+ * Balancing must keep the precision of the other channels.
  */
 static void balanced_channels(void **state)
 {
@@ -574,8 +552,8 @@ static void balanced_channels(void **state)
 }
 
 /*
- * Tests think, which removes channels of the prompt's keys, except the newest keys: those channels
- * i with the smallest sum over heads of |Q_i| |K_i|. Otherwise attention is dense.
+ * Tests think, which removes the channels i of the prompt's keys with the smallest sum over heads
+ * of |Q_i| |K_i|. The newest keys keep all channels.
  */
 static void pruned_channels(void **state)
 {
@@ -627,9 +605,8 @@ static void pruned_channels(void **state)
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
     /*
-     * Next, the channels of keys that were not removed, and the values, are quantised. Every number
-     * must take 8 instead of 32 bits. The 32 bits of scale and zero point per vector are counted
-     * apart.
+     * Every remaining number must take 8 instead of 32 bits. The 32 bits of scale and zero point
+     * per vector are counted apart.
      */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
@@ -644,9 +621,8 @@ static void pruned_channels(void **state)
 }
 
 /*
- * Computes the reference of strawman into x: multiplies every K or V of a head by R_p R_p^T. R_p
- * are the first `width` right singular vectors of X, the K or V of the prompt (a row per token), by
- * SVD; the method takes eigenvectors of X^T X.
+ * Reference of strawman: multiplies every K or V of a head by R_p R_p^T. R_p are the first `width`
+ * right singular vectors of K or V of the prompt.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)
@@ -708,8 +684,8 @@ static void projected_requests(void **state)
 }
 
 /*
- * A number beyond float16's range is infinite in a float16 cache. A method that quantises must
- * refuse it and name its position.
+ * A number beyond float16's range is infinite in a float16 cache. Quantisation must refuse it and
+ * name its position.
  */
 static void infinite_numbers(void **state)
 {

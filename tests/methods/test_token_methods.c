@@ -1,7 +1,6 @@
 /*
- * Compares eviction methods with public implementations on equal Q, K and V
- * (tests/data/token_methods.safetensors, made by tests/oracle/make_token_methods.py): the tokens
- * that they keep or read, and their defining properties.
+ * Compares eviction methods with public implementations (tests/data/token_methods.safetensors, made
+ * by tests/oracle/make_token_methods.py): the tokens that they keep or read.
  */
 #include "token_rows.h"
 
@@ -21,10 +20,6 @@ static void prompts_of_public_code(void **state)
                     pyramid + (size_t)l * KV * PROMPT);
 }
 
-/*
- * Compares the tokens that the method `text` stores after the prompt and after every decode step
- * with the tensor `name` of the reference file.
- */
 static void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);
@@ -43,10 +38,8 @@ static void steps_of_public_code(void **state)
 }
 
 /*
- * Tests quest, which reads only some pages of tokens in each step. The pages must be those of the
- * public code (which has one query head per KV head), and all tokens must stay stored. The bytes
- * read must be those of the tokens read and of the smallest and largest numbers stored for all
- * pages.
+ * Tests quest, which reads only some pages of tokens in each step. The public code has one query
+ * head per KV head.
  */
 static void pages_that_are_read(void **state)
 {
@@ -72,13 +65,10 @@ static void pages_that_are_read(void **state)
             fail_msg("KV head %zu, step %zu, token %zu: %d", i / (STEPS * N), i / N % STEPS, i % N,
                      kept[i]);
         if (i / N % STEPS)
-            read += kept[i] * 2.0 * D * 32; /* K and V of a token that is read, in float32 */
+            read += kept[i] * 2.0 * D * 32; /* K and V of a token, in float32 */
     }
     for (size_t t = PROMPT; t < N; t++)
-        /*
-         * quest stores two vectors per page of 8 tokens: the smallest and the largest number of
-         * each channel of their keys.
-         */
+        /* quest stores the smallest and the largest key of each channel per page of 8 tokens. */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -86,10 +76,6 @@ static void pages_that_are_read(void **state)
     assert_true(a.unread > 0);
 }
 
-/*
- * If its budget covers all pages, quest must read all of them and give the outputs of dense
- * attention.
- */
 static void all_pages_are_the_model(void **state)
 {
     (void)state;
@@ -102,8 +88,7 @@ static void all_pages_are_the_model(void **state)
 }
 
 /*
- * Tests d2o, which merges evicted tokens into kept ones. The outputs of the steps must follow the
- * paper's formulas, and merging must change no byte count. With a threshold that no similarity
+ * Tests d2o, which merges evicted tokens into kept ones. With a threshold that no similarity
  * reaches, the kept tokens must be those of h2o.
  */
 static void merged_tokens(void **state)
@@ -144,8 +129,8 @@ static void merges_refused(void **state)
 }
 
 /*
- * Methods that divide a budget of tokens among layers, after computing the attention of all layers
- * once, must keep the tokens that the public code keeps.
+ * cake and kvzip divide a budget of tokens among layers, after computing the attention of all
+ * layers.
  */
 static void budgets_from_all_layers(void **state)
 {
@@ -171,17 +156,12 @@ static void one_budget_for_all_heads(void **state)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /*
-     * With alpha=0, adakv divides the kept tokens unequally over the KV heads. The bytes of the
-     * cache must not depend on the division, only on the number of tokens.
-     */
+    /* The bytes must not depend on how the tokens are divided between heads. */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
 
-/*
- * With pyramidkv, the budgets of tokens must fall from layer to layer and have the requested mean.
- */
+/* pyramidkv's budgets of tokens must fall from layer to layer and have the requested mean. */
 static void budgets_fall_over_layers(void **state)
 {
     (void)state;
@@ -196,9 +176,8 @@ static void budgets_fall_over_layers(void **state)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * pyramidkv's budgets of tokens, without the 8 newest, have the mean 35 over two layers. The
-     * first layer keeps all 56 older tokens of the prompt. The last one keeps the remaining 2 * 35
-     * - 56 = 14.
+     * Without the 8 newest tokens, the budgets have the mean 35 over two layers. The first layer
+     * keeps all 56 older tokens. The last layer keeps 2 * 35 - 56 = 14.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
@@ -206,10 +185,7 @@ static void budgets_fall_over_layers(void **state)
     assert_int_equal(stored(0, 0), 14 + 8);
 }
 
-/*
- * With tova, all KV heads of a layer must store the same tokens. With streaming, a layer must store
- * the first and the most recent tokens.
- */
+/* Tests tova and streaming. */
 static void layers_drop_the_same_token(void **state)
 {
     (void)state;
@@ -226,9 +202,6 @@ static void layers_drop_the_same_token(void **state)
     }
 }
 
-/*
- * If the budget covers all tokens, methods must drop none and give the outputs of dense attention.
- */
 static void full_budgets_drop_nothing(void **state)
 {
     (void)state;
@@ -246,8 +219,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * The budget of tokens that a method announces to the CUDA engine must be the number of tokens that
- * its CPU code keeps, after the prompt and after the last step.
+ * The budget that a method announces to the CUDA engine must be the number of tokens that its CPU
+ * code keeps.
  */
 static void same_budget(const char *text, int layer)
 {
@@ -295,10 +268,9 @@ static void budgets_of_the_cuda_engine(void **state)
 }
 
 /*
- * Checks that the budgets that a method gives the CUDA engine for all layers are the numbers of
- * tokens that its CPU code keeps, from the same statistics. The queries of layer l are multiplied
- * by 2^(l - 1). A layer may keep up to `shorter` fewer tokens, because windowkv's last window is
- * short.
+ * Checks the budgets that a method gives the CUDA engine for all layers. The queries of layer l are
+ * multiplied by 2^(l - 1). A layer may keep up to `shorter` fewer tokens, because windowkv's last
+ * window is short.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -324,7 +296,7 @@ static void same_budgets(const char *text, size_t shorter)
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
         /*
          * With tau1 = tau2 = 1, cake prefers a layer by entropy times variance. `observed` holds
-         * that product, so the variance is set to 1. windowkv observes nothing here (each is 0).
+         * that product, so the variance is set to 1.
          */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;

@@ -1,14 +1,9 @@
 /*
  * Compares methods that evict, merge or skip tokens with the authors' code or the papers' formulas
- * on equal Q, K and V (tests/data/token_sets.safetensors, made by tests/oracle/make_token_sets.py):
- * the tokens that they keep, and the outputs of later decode steps.
+ * (tests/data/token_sets.safetensors, made by tests/oracle/make_token_sets.py).
  */
 #include "token_rows.h"
 
-/*
- * Compares the attention outputs of the method's decode steps with the tensor `name` of the
- * reference file.
- */
 static void same_outputs(const char *text, const char *name)
 {
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
@@ -20,10 +15,7 @@ static void same_outputs(const char *text, const char *name)
                      (double)out[PROMPT * HEADS * D + i], (double)want[i]);
 }
 
-/*
- * Tests kvmerger, which merges runs of tokens with similar keys into one token each, the pivot.
- * Pivots and merged K and V must follow the definition. Without similar keys nothing is merged.
- */
+/* Tests kvmerger, which merges runs of tokens with similar keys. */
 static void runs_of_similar_keys(void **state)
 {
     (void)state;
@@ -31,7 +23,6 @@ static void runs_of_similar_keys(void **state)
     same_outputs("kvmerger,threshold=0.1,heavy=6,recent=8", "kvmerger_out");
     const kvd_stepwise_account a = run("kvmerger,threshold=0.1,heavy=6,recent=8", 0, PROMPT);
     assert_true(a.merged > 0 && a.merged == a.dropped);
-    /* A lower similarity threshold must merge more tokens. Recent tokens are not merged. */
     size_t before = PROMPT;
     for (double threshold = 0.5; threshold > -1; threshold -= 0.5) {
         char text[64];
@@ -44,16 +35,11 @@ static void runs_of_similar_keys(void **state)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    /*
-     * With threshold -1, all tokens older than the 10 newest are merged into one, so 11 are stored.
-     */
+    /* All tokens but the 10 newest are merged into one. */
     assert_int_equal(stored(0, 0), 11);
 }
 
-/*
- * kvmerger must merge tokens before other methods quantise or prune the prompt, so that these act
- * on the merged K and V.
- */
+/* Other methods must quantise or prune the merged K and V. */
 static void merges_before_other_axes(void **state)
 {
     (void)state;
@@ -66,8 +52,8 @@ static void merges_before_other_axes(void **state)
 }
 
 /*
- * Tests prefixkv. The kept tokens and budgets of all layers must be those of the authors' search.
- * The larger a layer's queries, the fewer tokens hold the required fraction of its attention.
+ * Tests prefixkv. The larger a layer's queries, the fewer tokens hold the required fraction of its
+ * attention.
  */
 static void prefixes_of_layers(void **state)
 {
@@ -88,9 +74,8 @@ static void prefixes_of_layers(void **state)
 }
 
 /*
- * Tests windowkv. The kept tokens of all layers must be those of the authors' code. The layers of a
- * group must keep the same windows of tokens, and each window but the last is kept or dropped as a
- * whole.
+ * Tests windowkv. The layers of a group must keep the same windows of tokens. Each window but the
+ * last is kept or dropped as a whole.
  */
 static void windows_of_groups(void **state)
 {
@@ -113,11 +98,7 @@ static void windows_of_groups(void **state)
     refused("windowkv,layers=8,beta=7", "beta = 7 is below layers = 8");
 }
 
-/*
- * Tests kvcrush, which adds representatives of the dropped tokens to those that snapkv keeps. The
- * tokens must follow the definition and be the same in all heads. Without representatives they must
- * be snapkv's, if one KV head serves all query heads.
- */
+/* Tests kvcrush, which adds representatives of the dropped tokens to those that snapkv keeps. */
 static void representatives_of_tokens(void **state)
 {
     (void)state;
@@ -145,9 +126,8 @@ static void representatives_of_tokens(void **state)
 }
 
 /*
- * Tests ems, which merges some of the evicted tokens (candidates) into kept ones. The kept tokens
- * and merged K and V must follow the definition. Without candidates nothing is merged. Candidates
- * that resemble no kept token are evicted.
+ * Tests ems, which merges some of the evicted tokens (candidates) into kept ones. Candidates that
+ * resemble no kept token are evicted.
  */
 static void evicted_then_merged(void **state)
 {
@@ -163,9 +143,8 @@ static void evicted_then_merged(void **state)
 }
 
 /*
- * Tests elasticcache, which merges evicted tokens into the nearest kept one. The tokens after the
- * prompt and after every step, and the outputs, must be those of the authors' code. All heads must
- * hold the same tokens.
+ * Tests elasticcache, which merges evicted tokens into the nearest kept one. All heads must hold
+ * the same tokens.
  */
 static void merged_into_the_nearest(void **state)
 {
@@ -179,9 +158,7 @@ static void merged_into_the_nearest(void **state)
                      kept[i]);
     const kvd_stepwise_account a = run(text, 0, PROMPT);
     assert_true(a.merged == KV * (PROMPT - 24) && a.dropped > a.merged);
-    /*
-     * Every token that the prompt drops must be merged, however many first tokens (sink) are kept.
-     */
+    /* Every token that is dropped after the prompt must be merged. */
     for (int sink = 0; sink < 20; sink++) {
         char few[64];
         snprintf(few, sizeof few, "elasticcache,budget=24,sink=%d", sink);
@@ -193,10 +170,7 @@ static void merged_into_the_nearest(void **state)
         assert_int_equal(stored(0, i), 24);
 }
 
-/*
- * Tests taskkv, which keeps all tokens in the KV heads whose outputs are farthest from the mean
- * (one or two of four). The tokens of the other heads must follow the definition.
- */
+/* Tests taskkv, which keeps all tokens in the KV heads whose outputs are farthest from the mean. */
 static void heads_that_differ(void **state)
 {
     (void)state;
@@ -232,9 +206,7 @@ static void heads_that_differ(void **state)
     }
     run("taskkv,budget=20,window=8,heads=0", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == 20);
-    /*
-     * With heads=0.5, half of the two KV heads, the last one, must keep all tokens of the prompt.
-     */
+    /* Half of the two KV heads, the last one, keeps all tokens. */
     run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == PROMPT);
     assert_int_equal(run("taskkv,budget=20,window=8,heads=1", 0, PROMPT).dropped, 0);
@@ -242,8 +214,7 @@ static void heads_that_differ(void **state)
 
 /*
  * Tests mpcache, which evicts tokens after the prompt and then reads clusters of tokens in each
- * step. The tokens kept and read must follow the definition with the authors' clusters. With
- * threshold 0 no token is dropped.
+ * step. With threshold 0 no token is dropped.
  */
 static void clusters_in_two_levels(void **state)
 {
@@ -265,25 +236,18 @@ static void clusters_in_two_levels(void **state)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    /*
-     * mpcache keeps the prompt's tokens with enough attention from the prompt's last queries. With
-     * rows=0 no query is used, so only the newest token is kept.
-     */
+    /* With rows=0 no query is used, so only the newest token is kept. */
     run("mpcache,rows=0,threshold=0.01", 0, PROMPT);
     assert_int_equal(stored(0, 0), 1);
-    /*
-     * With rows=0.015 the attention of the prompt's last query alone decides which tokens mpcache
-     * keeps.
-     */
+    /* With rows=0.015 the prompt's last query alone decides. */
     run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT);
     assert_true(stored(0, 0) > 1);
     refused("mpcache,large=24", "large = 24 is not a multiple of small = 16");
 }
 
 /*
- * Tests alisa. The tokens that every step reads, and its output, must follow the definition. All
- * tokens stay stored. A step reads K and V of `budget` tokens. It also reads, for every stored
- * token, the 5 attention probabilities that it got from the last 5 queries (history=5).
+ * Tests alisa. A step reads K and V of `budget` tokens and, for every stored token, the attention
+ * probabilities from the last 5 queries (history=5). All tokens stay stored.
  */
 static void attention_of_recent_rows(void **state)
 {

@@ -17,8 +17,8 @@
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
 /*
- * Random attention probabilities row[t][j][i] of query t, query head j, over tokens i <= t. If a
- * method dropped tokens, it gets the probabilities of the others, renormalised.
+ * Probabilities row[t][j][i] of query t, query head j, over tokens i <= t. If tokens were dropped,
+ * the method gets the remaining probabilities, renormalised.
  */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
@@ -99,7 +99,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/* Added to the attention probability that a new token's query gives to its own key. */
+/* Added to the probability that a new token gives to its own key. */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -139,8 +139,6 @@ static void end(simulation *s)
         s->m->close(s->self);
 }
 
-/* ---- h2o: drops the old token that received the least attention ---- */
-
 static void h2o(void **state)
 {
     (void)state;
@@ -158,8 +156,8 @@ static void h2o(void **state)
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
             /*
-             * At first all tokens above the budget of 11 are dropped at once, as after a prompt.
-             * Later one is dropped per step.
+             * At first all tokens above the budget of 11 are dropped at once. Later one is dropped
+             * per step.
              */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
@@ -193,8 +191,6 @@ static void h2o(void **state)
     }
 }
 
-/* ---- keyformer: budgets, repeatability, distribution of the noise ---- */
-
 static void keyformer(void **state)
 {
     (void)state;
@@ -211,10 +207,7 @@ static void keyformer(void **state)
     }
     end(&a);
     end(&b);
-    /*
-     * Gumbel noise has mean 0.5772 and variance pi^2 / 6. The sum of noise and attention score is
-     * divided by the temperature.
-     */
+    /* Gumbel noise has mean 0.5772 and variance pi^2 / 6. */
     double sum = 0, square = 0;
     enum { DRAWS = 100000 };
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -226,8 +219,6 @@ static void keyformer(void **state)
     assert_true(fabs(sum / DRAWS - 0.5772) < 0.02);
     assert_true(fabs(square / DRAWS - sum / DRAWS * (sum / DRAWS) - 1.6449) < 0.05);
 }
-
-/* ---- snapkv: attention of the last queries, smoothed over neighbouring tokens ---------------- */
 
 static void snapkv(void **state)
 {
@@ -263,8 +254,6 @@ static void snapkv(void **state)
     memset(recent, 0, sizeof recent);
 }
 
-/* ---- scissorhands: drops tokens that were rarely important ----------------------------------- */
-
 static void scissorhands(void **state)
 {
     (void)state;
@@ -281,8 +270,6 @@ static void scissorhands(void **state)
     }
     end(&s);
 }
-
-/* ---- leankv: high, low and dropped tokens by thresholds -------------------------------------- */
 
 static size_t count(const simulation *s, uint8_t level)
 {
@@ -302,8 +289,8 @@ static void leankv(void **state)
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
-             * Dropped and low-precision tokens must each hold less attention than their threshold
-             * allows; one more token would exceed it.
+             * Dropped and low-precision tokens must hold less attention than their thresholds; one
+             * more token would exceed them.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -337,10 +324,7 @@ static void leankv(void **state)
             for (size_t t = PROMPT; t < ALL; t++) {
                 const size_t before = s.n, low = count(&s, KVD_LEVEL_LOW);
                 go(&s, t, PROMPT);
-                /*
-                 * A step appends one token to the cache and may drop up to two, so the number of
-                 * stored tokens changes by at most one.
-                 */
+                /* A step appends one token and may drop up to two. */
                 assert_true(s.n + 1 >= before && s.n <= before + 1);
                 assert_true(count(&s, KVD_LEVEL_LOW) <= low + 1);
                 for (size_t i = 0; i < 10; i++)
@@ -351,8 +335,8 @@ static void leankv(void **state)
 }
 
 /*
- * leankv's significance of a token is the attention that later queries give it. The attention of
- * its own query must change no precision level.
+ * The significance of a token is the attention that later queries give it. The attention of its own
+ * query must not count.
  */
 static void leankv_own_query(void **state)
 {
@@ -381,8 +365,6 @@ static void leankv_own_query(void **state)
     end(&b);
 }
 
-/* ---- lower: stores tokens that h2o would drop at low precision ---- */
-
 static void lower(void **state)
 {
     (void)state;
@@ -398,8 +380,8 @@ static void lower(void **state)
         }
         for (size_t t = prompt;; t++) {
             /*
-             * The newest five tokens always have high precision. Among the older tokens, only the
-             * six with the largest sums of attention may keep it.
+             * The newest five tokens always have high precision. Among older tokens, the six with
+             * the largest attention keep it.
              */
             for (;;) {
                 size_t worst = ALL, n = 0;
@@ -421,14 +403,12 @@ static void lower(void **state)
             high[t] = 1;
             for (size_t j = 0; j < GROUP; j++)
                 for (size_t i = 0; i <= t; i++)
-                    /* No token is dropped, so every query's attention is summed over all tokens. */
+                    /* No token is dropped, so attention is summed over all tokens. */
                     sum[i] += (double)row[t][j][i];
         }
         end(&s);
     }
 }
-
-/* ---- importance: tokens ranked by softmax denominators, layers that share a choice ---- */
 
 enum { DEPTH = 5 };
 
@@ -462,9 +442,8 @@ static void importance(void **state)
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = 300 * kvd_rng_normal(&r); /* the exponentials of these numbers overflow */
     /*
-     * A layer takes over the preceding layer's set of important tokens if their overlap is at least
-     * the parameter `overlap`. With overlap = 1 the sets must be equal, which those of random
-     * layers are not. Each layer must then use its own set of 10, 12, 14, 16 and 18 of 40 tokens.
+     * A layer takes over the preceding layer's set if their overlap is at least `overlap`. With
+     * overlap = 1, each random layer must use its own set of 10, 12, 14, 16 and 18 of 40 tokens.
      */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
@@ -482,14 +461,10 @@ static void importance(void **state)
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * Each layer has its own set of 20 important tokens. A layer compares its own set with the own
-     * set of the preceding layer only. If they overlap enough, it uses the set that the preceding
-     * layer uses.
-     *
-     * The sets of layers 0 and 1 differ in one token, and those of layers 1 and 2 in another token.
-     * Layer 2 must therefore use the set of layer 0, although its own set differs from that in two
-     * tokens. The sets of layers 2 and 3 have no token in common. The sets of layers 3 and 4 are
-     * equal.
+     * A layer compares its own set with the own set of the preceding layer. If they overlap enough,
+     * it uses the set that the preceding layer uses. Layer 2 must therefore use the set of layer 0,
+     * although its own set differs from that in two tokens. The sets of layers 2 and 3 have no
+     * token in common. The sets of layers 3 and 4 are equal.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -509,9 +484,8 @@ static void importance(void **state)
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
     /*
-     * With the parameter layers = 2, each two consecutive layers must use the important tokens of
-     * the first of them, even if their sets do not overlap. Layers 1 and 3 use those of layers 0
-     * and 2. The last of five layers is alone.
+     * With layers = 2, layers 1 and 3 use the sets of layers 0 and 2. The last of five layers is
+     * alone.
      */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
@@ -521,8 +495,7 @@ static void importance(void **state)
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
     /*
      * With mean = 1, each softmax denominator is divided by its number of keys. With equal scores
-     * the denominators are t + 1, so all tokens are equally important, and the earlier ones are
-     * chosen.
+     * all tokens are then equally important, and the earlier ones are chosen.
      */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);

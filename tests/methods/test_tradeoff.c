@@ -1,4 +1,4 @@
-/* Tests of each method's parameter that trades bytes for quality, which searches vary. */
+/* Tests of each method's parameter that trades bytes for quality. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +13,6 @@
 
 /*
  * Every method must have a parameter that trades bytes for quality, except formats of fixed width.
- * All values that a search tries must be in the parameter's range. If kvd_method_tradeoff_set sets
- * a value, the result must be the method that a text such as "zack,p=0.5" specifies.
  */
 static void test_registry(void **state)
 {
@@ -57,17 +55,16 @@ static void test_registry(void **state)
 }
 
 /*
- * In a combination of methods, the varied parameter must be that of the method named last, or the
- * one that the caller names. Parameters that the user set must keep their values.
+ * The varied parameter must be that of the method named last, or the one that the caller names.
+ * Parameters that the user set must keep their values.
  */
 static void test_which(void **state)
 {
     (void)state;
     const struct {
         /*
-         * Method that a search varies, parameter that the caller names (or NULL), and the parameter
-         * that must be varied. A NULL in `name` means that the combination of methods must be
-         * refused.
+         * `key` is the parameter that the caller names, `name` the parameter that must be varied.
+         * NULL in `name`: must be refused.
          */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},

@@ -1,6 +1,6 @@
 /*
- * Tests of turboquant, which quantises randomly rotated vectors. The errors must be those that the
- * paper states (arXiv 2504.19874, Theorems 1 and 2), and inner products must be unbiased.
+ * Tests of turboquant. The errors must be those that the paper states (arXiv 2504.19874, Theorems 1
+ * and 2).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -23,16 +23,12 @@ static int set_up(void **state)
     kvd_rng r;
     (void)state;
     kvd_rng_seed(&r, 3, 1);
-    /* Vectors with many different norms, whose channels have different variances. */
+    /* Vectors with different norms, whose channels have different variances. */
     for (size_t i = 0; i < (size_t)N * D; i++)
         x[i] = (float)(kvd_rng_normal(&r) * pow(0.9, (double)(i % D)) * (1 + (double)(i / D)));
     return 0;
 }
 
-/*
- * Quantises the first n vectors of x, of d numbers each, with random rotations of this seed, and
- * stores the decoded vectors in y.
- */
 static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_t d,
                  kvd_bits_count *count)
 {
@@ -48,7 +44,7 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
 static void distortions_of_the_paper(void **state)
 {
     (void)state;
-    /* Four digits by Max (1960). The paper prints 0.36, 0.117, 0.03 and 0.009. */
+    /* Max (1960). The paper prints 0.36, 0.117, 0.03 and 0.009. */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -71,8 +67,8 @@ static void distortions_of_the_paper(void **state)
 }
 
 /*
- * Computes the mean and mean square, over seeds, of the errors of inner products q.x, divided by
- * |q| |x|. `*slope` receives the slope of decoded over exact inner products.
+ * Computes, over seeds, the mean and mean square of the errors of inner products q.x divided by
+ * (|q| |x|). `*slope` receives the slope of decoded over exact inner products.
  */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
@@ -101,13 +97,10 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 }
 
 /*
- * With qjl, inner products must be unbiased. By Theorem 2, the mean square of their errors with b
- * bits must be at most pi / (2 d) times the squared error of quantisation with b - 1 bits.
- *
- * For b = 1 to 4 the paper prints 1.57, 0.56, 0.18 and 0.047 (divided by d). The last is computed
- * from the rounded error 0.03; the exact error 0.0345 gives 0.054.
- *
- * Without qjl, inner products shrink. With one bit the factor is 2 / pi.
+ * By Theorem 2, the mean square error with b bits must be at most pi / (2 d) times the squared
+ * error of quantisation with b - 1 bits. The paper prints 1.57, 0.56, 0.18 and 0.047 (divided by
+ * d); the last is from the rounded error 0.03, and 0.0345 gives 0.054. Without qjl, inner products
+ * shrink, with one bit by 2 / pi.
  */
 static void inner_products(void **state)
 {
@@ -133,10 +126,7 @@ static void inner_products(void **state)
     assert_true(fabs(slope - 2 / acos(-1)) < 0.02);
 }
 
-/*
- * Keys with qjl store a second norm per vector. Vectors of any number of dimensions, also one, must
- * have rotations of that size.
- */
+/* Keys with qjl store a second norm per vector. */
 static void widths_and_bytes(void **state)
 {
     (void)state;
@@ -157,10 +147,7 @@ static void widths_and_bytes(void **state)
     }
 }
 
-/*
- * A vector of zeros must be decoded as zeros. The codes of other vectors must depend on the seed
- * alone.
- */
+/* Codes must depend on the seed alone. */
 static void zeros_and_seeds(void **state)
 {
     (void)state;
@@ -188,10 +175,7 @@ static double square_of(size_t j, size_t n)
     return sum;
 }
 
-/*
- * Quantises only the m channels in `channel` of the first n vectors of x. Returns the decoded
- * channels.
- */
+/* Quantises only the m channels in `channel`. */
 static float *code_columns(const char *text, size_t n, const size_t *channel, size_t m,
                            kvd_bits_count *count)
 {
@@ -210,8 +194,7 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 
 /*
  * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must have 3
- * bits and the other 96 must have 2, as the paper splits them. Each part must be quantised as if it
- * were alone. The block also stores which channels have 3 bits.
+ * bits, the rest 2. Each part must be quantised as if it were alone.
  */
 static void outliers_are_a_code_of_their_own(void **state)
 {
@@ -253,10 +236,8 @@ static void outliers_are_a_code_of_their_own(void **state)
 }
 
 /*
- * Vectors of normal random numbers, in which no channel is larger than others. More bits, in steps
- * of 1/2, must give smaller errors. With whole bits each token is quantised alone, otherwise in
- * blocks of 32 tokens. Bits of 3.001 must give the same numbers as 3, because 0.001 of the channels
- * is less than one channel.
+ * With whole bits each token is quantised alone, otherwise in blocks of 32 tokens. 3.001 bits must
+ * give the numbers of 3, because 0.001 of the channels is less than one channel.
  */
 static void fractions_lie_between(void **state)
 {

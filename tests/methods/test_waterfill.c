@@ -1,7 +1,6 @@
 /*
  * Tests of waterfill, which quantises principal components with steps that depend on squared
- * gradients: the loss that a step predicts, streams that continue, and steps much smaller or larger
- * than the data.
+ * gradients.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -22,11 +21,7 @@ static uint32_t position[N];
 static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
-/*
- * Sets the second moments of the gradients of K and V to sums of g g^T over random gradients g. A
- * gradient has WIDE numbers (one per dimension of all heads) of unequal variances. There are three
- * times as many gradients as dimensions.
- */
+/* Sums g g^T over random gradients g with WIDE numbers of unequal variances. */
 static void draw_moments(void)
 {
     kvd_rng r;
@@ -55,9 +50,9 @@ static int set_up(void **state)
 }
 
 /*
- * Quantises K or V of all heads of layer 1, x, for `each` tokens at a time in one stream, and
- * stores the decoded numbers in `to`. Returns the mean over tokens of e F e^T: e is the error, F
- * the second moments of gradients with the ridge that the method adds.
+ * Quantises x, K or V of all heads of layer 1, `each` tokens at a time. Returns the mean of e F
+ * e^T, with the error e and the second moment F of the gradients, including the ridge that the
+ * method adds.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -104,8 +99,8 @@ static void read_rows(kvd_side side)
 }
 
 /*
- * If the quantisation step is small, errors are uniformly distributed. Every principal component
- * must then lose step^2 / 12, for any second moment F of the gradients.
+ * If the step is small, errors are uniformly distributed, and every principal component must lose
+ * step^2 / 12.
  */
 static void the_step_predicts_the_loss(void **state)
 {
@@ -128,10 +123,7 @@ static void the_step_predicts_the_loss(void **state)
     }
 }
 
-/*
- * Coding token by token must give the same bytes and decoded numbers as coding all tokens as one
- * block.
- */
+/* Coding token by token must give the same bytes as coding one block. */
 static void streams_continue(void **state)
 {
     (void)state;
@@ -154,9 +146,8 @@ static void streams_continue(void **state)
 }
 
 /*
- * The first two tokens (sink=2) must be stored with 16 bits per number. If gradients are so small
- * that the quantisation step is far larger than the numbers, all other tokens must be decoded as
- * one vector, the mean, for almost no bits.
+ * Gradients are so small that the step is far larger than the numbers. All tokens but the first two
+ * (sink=2) must then be decoded as the mean, for almost no bits.
  */
 static void sinks_and_no_rate(void **state)
 {

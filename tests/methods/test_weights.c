@@ -1,6 +1,6 @@
 /*
- * Tests of quantised model weights (model/checkpoint/weights). Every weight of every model family
- * is compared with groups quantised here in double precision. Weights are read whole and in pieces.
+ * Tests of quantised model weights (model/checkpoint/weights). The reference quantises groups in
+ * double precision. Weights are read whole and in pieces.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -35,9 +35,8 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
 }
 
 /*
- * Checks the quantised weights y of one group x. |y - x| must be at most half a step of the group's
- * range, plus the rounding of scale and zero point to 11 bits, and y must have at most 2^bits
- * distinct values.
+ * The error |y - x| must be at most half a step of the group's range, plus rounding of scale and
+ * zero point to 11 bits. y must have at most 2^bits distinct values.
  */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
@@ -56,10 +55,7 @@ static void check_group(const float *x, const float *y, size_t n, int bits)
         size_t k = 0;
         const double code = nearbyint(((double)x[i] - lo) / step);
         assert_true(fabs((double)y[i] - (double)x[i]) <= step / 2 + rounding);
-        /*
-         * If rounding of scale and zero point cannot change the code, the quantised weight y must
-         * be lo + step * code.
-         */
+        /* Holds if rounding of scale and zero point cannot change the code. */
         if (step > 0 && fabs(((double)x[i] - lo) / step - code) < 0.3)
             assert_true(fabs((double)y[i] - (lo + step * code)) <= rounding);
         while (k < n_levels && levels[k] != (double)y[i])
@@ -127,10 +123,7 @@ static void test_groups(void **state)
     }
 }
 
-/*
- * Tests the bytes of a whole model: the codes, and 32 bits for every group, also for an incomplete
- * one.
- */
+/* 32 bits for every group, also for an incomplete one. */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -147,7 +140,7 @@ static void test_bytes(void **state)
     const size_t shape[7][2] = {{q, d}, {kv, d}, {kv, d}, {d, q}, {ffn, d}, {ffn, d}, {d, ffn}};
     for (int i = 0; i < 7; i++) {
         const double rows = (double)shape[i][0] * m->n_layers, cols = (double)shape[i][1];
-        /* Quantised weights no longer take float32 numbers. */
+        /* Quantised weights replace float32 numbers. */
         want += rows * (cols * 3 / 8 + ceil(cols / 20) * 4) - rows * cols * 4;
     }
     assert_true(fabs(few - stored - want) < 1e-6);

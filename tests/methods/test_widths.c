@@ -1,8 +1,6 @@
 /*
- * Tests of the choice of kept dimensions per head (methods/widths, formats/rates). One way is
- * ZACK's Eq. 6, which removes dimensions of each head at a common removal rate r of singular
- * values. The tests convert r to the removed fraction p of dimensions, and p to r. The other ways
- * use predicted loss and measured error.
+ * Tests of the choice of kept dimensions per head (methods/widths, formats/rates). ZACK's Eq. 6
+ * removes dimensions at a common removal rate r of singular values.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +19,7 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 static void test_keep_by_hand(void **state)
 {
     (void)state;
-    /* The tails of these singular values are the fractions 1, 0.6, 0.3 and 0.1 of their sum. */
+    /* The tails are the fractions 1, 0.6, 0.3 and 0.1 of the sum. */
     const double s[4] = {4, 3, 2, 1};
     assert_int_equal(kvd_keep(s, 4, 0, false), 4);
     assert_int_equal(kvd_keep(s, 4, 0.09, false), 4);
@@ -30,17 +28,10 @@ static void test_keep_by_hand(void **state)
     assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
     assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
     assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    /*
-     * The tail of dimension j is the fraction of the sum that singular values j and later make up.
-     * With removal rate r, dimensions whose tail is at most r are removed, also if the tail equals
-     * r.
-     */
+    /* Dimensions whose tail is at most r are removed, also if the tail equals r. */
     assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
     assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
-    /*
-     * If `energy` is true, tails are fractions of the sum of squared singular values: 1, 14/30,
-     * 5/30 and 1/30.
-     */
+    /* With `energy`, tails are fractions of the sum of squares: 1, 14/30, 5/30 and 1/30. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -57,9 +48,8 @@ static void test_keep_at_the_limits(void **state)
 }
 
 /*
- * Returns the number of kept dimensions of a head with singular values s, by the loop in which ZACK
- * repeats its Eq. 6. The loop removes the smallest singular values while their sum is at most the
- * fraction r of the sum of all.
+ * The loop in which ZACK repeats its Eq. 6: removes the smallest singular values while their sum is
+ * at most the fraction r of the sum of all.
  */
 static int keep_dims(const double *s, size_t d, double r)
 {
@@ -97,8 +87,6 @@ static void test_keep_falls_with_r(void **state)
         }
     }
 }
-
-/* ---- kept dimensions by ZACK's Eq. 6 --------------------------------------------------------- */
 
 enum { L = 3, H = 2, D = 16 };
 
@@ -140,8 +128,8 @@ static void test_table_is_exact(void **state)
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
             /*
-             * r[i] is the smallest removal rate of singular values that removes the fraction p[i]
-             * of dimensions. A rate just below it must remove the next smaller fraction p[i - 1].
+             * r[i] is the smallest removal rate that removes the fraction p[i], so a rate just
+             * below it must remove p[i - 1].
              */
             if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
@@ -178,10 +166,7 @@ static void test_wanted_p(void **state)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        /*
-         * r is the smallest removal rate of singular values that removes at least the fraction
-         * `want` of dimensions. A rate just below r must remove less.
-         */
+        /* r is the smallest removal rate, so a rate just below it must remove less. */
         if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
@@ -201,11 +186,6 @@ static void test_wanted_p(void **state)
     kvd_spectrum_release(&s);
 }
 
-/*
- * Removes a fraction p of the dimensions of Q and K only, or of V only. These must keep the
- * dimensions that ZACK's Eq. 6 gives for the returned removal rate r. The others must keep all
- * dimensions.
- */
 static void test_one_side(void **state)
 {
     (void)state;
@@ -222,10 +202,6 @@ static void test_one_side(void **state)
             assert_true(kvd_widths_side_p(&w, side) >= want - 1e-12 &&
                         kvd_widths_side_p(&w, 1 - side) == 0);
             assert_true(fabs(kvd_widths_p(&w, 0) - kvd_widths_side_p(&w, side) / 2) < 1e-15);
-            /*
-             * r is the smallest removal rate of singular values that removes at least the fraction
-             * `want` of the dimensions of Q and K, or of V. A rate just below r must remove less.
-             */
             if (r > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err),
                                  0);
@@ -263,12 +239,7 @@ static void test_widths_need_kv_heads(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* ---- kept dimensions that minimise the predicted loss ---------------------------------------- */
-
-/*
- * No other choice of kept dimensions with the same sum may have a smaller loss. All choices are
- * tried.
- */
+/* No choice of kept dimensions with the same sum may have a smaller loss. All choices are tried. */
 static void test_by_loss_is_optimal(void **state)
 {
     (void)state;
@@ -308,8 +279,7 @@ static void test_by_loss_is_optimal(void **state)
         kvd_widths_release(&w);
     }
     /*
-     * If only Q and K (or only V) are reduced, their smallest singular values must be removed,
-     * whatever the singular values of V (or of Q and K) are.
+     * If only Q and K (or only V) are reduced, their own smallest singular values must be removed.
      */
     for (int side = 0; side < 2; side++)
         for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
@@ -358,8 +328,6 @@ static void test_padding(void **state)
     kvd_widths_release(&w);
 }
 
-/* ---- kept dimensions that minimise a measured error ------------------------------------------ */
-
 static double error_of(const kvd_error_table *t, const kvd_widths *w)
 {
     double sum = 0;
@@ -376,8 +344,8 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
     /*
-     * Errors with 1 to 5 kept dimensions: five of Q and K, then five of V. Both curves are convex,
-     * so removing the cheapest dimension first is optimal.
+     * Errors with 1 to 5 kept dimensions, of Q and K, then of V. Both curves are convex, so
+     * removing the cheapest dimension first is optimal.
      */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
@@ -398,10 +366,6 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
         kvd_widths_release(&all);
     }
     kvd_widths w;
-    /*
-     * Dimensions are removed from Q and K only (side 0) or from V only (side 1). The others are
-     * kept.
-     */
     for (int side = 0; side < 2; side++) {
         assert_int_equal(kvd_widths_side_by_error(&t, side, 0.55, &w, &err), 0);
         assert_true(w.kept[side][0] == 2 && w.kept[1 - side][0] == 5);
@@ -419,11 +383,9 @@ static void test_by_error_walks_the_hull(void **state)
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /*
-     * Errors of one head with 4, 8 and 16 kept dimensions: three numbers for Q and K, then three
-     * for V. The error of Q and K with 8 dimensions is above the straight line between the errors
-     * with 4 and with 16. The method must then count the slope of this line (0.1 nats) as the error
-     * of each dimension removed from Q and K. Reducing V to 8 dimensions lowers the error, so V
-     * must be reduced first.
+     * Errors with 4, 8 and 16 kept dimensions, of Q and K, then of V. The error of Q and K with 8
+     * dimensions is above the straight line between 4 and 16, so the slope of that line (0.1 nats)
+     * counts. Reducing V to 8 dimensions lowers the error, so V must be reduced first.
      */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
@@ -437,7 +399,7 @@ static void test_by_error_walks_the_hull(void **state)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    /* Q and K: 1.2 nats for removing 12 dimensions, which is 0.1 nats for each. */
+    /* 1.2 nats for removing 12 dimensions, which is 0.1 nats for each. */
     assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);

@@ -1,7 +1,6 @@
 /*
- * Tests of xquant, which stores quantised layer inputs and computes K and V from them, on small
- * checkpoints. The reference is in double precision, with singular vectors by another algorithm of
- * LAPACK.
+ * Tests of xquant, which stores quantised layer inputs and computes K and V from them. The
+ * reference is in double precision.
  */
 #include <lapacke.h>
 #include <math.h>
@@ -83,10 +82,7 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/*
- * Quantises n numbers of x, `next` elements apart, as the paper does, with float16 scales and
- * minima.
- */
+/* As in the paper, with float16 scales and minima. */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];
@@ -102,8 +98,8 @@ static void quantise(double *x, size_t n, size_t next, int bits)
 }
 
 /*
- * Returns the mean squared difference between the decoded K or V (y) and x W^T + b, relative to the
- * mean square of x W^T. x: layer inputs [N][d].
+ * Returns the mean squared difference between y and x W^T + b, relative to the mean square of x
+ * W^T. x is [N][d].
  */
 static double error_of(const model *m, int side, const double *x)
 {
@@ -128,10 +124,6 @@ static void copy_input(const model *m, double *x)
 static const char *const grouped = "tests/data/families/llama-biases",
                          *const heads = "tests/data/families/opt-before";
 
-/*
- * With xquant at 16 bits, the K and V that are rebuilt from the stored layer inputs must equal
- * those of the model, biases included.
- */
 static void many_bits_are_the_model(void **state)
 {
     (void)state;
@@ -180,12 +172,9 @@ static void an_input_is_quantised_once(void **state)
 }
 
 /*
- * Let W_K^T = U S B^T (singular value decomposition) and X the inputs of the layer. With latent=1,
- * xquant stores X U, quantised per channel, instead of the keys, and computes keys by multiplying
- * by S B^T. The result must equal that of multiplying Q(X U) U^T by W_K^T, with the quantiser Q.
- *
- * The sign of a column of U is arbitrary. It affects only the rounding of each quantisation group's
- * minimum.
+ * Let W_K^T = U S B^T and X the inputs of the layer. With latent=1, xquant stores X U, quantised
+ * per channel. The keys must equal Q(X U) U^T W_K^T, with the quantiser Q. The sign of a column of
+ * U is arbitrary and affects only the rounding of minima.
  */
 static void keys_are_read_from_a_latent(void **state)
 {

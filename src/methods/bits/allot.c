@@ -1,24 +1,10 @@
 /*
- * Method allot: chooses the number of bits of every dimension of a head by the cost of its error,
- * by reverse water-filling (Shannon 1949; Huang and Schultheiss 1963) over the dimensions that a
- * dims method has made independent. This combination is not from any of the papers: one budget pays
- * for the dimensions that are kept and for their bits.
+ * Method allot: chooses the number of bits of every dimension of a head by reverse water-filling
+ * (Shannon 1949; Huang and Schultheiss 1963).
  *
- * Calibration rows give the mean and standard deviation of every dimension of K and V of every KV
- * head. For K and for V of every layer they give quantisation levels of 1 to 8 bits for the
- * normalised numbers (levels.h), and the squared error e_b that b bits leave for a standard
- * deviation of 1. A dimension with b bits costs c e_b. A dimension without bits is read as its mean
- * and costs c.
- *
- * c is the variance of the dimension. Some methods that remove dimensions (balanced, fisher)
- * project with a left and a right matrix, and their singular values tell how much the loss of a
- * dimension costs. Then c is the variance times the squared singular value, divided by the
- * dimension's mean square.
- *
- * Bits go to the dimensions where they reduce the cost most, until a budget of `bits` times the
- * number of dimensions is spent. With fisher, costs of all heads are measured in nats, so that one
- * budget serves K and V of all heads and layers. Otherwise K and V of each head have budgets of
- * their own.
+ * A dimension with b bits costs c e_b, where e_b is the squared error of b bits for a standard
+ * deviation of 1. c is the variance of the dimension. If singular values of projections are known,
+ * c is multiplied by the squared singular value and divided by the dimension's mean square.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +26,7 @@ static const kvd_tradeoff tradeoff = {"bits", 5, 0.75, false, NULL, 0, 0};
 
 enum { BINS = 2048, MOST_BITS = 8 };
 /*
- * Range of the histogram in standard deviations; numbers beyond it are read as the last
+ * Range of the histogram in standard deviations. Numbers beyond it are decoded as the last
  * quantisation level.
  */
 static const double RANGE = 8;
@@ -48,20 +34,20 @@ static const double RANGE = 8;
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers, n_kv_heads;
-    size_t wide;    /* largest number of dimensions of a head */
+    size_t wide;
     float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, standard deviation */
     uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] bits of each dimension */
-    /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] quantisation levels, rising. */
+    /*
+     * [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] quantisation levels in ascending order.
+     */
     float *levels;
 } allot;
 
-/* Data that is needed only while bits are allotted to dimensions. */
 typedef struct {
-    double *cost;  /* cost of a dimension without bits, indexed as allot.given */
+    double *cost;  /* cost of a dimension with 0 bits, indexed as allot.given */
     size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of dimensions */
     /*
-     * [n_layers][KVD_N_SIDES] Squared error e_b that b bits leave, for a standard deviation of 1;
-     * e_0 is 1.
+     * [n_layers][KVD_N_SIDES] Squared error e_b of b bits for a standard deviation of 1. e_0 is 1.
      */
     double (*loss)[MOST_BITS + 1];
 } making;
@@ -78,12 +64,6 @@ static float *levels_of(const allot *a, int layer, int side, int bits)
                (1U << MOST_BITS);
 }
 
-/* ---- calibration ----------------------------------------------------------------------------- */
-
-/*
- * Returns true if the singular values of the projections give the cost of a dimension of K or V
- * (`side`). They do not if K or V is not projected.
- */
 static bool weighed(const kvd_method_setup *s, int side)
 {
     const kvd_dims *const d = s->dims;
@@ -92,8 +72,8 @@ static bool weighed(const kvd_method_setup *s, int side)
 }
 
 /*
- * Returns the cost of one unit of squared error in dimension j of K or V of a head, whose mean
- * square is `square`.
+ * Returns the cost of one unit of squared error in dimension j. `square` is the mean square of that
+ * dimension.
  */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
@@ -129,10 +109,6 @@ static void measure(allot *a, making *m, const kvd_method_setup *s, int layer, i
     }
 }
 
-/*
- * Computes the quantisation levels of 1 to MOST_BITS bits for K or V of a layer, and the squared
- * error that each number of bits leaves for a standard deviation of 1.
- */
 static int set_levels(allot *a, making *m, int layer, int side, const double *histogram,
                       kvd_err *err)
 {
@@ -186,12 +162,9 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* ---- allotting bits to dimensions ---- */
-
 /*
- * Chooses the bits of every dimension of K or V of one head (index `at`). A dimension gets one more
- * bit as long as that bit reduces the dimension's cost by at least `price`. Returns the sum of
- * bits.
+ * Gives each dimension one more bit as long as that bit reduces the dimension's cost by at least
+ * `price`. Returns the sum of bits.
  */
 static double give(allot *a, const making *m, size_t at, double price)
 {
@@ -211,8 +184,8 @@ static double give(allot *a, const making *m, size_t at, double price)
 }
 
 /*
- * For K or V of the heads with indices first .. last - 1, finds the lowest price per bit at which
- * they take at most `bits` per dimension, and gives bits at that price.
+ * Finds the lowest price per bit at which the heads `first` .. `last` - 1 stay within the budget,
+ * and gives bits at that price.
  */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
@@ -234,8 +207,6 @@ static void share_out(allot *a, const making *m, size_t first, size_t last)
     for (size_t at = first; at < last; at++)
         (void)give(a, m, at, most * exp(hi));
 }
-
-/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static void close(void *self)
 {
@@ -293,8 +264,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     *self = a;
     return 0;
 }
-
-/* ---- coding of blocks ------------------------------------------------------------------------ */
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err)

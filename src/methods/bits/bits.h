@@ -1,124 +1,103 @@
-/*
- * Methods of the bits axis: they code the numbers that the other axes keep with few bits. A method
- * codes blocks of token rows, writes the numbers that a later read of the cache gives, and counts
- * the bits of the code, including side information (scales, zero points, tables, indices,
- * outliers). Each method has its own file; the table of all methods is in method.c.
- */
+/* Interface of the quantisation methods. The table of all methods is in method.c. */
 #ifndef KVD_METHODS_BITS_BITS_H
 #define KVD_METHODS_BITS_BITS_H
 
 #include "common/quantise.h"
 #include "methods/axis.h"
 
-/*
- * Block of rows that are coded together: K or V of some tokens in one KV head of one layer of one
- * sequence.
- */
+/* K or V of some tokens of one sequence, in one KV head of one layer, coded together. */
 typedef struct {
     kvd_side side;
-    int layer, kv_head; /* kv_head is 0 if the method has all_heads */
+    int layer, kv_head; /* kv_head is 0 with `all_heads` */
     /*
-     * Number of tokens, and of dimensions that the dims axis keeps. If the method has all_heads, d
-     * is n_kv_heads * d_head.
+     * `n` is the number of tokens. `d` is the number of dimensions per token that are stored; with
+     * `all_heads` it is n_kv_heads * d_head.
      */
     size_t n, d;
-    const float *x; /* [n][d] numbers to be coded */
+    const float *x; /* [n][d] numbers to code */
     /*
-     * Inputs of the layer [n][d_model], rounded to the data type of the cache, if the method needs
-     * them (KVD_NEEDS_INPUT); else NULL.
+     * [n][d_model] Inputs of the layer, rounded to the data type of the cache. NULL unless the
+     * method sets KVD_NEEDS_INPUT.
      */
     const float *input;
-    const uint8_t *level;     /* [n] KVD_LEVEL_LOW or _HIGH of each token */
-    const uint32_t *position; /* [n] positions of the tokens in their sequence */
+    const uint8_t *level;     /* [n] KVD_LEVEL_LOW or KVD_LEVEL_HIGH */
+    const uint32_t *position; /* [n] position of each token in its sequence */
     /*
-     * [n] Sum of the attention probabilities that each token has received, over all query heads;
-     * only if the method needs it.
+     * [n] Sum of the attention probabilities that each token has received, over all query heads.
+     * Valid only if the method needs them.
      */
     const double *mass;
     const double *seen; /* [n] number of probabilities summed in `mass` */
-    /*
-     * [d] Factors that the method applies to key channels after a prompt (see `balances`); else
-     * NULL.
-     */
+    /* [d] Factors by which key channels are multiplied (see `balances`), or NULL. */
     const float *balance;
     /*
-     * State of the entropy coder at the end of the stream of this head's K or V; 0 before the first
-     * block. A method with one stream for all blocks updates it. NULL: every block is its own
-     * stream.
+     * State of the entropy coder, 0 before the first block. A method with one stream for all blocks
+     * updates it. NULL: every block is a stream of its own.
      */
     uint32_t *state;
-    bool prompt; /* true: the block holds all tokens of a prompt that are coded */
+    bool prompt; /* true: the block holds all coded tokens of a prompt */
 } kvd_bits_block;
 
-/* Size of the code of a block in bits. */
 typedef struct {
-    double payload; /* bits of codes */
-    double side;    /* bits of scales, zero points, tables, indices, outliers */
+    double payload;
+    double side; /* bits of scales, zero points, tables, indices, outliers */
 } kvd_bits_count;
 
 typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info; /* must be the first member */
     /*
-     * Name of a parameter that is set to 1, unless the user gives it, if squared gradients are
-     * available and the plan has no method that removes dimensions (methods/dims). NULL: no such
-     * parameter.
+     * Name of a parameter that defaults to 1 if squared gradients are available and no method
+     * removes dimensions. NULL: no such parameter.
      */
     const char *fisher_key;
     /*
      * True if the method can be opened without calibration when setup.drawn is set (timing with
-     * random weights); it then uses tables for normally distributed numbers.
+     * random weights).
      */
     bool drawn;
-    /* true: keys are coded before RoPE, which is applied when they are read. */
+    /* True if the method codes keys before RoPE. */
     bool keys_before_rope;
-    /*
-     * True if tokens at the low level (less important ones) are coded differently from those at the
-     * high level.
-     */
+    /* True if tokens at KVD_LEVEL_LOW are coded differently. */
     bool two_levels;
-    /* Names of parameters for less important (low) tokens; ends with NULL. */
+    /* Names of the parameters for tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
     /*
-     * True if a block holds the rows of all KV heads of the layer next to each other, and its bits
-     * are counted for all heads. No method of another axis may then be combined, and the code of a
-     * token may depend only on the rows of its block: every head codes the whole block and takes
-     * its part.
+     * True if a block holds all KV heads of the layer next to each other. No method of another axis
+     * may then be combined. Every head codes the whole block, so the code of a token may depend
+     * only on numbers in its block.
      */
     bool all_heads;
     /*
-     * True if a block is one stream of bits that must be read from its beginning, so that no single
-     * token can be dropped from it. The method cannot be combined with methods that drop tokens at
-     * decode steps.
+     * True if a block must be decoded from its beginning. The method cannot be combined with
+     * methods that drop tokens during decoding.
      */
     bool stream;
-    bool draws; /* true: results depend on random numbers that `open` draws from setup.seed */
+    bool draws; /* true: `open` draws random numbers from setup.seed */
     /*
-     * Returns true if the method, with these parameters, needs activations of calibration text
-     * although info.needs does not include them. NULL: never.
+     * Returns true if the method needs calibration activations with these parameters although
+     * info.needs does not include them. NULL: never.
      */
     bool (*calibrated)(const kvd_parameter_values *v);
     /*
-     * Sets *window and *block, which define how many of m tokens are coded: the first (m - window)
-     * / block * block, block by block as they fill up. The other tokens stay exact in the data type
-     * of the cache. A prompt is coded in one call up to that number. NULL: window 0 and block 1.
+     * Sets `*window` and `*block`: the first (m - window) / block * block of m tokens are coded, in
+     * blocks. The other tokens stay exact. The coded tokens of a prompt come in one call. If NULL,
+     * `*window` is 0 and `*block` is 1.
      */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
-     * Returns true if key channels are multiplied by factors sqrt(max |q| / max |k|), the maxima
-     * over the queries of all query heads and the keys of the prompt (MiKV's balancer). The factors
-     * take 16 bits per channel once. Not allowed with methods of the dims axis or with
-     * keys_before_rope. NULL: never.
+     * Returns true if key channels are multiplied by sqrt(max |q| / max |k|), taken over the prompt
+     * (MiKV's balancer). Must return false with a dims method or with `keys_before_rope`. NULL:
+     * never.
      */
     bool (*balances)(const kvd_parameter_values *v);
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Codes a block of rows: writes the numbers that a read of the cache gives to decoded [n][d],
-     * and the size of the code to *count. Must handle constant rows, zeros, and n smaller than a
-     * group of numbers that share a scale. Several threads may call it with the same `self`. All
-     * input numbers are finite.
+     * Codes a block. Writes the decoded numbers to decoded [n][d] and the size of the code to
+     * `*count`. Must handle constant vectors, zeros, and fewer tokens than share a scale. Several
+     * threads may call it with the same `self`. All input numbers are finite.
      */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
@@ -130,7 +109,7 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /*
- * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4 and turboquant; its address is NULL in a build
+ * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4 and turboquant. The address is NULL in a build
  * without CUDA.
  */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;

@@ -1,21 +1,8 @@
 /*
- * Method cachegen: stores the differences of tokens to an anchor token, quantised more coarsely in
- * later layers, by an entropy coder with frequencies from calibration rows (Liu et al. 2024,
- * "CacheGen: KV Cache Compression and Streaming for Fast Large Language Model Serving", arXiv
- * 2310.07240, section 5.1).
- *
- * Tokens form groups of `group`. The first token of a group, its anchor, is quantised at 8 bits
- * with a scale and a zero point of 16 bits per vector. For every other token of the group, the
- * difference to the decoded anchor is rounded to a multiple of a step, at most 127 steps. The step
- * of a channel is `bin`, times 0.5, 1 or 1.5 in the first, second and last third of the layers,
- * times the root mean square of the channel's differences. Codes are stored by rANS (rans.h). A
- * block of groups is one stream.
- *
- * Root mean squares and frequencies are those of calibration rows and belong to the model. Each
- * channel of each head has frequencies for its differences, each head has frequencies for its
- * anchors. If `own` is 1, a block stores its own instead: a 16-bit step per channel and one
- * frequency table for all its differences; anchors then take 8 bits per number. The public code
- * does so, too.
+ * Method cachegen: stores the differences of tokens to an anchor token with an entropy coder (Liu
+ * et al. 2024, "CacheGen: KV Cache Compression and Streaming for Fast Large Language Model
+ * Serving", arXiv 2310.07240, section 5.1). The anchor is the first of every `group` tokens and
+ * takes 8 bits per number.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -38,29 +25,20 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"bin", 0.1, 4, true, NULL, 0, 0};
 
-enum {
-    ANCHOR_BITS = 8,
-    ZERO = 127 /* ZERO is the code of a difference of 0 */,
-    CODES = 2 * ZERO + 1
-};
+enum { ANCHOR_BITS = 8, ZERO = 127 /* code of a difference of 0 */, CODES = 2 * ZERO + 1 };
 
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
-    size_t n_kv_heads, wide /* largest number of dimensions of a head */, group;
-    /* Tables from calibration rows; NULL if the parameter `own` is 1. */
-    float *step; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] step of each channel */
+    size_t n_kv_heads, wide, group;
+    float *step; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide], or NULL if `own` is 1 */
     /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for the codes of anchors
-     * (first tokens of groups), then one per channel for the codes of differences.
+     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for anchors, then one per
+     * channel. NULL if `own` is 1.
      */
     kvd_rans_table *table;
 } cachegen;
 
-/*
- * Returns the quantisation step of a layer, in units of the root mean square of a channel's
- * differences.
- */
 static double unit_of(const cachegen *c, int layer)
 {
     return c->v->value[BIN] * (0.5 + layer * 3 / c->n_layers * 0.5);
@@ -71,29 +49,22 @@ static size_t place(const cachegen *c, int layer, int kv_head, int side)
     return ((size_t)layer * c->n_kv_heads + (size_t)kv_head) * KVD_N_SIDES + (size_t)side;
 }
 
-/* ---- coding of numbers ----------------------------------------------------------------------- */
-
 static void read_anchor(const uint8_t *code, size_t d, float step, float zero, float *y)
 {
     for (size_t j = 0; j < d; j++)
         y[j] = step * (float)code[j] + zero;
 }
 
-/* Returns the code of the difference x - anchor as a multiple of the step. */
 static uint8_t code_difference(float x, float anchor, float step)
 {
     const float steps = step > 0 ? rintf((x - anchor) / step) : 0;
     return (uint8_t)(ZERO + fminf(fmaxf(steps, -ZERO), ZERO));
 }
 
-/* ---- calibration ----------------------------------------------------------------------------- */
-
 /*
- * Goes through calibration rows [n][d], sequences of `seq_len` tokens, group by group. If `count`
- * is NULL, adds the squared differences from the anchor (first token of the group) to square [d].
- * Otherwise counts how often each code occurs: count[0] is for anchors, count[1 + j] for the
- * differences of channel j. Returns the number of differences per channel. y and code [d] are
- * scratch.
+ * Reads calibration data [n][d] that consists of sequences of `seq_len` tokens. If `count` is NULL,
+ * adds the squared differences from the anchors to square [d]. Otherwise counts the codes: count[0]
+ * is for anchors, count[1 + j] for channel j. Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -120,10 +91,7 @@ static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d
     return differences;
 }
 
-/*
- * Sets the quantisation steps and frequency tables of K or V of one head from calibration rows.
- * `unit` is the step in root mean squares of a channel's differences.
- */
+/* `unit` is the quantisation step, in units of the root mean square of a channel's differences. */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {
@@ -144,8 +112,8 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
         (void)read_rows(c, r->cut, r->n, d, seq_len, step, NULL, count, y, code);
         for (size_t k = 0; n && k <= d; k++) {
             /*
-             * Other texts may have codes that do not occur in the calibration rows. So every code
-             * gets a frequency above 0.
+             * Other texts may have codes that do not occur in calibration, so every code gets a
+             * frequency above 0.
              */
             const size_t codes = k ? CODES : KVD_RANS_SYMBOLS;
             for (size_t s = 0; s < codes; s++)
@@ -177,8 +145,6 @@ static int calibrate(cachegen *c, const kvd_method_setup *s, bool pre, kvd_err *
     kvd_calibration_rows_close(&rows);
     return status ? -1 : 0;
 }
-
-/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static bool calibrated(const kvd_parameter_values *v)
 {
@@ -230,31 +196,23 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- coding of blocks ------------------------------------------------------------------------ */
-
-/*
- * Scratch memory for coding a block of n rows of d numbers, and the quantisation steps and
- * frequency tables of its code.
- */
 typedef struct {
-    const float *step; /* [d] quantisation step of each channel */
-    /* Frequency table of the anchors, then the tables of the differences, one for each context. */
+    const float *step;
+    /* Frequency table of the anchors, then the tables of the differences. */
     const kvd_rans_table *table;
-    float *scale;    /* [n][2] scale and zero point of each anchor */
-    float *own_step; /* [d] quantisation steps computed from the block itself */
+    float *scale;
+    float *own_step; /* [d] steps computed from the block itself */
     kvd_rans_table own_table[2];
-    uint16_t *context; /* [n][d] for each code, the index of its frequency table */
-    uint8_t *code;     /* [n][d] codes */
+    uint16_t *context; /* [n][d] index of each code's frequency table */
+    uint8_t *code;
     uint8_t *stream;
 } buffers;
 
-/* Returns the decoded anchor (first row) of the group to which row i belongs. */
 static float *anchor_of(const cachegen *c, float *decoded, size_t i, size_t d)
 {
     return decoded + (i - i % c->group) * d;
 }
 
-/* Codes the anchors of a block, and writes their decoded values to their rows of decoded [n][d]. */
 static void code_anchors(const cachegen *c, const kvd_bits_block *b, buffers *w, float *decoded)
 {
     const size_t d = b->d;
@@ -266,10 +224,6 @@ static void code_anchors(const cachegen *c, const kvd_bits_block *b, buffers *w,
     }
 }
 
-/*
- * Codes the differences of all rows that are not anchors. If the parameter `own` is 1, all codes
- * use frequency table 1.
- */
 static void code_differences(const cachegen *c, const kvd_bits_block *b, buffers *w, float *decoded)
 {
     const size_t d = b->d;
@@ -295,10 +249,7 @@ static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w
     w->step = w->own_step;
 }
 
-/*
- * Sets the frequency tables of a block from its own codes. Writes them in stored form and reads
- * them back, as a reader does. *bytes is their stored size.
- */
+/* Stores the tables and reads them back, as a decoder does. `*bytes` is their stored size. */
 static int set_own_tables(buffers *w, size_t size, size_t *bytes, kvd_err *err)
 {
     uint8_t stored[KVD_RANS_TABLE_ROOM];

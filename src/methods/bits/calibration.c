@@ -15,10 +15,7 @@ int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the number of KV heads that share a latent (palu); their rows are stored next to each
- * other.
- */
+/* Returns the number of KV heads that share one latent (method palu). */
 static size_t heads_of(const kvd_method_setup *s)
 {
     return s->dims && s->dims->rebuild ? (size_t)s->dims->heads : 1;
@@ -30,10 +27,7 @@ int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s
     const size_t numbers = n * (size_t)s->config->d_head * heads_of(s);
     *r = (kvd_calibration_rows){.setup = s, .pre = pre, .n = n};
     r->rows = malloc(numbers * sizeof *r->rows);
-    /*
-     * The second half of `cut` holds the rows of a head before their projection, and scratch for
-     * reading them.
-     */
+    /* The second half of `cut` holds one head before its projection. */
     r->cut = malloc(2 * numbers * sizeof *r->cut);
     return r->rows && r->cut
                ? 0

@@ -1,11 +1,7 @@
 /*
- * Method comet: quantises keys and values per channel with few bits, as the KV4 cache of COMET does
- * (Liu et al. 2024, "COMET: Towards Practical W4A4KV4 LLMs Serving", arXiv 2410.12168, section 3).
- *
- * Blocks of `group` tokens are coded as they fill up. In a block every channel of keys and of
- * values has a scale of 16 bits: s = max |x| / (2^(b - 1) - 1), x^ = s round(x / s), with 2^b - 1
- * codes around 0. If `symmetric` is 0, a channel also has a zero point of 16 bits, and its 2^b
- * codes cover the range between its smallest and its largest number, as for kivi's keys.
+ * Method comet: quantises keys and values per channel, as the KV4 cache of COMET does (Liu et al.
+ * 2024, "COMET: Towards Practical W4A4KV4 LLMs Serving", arXiv 2410.12168, section 3): s = max |x|
+ * / (2^(b - 1) - 1), x^ = s round(x / s).
  */
 #include <math.h>
 
@@ -34,7 +30,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* Codes and decodes n numbers, `stride` apart, with a common scale and no zero point. */
+/*
+ * Codes and decodes n numbers that are `stride` apart. They share a scale and have no zero point.
+ */
 static void code_symmetric(const float *x, size_t n, size_t stride, int bits, float *y)
 {
     const float top = (float)((1u << (bits - 1)) - 1);

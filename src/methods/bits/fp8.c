@@ -1,12 +1,8 @@
 /*
- * Method fp8: stores keys and values as floating-point numbers of 8 bits, E4M3 or E5M2, as vLLM and
- * TensorRT-LLM store a cache in FP8 (formats: OCP 8-bit Floating Point Specification 1.0, 2023;
- * Micikevicius et al. 2022, arXiv 2209.05433).
- *
- * A number is divided by its scale in float32 and rounded to the nearest number of the format, ties
- * to even; numbers beyond the largest finite one become that one. A read multiplies by the scale.
- * The scale is 1, or the largest magnitude in calibration rows divided by the largest number of the
- * format, for all keys (or values) of a layer or of each KV head. Scales belong to the model.
+ * Method fp8: stores keys and values as 8-bit floating-point numbers, E4M3 or E5M2, as vLLM and
+ * TensorRT-LLM do (OCP 8-bit Floating Point Specification 1.0, 2023; Micikevicius et al. 2022,
+ * arXiv 2209.05433). The scale is 1, or the largest calibration magnitude divided by the largest
+ * number of the format.
  */
 #include <stdlib.h>
 

@@ -3,12 +3,10 @@
  * outliers (Kang et al. 2024, "GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless
  * Generative Inference of LLM", section 3).
  *
- * X = S + D + L + rest. S: outliers, the fraction `outliers` of the numbers; half of them are the
- * largest and half the smallest of their vector (a channel of keys, a token of values). Each takes
- * 16 bits and a 16-bit index. D: the other numbers, quantised as in kivi, keys per channel and
- * values per token, in groups of `group`. L = A B^T, in 16 bits, of rank `rank` for the prompt and
- * `rank2` for later blocks, from `iterations` iterations of the power method on X - S - D. Tokens
- * after the prompt stay exact in a buffer until `buffer` of them are coded together.
+ * X = S + D + L + rest
+ * S: outliers, the smallest and largest numbers of a key channel or a token's values
+ * D: the other numbers, quantised as in kivi
+ * L: low-rank matrix from the power method on X - S - D
  */
 #include <math.h>
 #include <stdlib.h>
@@ -55,8 +53,8 @@ static int by_value(const void *a, const void *b)
 }
 
 /*
- * Replaces the k smallest and k largest numbers of a vector x [n] (outliers) by the mean of the
- * others, and writes the outliers, rounded as stored, to `exact`.
+ * Replaces the k smallest and k largest numbers of x by the mean of the others. Writes the replaced
+ * numbers, rounded to float16, to `exact`.
  */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *order, float *exact)
 {
@@ -74,7 +72,7 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *o
         }
 }
 
-/* Makes the columns of a [n][r] orthonormal by Gram-Schmidt; a column that vanishes becomes 0. */
+/* Makes the columns of a [n][r] orthonormal by Gram-Schmidt. A column that vanishes becomes 0. */
 static void orthonormalise(float *a, size_t n, size_t r)
 {
     for (size_t c = 0; c < r; c++) {
@@ -101,8 +99,8 @@ static void round_all(float *x, size_t n)
 }
 
 /*
- * Finds the rank-r approximation of the quantisation error e [n][d] by the power method, and adds
- * it to y [n][d]. a [n][r] and b [d][r] are scratch.
+ * Adds the rank-r approximation of the quantisation error e [n][d] to y [n][d]. a [n][r] and b
+ * [d][r] are scratch.
  */
 static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int iterations, float *a,
                          float *b, float *y)

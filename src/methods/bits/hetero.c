@@ -1,13 +1,7 @@
 /*
  * Method hetero: LeanKV's Hetero-KV (section 4 and Eq. 2). Every key vector and every value vector
- * of a head has a scale and a zero point of its own. Keys and values have different numbers of
- * bits, and so have tokens at the high and the low level: K8V4 and K4V2 by default. The newest
- * `window` tokens have the bits of the high level as well (L-10 in docs/readings.md), so no token
- * is exact.
- *
- * 16 bits store float16. With `balance`, keys at the low level are multiplied by MiKV's factors
- * before they are coded and divided by them afterwards, so that channels with large queries lose
- * less.
+ * of a head has a scale and a zero point of its own. The newest `window` tokens have the bits of
+ * KVD_LEVEL_HIGH as well (L-10 in docs/readings.md), so no token is exact.
  */
 #include <math.h>
 

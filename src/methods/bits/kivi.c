@@ -1,12 +1,10 @@
 /*
- * Method kivi: quantises keys per channel and values per token with a zero point, to 2 or 4 bits;
- * the newest tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization
- * for KV Cache", section 3, and its public code).
+ * Method kivi: quantises keys per channel and values per token, with a zero point; the newest
+ * tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV
+ * Cache", section 3, and its public code).
  *
- * Keys are coded in groups of `group` tokens of one channel, as soon as `residual` keys are
- * uncoded. So 0 to residual - 1 of the newest keys are exact (if residual is 0, a group is coded as
- * it fills up). Values leave a window of `residual` tokens one by one, and are coded in groups of
- * `group` channels of one token. Every group has a scale and a zero point of 16 bits.
+ * Keys are coded as soon as `residual` keys are uncoded. Values leave a window of `residual` tokens
+ * one by one.
  */
 #include "methods/bits/bits.h"
 

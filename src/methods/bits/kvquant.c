@@ -3,22 +3,8 @@
  * levels from calibration; outliers are stored separately (Hooper et al. 2024, "KVQuant: Towards 10
  * Million Context Length LLM Inference with KV Cache Quantization", sections 3.1 to 3.5).
  *
- * Offline, calibration rows give the range between the outlier quantiles of every channel of keys.
- * For keys and for values of every layer they give 2^bits quantisation levels in [-1, 1], by
- * k-means over the normalised numbers in 4096 bins. Online, a number of a key beyond its channel's
- * range is an outlier. In a value vector, the fraction `outliers` of the numbers are outliers, half
- * of it the smallest and half the largest (at least one of each); the other numbers give its range.
- * A vector is that of one head; in the paper it is that of all heads. Outliers take 16 bits and a
- * 16-bit index. The first `sink` tokens of a sequence are exact (attention sinks). With `qnorm` the
- * levels as which codes are read are shifted and scaled, so that coding keeps mean and standard
- * deviation.
- *
- * The parameter `weights` sets the weight of a number in the k-means. With 1 it is the number's
- * squared gradient of the loss (--fisher), as in the paper and its public code. With 2 it is the
- * squared gradient times the square of half the number's range, which is the weight of its error in
- * the loss after the normalisation is undone. With 0 every number has the same weight, which the
- * paper calls the plain form. The moments that `qnorm` keeps are never weighted. After a dims
- * method, keys are coded after RoPE in the rotated and cut space, and so are the calibration rows.
+ * The vector of one head is quantised; the paper quantises the vector of all heads. If a method has
+ * rotated the keys to remove dimensions, they are coded after RoPE.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -52,13 +38,13 @@ typedef struct {
     const kvd_dims *dims;
     int n_layers, n_kv_heads, d_head, range_width;
     /*
-     * [n_layers][n_kv_heads][range_width][2] Range of each key channel: its middle and half its
-     * width.
+     * [n_layers][n_kv_heads][range_width][2] Middle and half width of the range of each key
+     * channel.
      */
     float *range;
     /*
-     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], rising. A number is compared with the
-     * first 2^bits to choose its code; the second 2^bits are the numbers as which codes are read.
+     * [n_layers][KVD_N_SIDES][2][2^bits], in ascending order. The first 2^bits numbers choose the
+     * code; the second 2^bits are the decoded numbers.
      */
     float *levels;
 } kvquant;
@@ -68,8 +54,6 @@ static float *levels_of(const kvquant *q, int layer, int side)
     return q->levels +
            ((size_t)layer * KVD_N_SIDES + (size_t)side) * (2U << (int)q->v->value[BITS]);
 }
-
-/* ---- quantisation levels --------------------------------------------------------------------- */
 
 static void keep_moments(const double *histogram, int n, double *level)
 {
@@ -95,16 +79,16 @@ static void keep_moments(const double *histogram, int n, double *level)
 }
 
 /*
- * Histograms of the normalised numbers of K or V of a layer: by count, and by the sum of their
- * weights in the k-means. If the parameter `weights` is 0, every weight is 1.
+ * Histograms of the normalised numbers of K or V of one layer. `weight` sums the weights in the
+ * k-means.
  */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
 /*
- * Adds a normalised number to the histograms. *gradient2 is the squared gradient of the number,
- * `half` is half the width of its range. If gradient2 is NULL, the weight is 1.
+ * `gradient2` is the squared gradient of the number; NULL means weight 1. `half` is half the width
+ * of the number's range.
  */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
@@ -116,8 +100,6 @@ static void add_to(const kvquant *q, histograms *to, float normalised, float hal
                      : q->v->value[WEIGHTS] > 1.5 ? (double)*gradient2 * (double)half * (double)half
                                                   : (double)*gradient2;
 }
-
-/* ---- ranges and outliers of value vectors ---------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -132,8 +114,8 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
 }
 
 /*
- * Marks the k smallest and the k largest numbers of a value vector x [n] as outliers, and writes
- * the middle and half the width of the range of the others. sorted [n] is scratch.
+ * Marks the k smallest and k largest numbers of a value vector x [n]. Writes the middle and half
+ * width of the range of the remaining numbers. sorted [n] is scratch.
  */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
@@ -141,7 +123,7 @@ static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uin
     memcpy(sorted, x, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_size);
     const float lo = sorted[k], hi = sorted[n - 1 - k];
-    size_t low = 0, high = 0; /* among equal numbers, the first ones become outliers */
+    size_t low = 0, high = 0;
     for (size_t i = 0; i < n; i++)
         low += x[i]<lo, high += x[i]> hi;
     for (size_t i = 0; i < n; i++) {
@@ -155,9 +137,7 @@ static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uin
     *half = (hi - lo) / 2;
 }
 
-/* ---- calibration ----------------------------------------------------------------------------- */
-
-/* Returns the quantile of n sorted numbers at the fraction `share`, by linear interpolation. */
+/* Returns the quantile of n sorted numbers at fraction `share`, by linear interpolation. */
 static float quantile(const float *sorted, size_t n, double share)
 {
     const double at = share * (double)(n - 1);
@@ -167,8 +147,8 @@ static float quantile(const float *sorted, size_t n, double share)
 }
 
 /*
- * Sets the ranges of the key channels of a head from n calibration rows, and adds the numbers
- * within them to the histograms. gradient2 [n][width] are squared gradients, or NULL.
+ * Sets the key ranges of a head from cut [n][width], and adds the numbers within the ranges to the
+ * histograms. gradient2 [n][width] are squared gradients, or NULL.
  */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
@@ -262,10 +242,7 @@ static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher
     return status ? -1 : 0;
 }
 
-/*
- * Returns the x for which the fraction `share` of a standard normal distribution is outside -x ..
- * x.
- */
+/* Returns the x with P(|Z| > x) = `share` for a standard normal Z. */
 static double normal_range(double share)
 {
     double lo = 0, hi = 8;
@@ -276,10 +253,7 @@ static double normal_range(double share)
     return hi;
 }
 
-/*
- * Sets the tables for normally distributed numbers, the same for all layers and heads, without
- * calibration. The range leaves the fraction `outliers` of the keys of random weights outside.
- */
+/* Sets tables for normally distributed numbers, without calibration. */
 static int make_up(kvquant *q, kvd_err *err)
 {
     const double half = normal_range(q->v->value[OUTLIERS] > 0 ? q->v->value[OUTLIERS] : 1e-3);
@@ -311,7 +285,7 @@ static void close(void *self)
     free(q);
 }
 
-/* Fails unless the squared gradients belong to the same rows that calibration reads. */
+/* Fails unless the squared gradients belong to the same tokens as the calibration activations. */
 static int check_fisher(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_fisher *const f = s->fisher;
@@ -383,11 +357,9 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* ---- coding of blocks ------------------------------------------------------------------------ */
-
 /*
- * Returns the number as which the code of x is read. level [2][n] are quantisation levels: the
- * index of the nearest of the first n levels selects one of the second n.
+ * Returns the decoded value of x. level [2][n]: the nearest of the first n levels selects one of
+ * the second n.
  */
 static float decode(const float *level, int n, float x, float middle, float half)
 {

@@ -1,23 +1,20 @@
-/*
- * Calibrated tables of method kvquant, for the CUDA engine, which codes rows itself instead of
- * calling kvd_bits_method.code.
- */
+/* Calibrated tables of method kvquant, for the CUDA engine, which quantises on the GPU. */
 #ifndef KVD_METHODS_BITS_KVQUANT_H
 #define KVD_METHODS_BITS_KVQUANT_H
 
 #include "methods/bits/bits.h"
 
-/* Calibrated tables of an open method kvquant, which owns them. */
+/* The open method owns the arrays. */
 typedef struct {
     /*
-     * Range of each key channel, [n_layers][n_kv_heads][range_width][2]: its middle and half its
-     * width.
+     * [n_layers][n_kv_heads][range_width][2] Middle and half width of the range of each key
+     * channel.
      */
     const float *range;
     size_t range_width;
     /*
-     * Quantisation levels [n_layers][KVD_N_SIDES][2][2^bits], rising. A number is compared with the
-     * first 2^bits to choose its code; the second 2^bits are the numbers as which codes are read.
+     * [n_layers][KVD_N_SIDES][2][2^bits] quantisation levels in ascending order. The first 2^bits
+     * numbers choose the code; the second 2^bits are the decoded numbers.
      */
     const float *levels;
 } kvd_kvquant_tables;

@@ -1,19 +1,8 @@
 /*
- * Method kvtc: codes the principal components of all KV heads with DEFLATE; dynamic programming
- * chooses the bits of groups of components (Staniszewski and Lancucki 2025, "KV Cache Transform
- * Coding for Compact Storage in LLM Inference", arXiv 2511.01815).
- *
- * The keys before RoPE of all heads of a token are one row x, and so are the values. With the mean
- * m and the eigenvectors R of the covariance of calibration rows, c = (x - m) R has its largest
- * variances first. Consecutive components form groups of 8 to 1024. A group of a token is stored
- * with 2, 4 or 8 bits per component, a shift and a scale of 16 bits; or it is not stored and is
- * read as 0. Sizes and bits of the groups minimise the squared error on calibration rows, summed
- * over the layers of K (or of V), within a budget of `bits` per number. The codes of a block are
- * packed and compressed by DEFLATE (zlib).
- *
- * The budget is enforced by a price per bit. For a given price, dynamic programming over the first
- * component of a group finds the best groups of each layer. Bisection finds the price at which all
- * layers together keep the budget.
+ * Method kvtc: codes the principal components of all KV heads with DEFLATE (Staniszewski and
+ * Lancucki 2025, "KV Cache Transform Coding for Compact Storage in LLM Inference", arXiv
+ * 2511.01815). Consecutive components form groups of 8 to 1024. A group has 2, 4 or 8 bits per
+ * component, or it is not stored.
  */
 #include <cblas.h>
 #include <math.h>
@@ -37,41 +26,34 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 
 /*
- * A group of components begins at a multiple of UNIT components. Its size is UNIT << k, with k from
- * 0 to N_SIZES - 1.
+ * A group of principal components begins at a multiple of UNIT and has UNIT << k components, 0 <= k
+ * < N_SIZES.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
-/* Transform of K or V of a layer to principal components, and the groups of these components. */
 typedef struct {
-    float *mean;            /* [wide] mean of the calibration rows */
+    float *mean;            /* [wide] mean of the calibration data */
     float *basis;           /* [wide][wide], column j is the j-th principal component */
-    kvd_kvtc_group *groups; /* [n] groups in rising order; together they contain all components */
-    /* Number of groups, and number of components up to the end of the last stored group. */
+    kvd_kvtc_group *groups; /* [n] in ascending order of components */
+    /* `kept` is the number of components up to the end of the last stored group. */
     size_t n, kept;
 } coder;
 
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
-    size_t wide;  /* numbers of K (or V) of a token: n_kv_heads * d_head */
-    coder *coder; /* [n_layers][KVD_N_SIDES] transforms of K and V */
+    size_t wide; /* n_kv_heads * d_head */
+    coder *coder;
 } kvtc;
 
-/* ---- groups of components -------------------------------------------------------------------- */
-
 /*
- * Squared errors of all possible groups of principal components of K or V of one layer, averaged
- * over the calibration rows. A unit is UNIT adjacent components.
+ * Squared errors of all possible groups of principal components, averaged over calibration tokens.
  */
 typedef struct {
-    /*
-     * [units] Error of the group of components that begins at each unit, for each size and number
-     * of bits.
-     */
+    /* [units] Error of the group that begins at each unit of UNIT components. */
     double (*coded)[N_SIZES][N_KINDS];
-    /* [units] Error of each unit (UNIT components) if it is not stored. */
+    /* [units] Error of not storing each unit of UNIT components. */
     double *variance;
 } costs;
 
@@ -80,20 +62,13 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/*
- * Returns the number of components of the group of size UNIT << k that begins at `unit`; the last
- * group may be shorter.
- */
+/* Returns the number of components of a group of size UNIT << k. The last group may be shorter. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
     return size < left ? size : left;
 }
 
-/*
- * Computes the squared errors of all possible groups of principal components, for each size and
- * number of bits, from the components c [n][wide] of n calibration rows.
- */
 static void measure(const float *c, size_t n, size_t wide, costs *to)
 {
     float decoded[UNIT << (N_SIZES - 1)];
@@ -119,9 +94,8 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
 }
 
 /*
- * Divides the components into the groups that minimise the squared error plus `price` times their
- * bits. Writes the groups to *to, and returns their bits per token. least and choice [units + 1]
- * are scratch.
+ * Chooses the groups that minimise the squared error plus `price` times their bits. Returns their
+ * bits per token. least and choice [units + 1] are scratch.
  */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
@@ -130,10 +104,6 @@ static double divide(const costs *from, size_t wide, double price, double *least
     double bits = 0;
     least[units] = 0;
     for (size_t u = units; u-- > 0;) {
-        /*
-         * Start with the error if the UNIT components from u on are not stored, plus the smallest
-         * cost of all later components.
-         */
         least[u] = from->variance[u] + least[u + 1];
         choice[u] = N_SIZES * N_KINDS;
         for (int k = 0; k < N_SIZES; k++)
@@ -160,10 +130,7 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/*
- * Divides the principal components of K or V into groups, in all layers. Uses the lowest price per
- * bit at which all layers together keep the budget of bits.
- */
+/* Chooses the groups of K or V in all layers at the lowest price per bit that keeps the budget. */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -184,24 +151,17 @@ static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8
                      &t->coder[l * KVD_N_SIDES + side]);
 }
 
-/* ---- calibration of transforms --------------------------------------------------------------- */
-
-/* Scratch memory for the calibration of K or V of all layers. */
 typedef struct {
-    float *rows;             /* [n][wide] rows of all heads, minus their mean */
-    float *head;             /* [2][n][d_head] rows of one head */
-    float *c;                /* [SAMPLES][wide] principal components of some rows */
+    float *rows; /* [n][wide] all heads, minus their mean */
+    float *head; /* [2][n][d_head] one head */
+    float *c;
     double *gram, *basis;    /* [wide][wide] covariance and its eigenvectors */
     double *sigma, *scratch; /* [wide] singular values; scratch of kvd_gram_add */
     double *least;           /* [units + 1] scratch of `divide` */
     uint8_t *choice;         /* [units + 1] scratch of `divide` */
-    costs *cost;             /* [n_layers] errors of possible groups */
+    costs *cost;
 } making;
 
-/*
- * Computes the mean and the principal components of K or V of a layer from calibration rows, and
- * the squared errors of all possible groups of components.
- */
 static int decorrelate(kvtc *t, const kvd_method_setup *s, kvd_x what, int layer, int side,
                        size_t most, making *m, kvd_err *err)
 {
@@ -284,8 +244,6 @@ static int calibrate(kvtc *t, const kvd_method_setup *s, bool pre, kvd_err *err)
     return status;
 }
 
-/* ---- opening and closing a plan -------------------------------------------------------------- */
-
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)side;
@@ -343,21 +301,17 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
     return c->n;
 }
 
-/* ---- coding of blocks ------------------------------------------------------------------------ */
-
-/* Scratch memory for coding a block of n rows. */
 typedef struct {
-    float *x; /* [n][wide] rows minus their mean, then the decoded rows */
-    float *c; /* [n][wide] principal components of the rows */
-    /* [groups][n][2] Scale and shift of each group of components in each row. */
+    float *x; /* [n][wide] numbers minus their mean, then the decoded numbers */
+    float *c; /* [n][wide] principal components */
+    /* [groups][n][2] Scale and shift of each group of components in each token. */
     float *scale;
-    uint8_t *codes; /* [wide] codes of one group of components in one row */
-    /* Codes of all groups of components, group by group, row by row. */
+    uint8_t *codes; /* [wide] codes of one group of components */
+    /* Codes in the order [groups of components][tokens]. */
     uint8_t *packed;
     uint8_t *small; /* `packed` after DEFLATE */
 } buffers;
 
-/* Returns the bytes of the packed codes of n rows, before DEFLATE. */
 static size_t packed_bytes(const coder *c, size_t n)
 {
     size_t bits = 0;
@@ -367,12 +321,12 @@ static size_t packed_bytes(const coder *c, size_t n)
 }
 
 /*
- * Codes the components of n rows into packed codes and scales. If `read`, decodes the components
- * from these instead. Codes of 2, 4 and 8 bits never cross a byte boundary.
+ * Codes the components of n tokens into packed codes and scales or, if `read`, decodes them. Codes
+ * of 2, 4 and 8 bits never cross a byte boundary.
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
-    size_t at = 0; /* position in w->packed, in bits */
+    size_t at = 0; /* in bits */
     for (size_t g = 0; g < c->n; g++) {
         const kvd_kvtc_group *const q = &c->groups[g];
         for (size_t i = 0; i < n; i++) {
@@ -394,7 +348,6 @@ static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool r
     }
 }
 
-/* Codes the n rows in w->x and replaces them by their decoded values. Adds the bits to *count. */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      kvd_bits_count *count, kvd_err *err)
 {

@@ -5,13 +5,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/*
- * Prefix sums over the bins of a histogram. Element i of each array is a sum over the first i bins.
- */
+/* Prefix sums over histogram bins. Element i of each array is the sum over the first i bins. */
 typedef struct {
     /*
-     * [bins + 1] Sums of the bins' weights, of weights times bin middles, and of weights times
-     * squared bin middles.
+     * [bins + 1] Sums of weights, of weights times bin middles, and of weights times squared bin
+     * middles.
      */
     double *weight, *first, *second;
 } prefixes;
@@ -22,7 +20,7 @@ double kvd_level_bin(int bin, int bins)
 }
 
 /*
- * Returns the squared error of histogram bins from .. to - 1 if all their numbers are read as their
+ * Returns the squared error of bins `from` .. `to` - 1 if all their numbers are decoded as their
  * mean.
  */
 static double lost(const prefixes *s, int from, int to)
@@ -32,10 +30,9 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one quantisation level by divide and conquer, for all ends e = lo .. hi. least[e] becomes
- * the squared error of bins 0 .. e - 1 with that many levels. begin[e] becomes the first bin that
- * belongs to the new level, which does not fall as e rises. `before` is `least` with one level
- * fewer.
+ * Adds one quantisation level by divide and conquer, for all ends e = lo .. hi. `least[e]` becomes
+ * the squared error of bins 0 .. e - 1. `begin[e]`, which does not fall as e rises, becomes the
+ * first bin of the new level. `before` holds the errors with one level fewer.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

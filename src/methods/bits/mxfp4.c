@@ -1,11 +1,7 @@
 /*
- * Method mxfp4: codes blocks of 32 numbers in E2M1, 4 bits each, with a power of two as scale (OCP
- * Microscaling Formats Specification 1.0, 2023, sections 5.2, 5.3.3, 5.4.1 and 6.3).
- *
- * The scale of a block is 2^(e - 2), where e is the exponent of its largest magnitude and 2 that of
- * the largest number of E2M1; E8M0 stores exponents of -127 to 127. Numbers are divided by the
- * scale and rounded to the nearest, ties to even; quotients beyond 6 become 6. Blocks run along the
- * dimensions of a token. The last block of a row is filled up with zeros, which are stored.
+ * Method mxfp4: codes blocks of 32 numbers in E2M1 with a power of two as scale (OCP Microscaling
+ * Formats Specification 1.0, 2023, sections 5.2, 5.3.3, 5.4.1 and 6.3). The last block of a token
+ * is padded with zeros, which are stored.
  */
 #include <math.h>
 

@@ -1,13 +1,11 @@
 /*
- * Method nvfp4: codes blocks of 16 numbers in E2M1, 4 bits each, with a scale in E4M3 per block and
- * a float32 scale per tensor (NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv
- * 2509.25149, appendix B; the same as in TensorRT-LLM and Transformer Engine).
+ * Method nvfp4: codes blocks of 16 numbers in E2M1, with an E4M3 scale per block and a float32
+ * scale per tensor (NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, arXiv 2509.25149,
+ * appendix B).
  *
- * With the scale t of the tensor, the scale of a block is s = E4M3(max |x| / 6 / t), and a number
- * is read as E2M1(x / (s t)) s t. All roundings are to the nearest, ties to even, and saturate. t
- * is 1, or the largest magnitude in calibration rows divided by 6 * 448, for all keys (or values)
- * of a layer or of each KV head; it belongs to the model. A block is 16 adjacent dimensions of a
- * token. The last block of a row is filled up with zeros, which are stored.
+ * With the tensor scale t, the block scale is s = E4M3(max |x| / 6 / t), and x is decoded as E2M1(x
+ * / (s t)) s t. t is 1, or the largest calibration magnitude divided by 6 * 448. The last block of
+ * a token is padded with zeros, which are stored.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -53,10 +51,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/*
- * Codes a block of numbers x [n], and writes the decoded numbers to y. `t` is the scale of the
- * tensor.
- */
+/* `t` is the scale of the tensor. */
 static void code_block(const float *x, size_t n, float t, float *y)
 {
     float most = 0;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Smallest state of the coder between two symbols; the encoder starts with this state. */
+/* Smallest state between two symbols. The encoder starts with this state. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -11,9 +11,6 @@ static uint32_t frequency(const kvd_rans_table *t, int symbol)
     return (uint32_t)(t->start[symbol + 1] - t->start[symbol]);
 }
 
-/* ---- frequency tables ------------------------------------------------------------------------ */
-
-/* Sets t->first, the index in which the search for a symbol begins, from t->start. */
 static void index_parts(kvd_rans_table *t)
 {
     for (int part = 0, s = 0; part < KVD_RANS_PARTS; part++) {
@@ -34,10 +31,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /*
-     * The rounding error of the sum is added to the most frequent symbols, because that costs the
-     * fewest bits.
-     */
+    /* The rounding error goes to the most frequent symbols, because that costs the fewest bits. */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -58,11 +52,11 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
     index_parts(t);
 }
 
-/* Reader or writer of bits in a byte string, lowest bit of a byte first. */
+/* Reads or writes bits in a byte string, lowest bit of a byte first. */
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
-    size_t at, end; /* positions in bits: next bit, and end of the string */
+    size_t at, end; /* in bits */
 } bit_string;
 
 static void put(bit_string *b, uint32_t value, int bits)
@@ -74,7 +68,7 @@ static void put(bit_string *b, uint32_t value, int bits)
     }
 }
 
-/* Returns the next `bits` bits of the string; bits beyond its end are 0. */
+/* Bits beyond the end of the string are 0. */
 static uint32_t get(bit_string *b, int bits)
 {
     uint32_t value = 0;
@@ -85,9 +79,8 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Writes a frequency table: the last symbol with a frequency above 0, in 8 bits; then for each
- * symbol up to that one the number of bits of its frequency, in 4 bits, and the bits below the
- * highest one.
+ * Format: the last symbol with a frequency above 0, in 8 bits. Then, for each symbol up to that
+ * one, the number of bits of its frequency in 4 bits, and the bits below the highest one.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -130,8 +123,6 @@ int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *
     return 0;
 }
 
-/* ---- coding of symbols ----------------------------------------------------------------------- */
-
 size_t kvd_rans_room(size_t n)
 {
     return 2 * n + STATE_BYTES;
@@ -142,7 +133,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 {
     uint8_t *const end = out + kvd_rans_room(n), *at = end;
     uint32_t x = *state ? *state : LEAST;
-    /* Symbols are coded from the last to the first, so that a reader decodes them in order. */
+    /* Symbols are coded from the last to the first, so that a decoder produces them in order. */
     for (size_t i = n; i-- > 0;) {
         const kvd_rans_table *const t = &table[context ? context[i] : 0];
         const uint32_t f = frequency(t, symbol[i]);
@@ -173,7 +164,6 @@ int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const 
     return 0;
 }
 
-/* Returns the symbol whose frequency range contains `number`, which is below KVD_RANS_TOTAL. */
 static int symbol_at(const kvd_rans_table *t, uint32_t number)
 {
     int s = t->first[number / KVD_RANS_PART];

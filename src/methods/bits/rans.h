@@ -1,10 +1,7 @@
 /*
- * An entropy coder for small alphabets with given frequencies: rANS (range variant of asymmetric
- * numeral systems, Duda 2013, arXiv 1311.2540), with a state of 32 bits that is renormalised by
- * bytes, as in Giesen 2014, arXiv 1402.3392.
- *
- * No library that the project uses codes symbols with frequencies that the caller gives: zlib codes
- * whole bits per symbol with tables of its own, and zstd does not expose its FSE coder.
+ * Entropy coder with given frequencies: rANS (range variant of asymmetric numeral systems, Duda
+ * 2013, arXiv 1311.2540), renormalised by bytes (Giesen 2014, arXiv 1402.3392). zlib and zstd do
+ * not accept frequencies from the caller.
  */
 #ifndef KVD_METHODS_BITS_RANS_H
 #define KVD_METHODS_BITS_RANS_H
@@ -16,77 +13,69 @@
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
 /*
- * Divisions of equal size of the numbers below KVD_RANS_TOTAL. The search for the symbol of a
- * number begins at the number's division.
+ * The numbers below KVD_RANS_TOTAL are divided into KVD_RANS_PARTS equal ranges, in which symbol
+ * searches begin.
  */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /*
- * Frequency table of the symbols 0 .. 255. Symbol s has the frequency f = start[s + 1] - start[s],
- * of a total of KVD_RANS_TOTAL, and costs KVD_RANS_BITS - log2(f) bits. A symbol with frequency 0
- * cannot be coded.
+ * Frequency table of the symbols 0 .. 255. Symbol s has the frequency f = start[s + 1] - start[s]
+ * and costs KVD_RANS_BITS - log2(f) bits. The frequencies add up to KVD_RANS_TOTAL. A symbol with
+ * frequency 0 cannot be coded.
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /*
-     * Symbol of the first number of each of KVD_RANS_PARTS equal ranges of the numbers below
-     * KVD_RANS_TOTAL.
-     */
+    /* Symbol of the first number of each of the KVD_RANS_PARTS ranges. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
 /*
- * Sets the frequencies of a table in proportion to the counts of n symbols, n <= 256. A symbol with
- * a count above 0 gets a frequency of at least 1. If all counts are 0, symbol 0 gets the whole
- * total.
+ * Sets frequencies in proportion to the counts of n <= 256 symbols. A count above 0 gives a
+ * frequency of at least 1. If all counts are 0, symbol 0 gets the whole total.
  */
 void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n);
 
-/* Largest number of bytes that kvd_rans_table_write can write. */
 enum { KVD_RANS_TABLE_ROOM = (KVD_RANS_SYMBOLS * 18 + 8 + 7) / 8 };
 /*
- * Writes a frequency table to `out`, at most KVD_RANS_TABLE_ROOM bytes. Returns the number of bytes
- * written.
+ * Writes a frequency table to `out`, which must have room for KVD_RANS_TABLE_ROOM bytes. Returns
+ * the number of bytes written.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out);
 /*
- * Reads a frequency table that kvd_rans_table_write wrote, from in [n], and sets *used to the
- * number of bytes read. Fails if the bytes end early or are not a table.
+ * Reads a frequency table from in [n] and sets `*used` to the number of bytes read. Fails if the
+ * bytes end early or are not a table.
  */
 int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *used, kvd_err *err);
 
-/* Returns the largest number of bytes that n coded symbols can take. */
 size_t kvd_rans_room(size_t n);
 
 /*
- * Codes symbol [n] to `out`, which must have room for kvd_rans_room(n) bytes, and sets *bytes to
- * the number of bytes written. Symbol i is coded with table[context[i]], or with table[0] if
- * context is NULL. If n is 0, no byte is written. Fails if a symbol has frequency 0.
+ * Codes symbol [n] to `out`, which must have room for kvd_rans_room(n) bytes. Symbol i is coded
+ * with table[context[i]], or with table[0] if `context` is NULL. If n is 0, no byte is written.
+ * Fails if a symbol has frequency 0.
  */
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Decodes n symbols from in [bytes], with the tables and contexts that coded them. Fails if the
- * bytes end early, if bytes are left over, or if the final state is not the one with which the
- * encoder started.
+ * Decodes n symbols from in [bytes]. Tables and contexts must be those of the encoder. Fails if the
+ * bytes end early, if bytes are left over, or if the final state is not the encoder's first state.
  */
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
 /*
- * Appends the code of n symbols to a stream. *state is the coder's state at the end of the stream,
- * 0 for a new stream; the call updates it. Writes the bytes by which the stream grows to `out`,
- * which must have room for kvd_rans_room(n) bytes, and sets *bytes to their number. Apart from
- * these bytes, a stream stores only the 4 bytes of its last state, however many calls made it. The
- * stream is read from its end: the symbols of the last call come first.
+ * Appends n symbols to a stream and writes the added bytes to `out`, which must have room for
+ * kvd_rans_room(n) bytes. `*state` is the coder's state at the end of the stream: 0 for a new
+ * stream, then updated by each call. The stream is read from its end: the symbols of the last call
+ * come first. In addition to these bytes, a stream stores only the 4 bytes of its last state.
  */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
 
 /*
- * Decodes the n symbols of the last kvd_rans_push from the bytes that it wrote, in [bytes], with
- * the same tables and contexts. Sets *state to the state before that call (never 0). Fails as
+ * Decodes the n symbols of the last kvd_rans_push from the bytes that it wrote, with the same
+ * tables and contexts. Sets `*state` to the state before that call, never to 0. Fails as
  * kvd_rans_decode does.
  */
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,

@@ -1,17 +1,11 @@
 /*
- * Method rotatekv: rotates keys over several heads before RoPE and sorts their channels, rotates
- * values per head, and keeps attention sinks exact (Su et al. 2025, "RotateKV: Accurate and Robust
- * 2-Bit KV Cache Quantization for LLMs via Outlier-Aware Adaptive Rotations", section 4, and its
- * public code).
+ * Method rotatekv: rotates keys over several heads before RoPE and sorts their channels; rotates
+ * values per head (Su et al. 2025, "RotateKV: Accurate and Robust 2-Bit KV Cache Quantization for
+ * LLMs via Outlier-Aware Adaptive Rotations", section 4, and its public code).
  *
- * The keys of all heads of a token are one row. Parts of `heads` adjacent heads are multiplied by a
- * normalised Walsh-Hadamard matrix. The channels of all heads are then sorted by their sums over
- * calibration rows, so that channels with similar offsets share a scale. The values of each head
- * are multiplied by a matrix of the size of a head. Then groups of `group` numbers of a token are
- * quantised, asymmetric, with a range shrunk by `clip`: s = clip (max - min) / (2^b - 1), z =
- * round(-clip min / s), x^ = s (clamp(round(x / s) + z) - z); s and z take 16 bits each. A read
- * undoes the order and the rotation. The first `sink` tokens are exact; the paper selects the
- * tokens with the largest hidden activations.
+ * s = clip (max - min) / (2^b - 1), z = round(-clip min / s), x^ = s (clamp(round(x / s) + z) - z).
+ * The first `sink` tokens are exact; the paper selects the tokens with the largest hidden
+ * activations.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -39,10 +33,7 @@ typedef struct {
     uint32_t *order; /* [n_layers][n_kv_heads * d] channel numbers in sorted order */
 } rotatekv;
 
-/*
- * Multiplies x [n], n a power of two, by the normalised Walsh-Hadamard matrix, which is its own
- * inverse.
- */
+/* n must be a power of two. The normalised Walsh-Hadamard matrix is its own inverse. */
 static void rotate(float *x, size_t n)
 {
     for (size_t half = 1; half < n; half *= 2)
@@ -63,8 +54,6 @@ static void rotate_all(float *x, size_t n, size_t each)
         rotate(x + i, each);
 }
 
-/* ---- calibration ----------------------------------------------------------------------------- */
-
 typedef struct {
     float sum;
     uint32_t channel;
@@ -79,8 +68,8 @@ static int rising(const void *a, const void *b)
 }
 
 /*
- * Sorts the key channels of a layer by their sums over n calibration rows. The sum of rotated rows
- * is computed as the rotated sum of rows. rows [2][n][d], sum and sorted [n_kv_heads * d] are
+ * Sorts the key channels of a layer by their sums over n calibration tokens. The sums are taken
+ * before the rotation, which is linear. rows [2][n][d], sum and sorted [n_kv_heads * d] are
  * scratch.
  */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
@@ -162,9 +151,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- coding of blocks ------------------------------------------------------------------------ */
-
-/* Quantises a group of numbers x [n] and replaces them by the decoded numbers. */
 static void quantise(float *x, size_t n, int bits, float clip)
 {
     float lo = x[0], hi = x[0];
@@ -173,7 +159,7 @@ static void quantise(float *x, size_t n, int bits, float clip)
         hi = fmaxf(hi, x[i]);
     }
     const float top = (float)((1u << bits) - 1), step = kvd_round_f16(clip * (hi - lo) / top);
-    if (!(step > 0)) { /* all numbers are equal: the zero point stores them */
+    if (!(step > 0)) {
         for (size_t i = 0; i < n; i++)
             x[i] = kvd_round_f16(lo);
         return;

@@ -1,27 +1,15 @@
 /*
- * Method turboquant: applies a random rotation to a vector, then codes each coordinate by the best
- * scalar quantiser (Zandieh, Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector
- * Quantization with Near-optimal Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
+ * Method turboquant: rotates a vector randomly, then codes each coordinate with the best scalar
+ * quantiser (Zandieh, Daliri, Hadian and Mirrokni 2025, "TurboQuant: Online Vector Quantization
+ * with Near-optimal Distortion Rate", arXiv 2504.19874, Algorithms 1 and 2).
  *
- * A vector x of d numbers is stored as its norm and a code of u = x / |x|. A coordinate t of y = P
- * u, for a random orthogonal matrix P, has the density c (1 - t^2)^((d - 3) / 2) for every u. So
- * one set of 2^bits quantisation levels that minimises the squared error under this density serves
- * all coordinates of all vectors. A read computes |x| P^T y^ from the decoded y^.
+ * x is stored as |x| and a code y^ of y = P x / |x|, with a random orthogonal matrix P, and decoded
+ * as |x| P^T y^. Each coordinate t of y has the density c (1 - t^2)^((d - 3) / 2), so one set of
+ * levels serves all vectors.
  *
- * Such a code shrinks inner products. With `qjl`, keys spend one of their bits on the residual r =
- * y - y^ of a code of bits - 1. They store |r| and the signs of S r, for a matrix S of standard
- * normal numbers. They are read as y^ + sqrt(pi / 2) / d |r| S^T sign(S r), whose inner product
- * with any query is unbiased (QJL: Zandieh et al. 2024, arXiv 2406.03482). The paper multiplies the
- * residual of x by S; S P^T has the same distribution as S.
- *
- * If `bits` has a fraction, such as 2.5, the channels of a block of tokens are split. The fraction
- * (0.5) of the channels with the largest sums of squares are outliers. Outliers and other channels
- * are coded as two vectors, each with a norm and a rotation of its own, and outliers have one bit
- * more (section 4.3 of the paper). The prompt is one block, then every `group` tokens are one; a
- * block stores one bit per channel that marks outliers.
- *
- * Norms are float16. P, S and the quantisation levels depend on the seed and the width of a vector
- * alone.
+ * With `qjl`, keys store the residual r = y - y^ as |r| and sign(S r), with a matrix S of standard
+ * normal numbers. y^ + sqrt(pi / 2) / d |r| S^T sign(S r) has an unbiased inner product with any
+ * query (QJL: Zandieh et al. 2024, arXiv 2406.03482).
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -50,26 +38,22 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Largest magnitude covered by the quantisation levels, in standard deviations of a coordinate. */
+/* Largest magnitude covered by the levels, in standard deviations of a coordinate. */
 static const double RANGE = 8;
 
-/* Random matrices and quantisation levels for vectors with one number of dimensions. */
 typedef struct {
     float *rotation, *sketch; /* [width][width] matrices P and S; S is NULL without `qjl` */
-    float level[3][256];      /* quantisation levels of bits - 1, bits and bits + 1 bits, rising */
+    float level[3][256];      /* levels of bits - 1, bits and bits + 1 bits, in ascending order */
 } tables;
 
 typedef struct {
     int bits;        /* bits per coordinate; outlier channels have one more */
-    double outliers; /* fraction of the channels that have one bit more (outliers) */
+    double outliers; /* fraction of the channels that have one bit more */
     bool qjl;
     uint64_t seed;
-    int d_head, n_heads, n_kv_heads; /* shape of the model */
+    int d_head, n_heads, n_kv_heads;
     size_t widest;
-    /*
-     * [widest + 1] Tables for vectors of each number of dimensions; NULL until such a vector is
-     * coded.
-     */
+    /* [widest + 1] Tables for vectors of each width; NULL until such a vector is coded. */
     _Atomic(tables *) *of;
 } turboquant;
 
@@ -83,8 +67,8 @@ static void free_tables(tables *t)
 }
 
 /*
- * Replaces a [n][n], standard normal numbers, by a uniformly distributed orthogonal matrix: the Q
- * of a's QR factors, with the signs of the diagonal of R (Mezzadri 2007).
+ * Replaces standard normal numbers a [n][n] by a uniformly distributed orthogonal matrix. The
+ * matrix is the Q of the QR factors of `a`, with the signs of the diagonal of R (Mezzadri 2007).
  */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
@@ -103,10 +87,6 @@ static int make_orthogonal(double *a, size_t n, kvd_err *err)
                 : 0;
 }
 
-/*
- * Computes the 2^bits quantisation levels for a coordinate of a uniformly distributed unit vector
- * of d numbers.
- */
 static int set_levels(size_t d, int bits, float *level, kvd_err *err)
 {
     double *const histogram = malloc((BINS + 256) * sizeof *histogram), *const found =
@@ -158,9 +138,8 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
 }
 
 /*
- * Returns the tables for vectors of d numbers. The first call for a value of d computes them. If
- * two threads do so at the same time, their tables are equal, and those of the second thread are
- * freed. On failure returns NULL.
+ * The first call for a value of d computes the tables. If two threads do so at the same time, one
+ * result is freed; both are equal. Returns NULL on failure.
  */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
@@ -190,8 +169,6 @@ void kvd_turboquant_heads(const void *self, int *d_head, int *group)
     *d_head = q->d_head;
     *group = q->n_heads / q->n_kv_heads;
 }
-
-/* ---- opening and closing a plan -------------------------------------------------------------- */
 
 static void close(void *self)
 {
@@ -225,8 +202,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- coding of vectors ----------------------------------------------------------------------- */
-
 static float norm_of(const float *x, size_t n)
 {
     double sum = 0;
@@ -243,9 +218,8 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to y [n][d] an estimate of its error. y are decoded unit vectors. u [n][d] are the exact
- * unit vectors, rotated by the random orthogonal matrix as y is. The estimate is computed from the
- * signs of S (u - y), where S is the random matrix t->sketch. u is overwritten. work [2][n][d] is
+ * Adds to the decoded unit vectors y [n][d] an estimate of their error, from the signs of S (u -
+ * y). u [n][d] are the exact unit vectors, rotated as y is; u is overwritten. work [2][n][d] is
  * scratch.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
@@ -266,8 +240,8 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
 }
 
 /*
- * Codes n vectors x [n][d] with `bits` bits per number, and writes the decoded vectors to `decoded`
- * [n][d], which may be x. Adds the bits to *count.
+ * Codes n vectors x [n][d] with `bits` bits per number. `decoded` [n][d] may be x. Adds the bits to
+ * `*count`.
  */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
@@ -303,17 +277,12 @@ static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d,
     return 0;
 }
 
-/* ---- outlier channels ---- */
-
 typedef struct {
     double square;
     size_t channel;
 } ranked;
 
-/*
- * Compares two channels by their sums of squares, the largest first; if the sums are equal, the
- * lower channel number comes first.
- */
+/* Ties give the lower channel number. */
 static int by_square(const void *a, const void *b)
 {
     const ranked *const x = a, *const y = b;
@@ -330,7 +299,7 @@ static int by_channel(const void *a, const void *b)
 
 /*
  * Orders the channels of x [n][d]: first the `outliers` channels with the largest sums of squares,
- * then the others. Both parts are sorted by channel number.
+ * then the other channels. Each of the two parts is sorted by channel number.
  */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, ranked *order)
 {
@@ -344,10 +313,7 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, by_channel);
 }
 
-/*
- * Copies the m channels listed in `order` from x [n][d] to part [n][m] or, if `back`, from part to
- * x.
- */
+/* Copies m channels of x [n][d] to part [n][m] or, if `back`, from `part` to x. */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)
 {

@@ -1,18 +1,8 @@
 /*
  * Method vidkv: codes keys with 2 bits in channels with a large range and with 1 bit elsewhere, and
  * values in ternary (Tao et al. 2025, "Plug-and-Play 1.x-Bit KV Cache Quantization for Video Large
- * Language Models", arXiv 2503.16257, section 3, and its public code).
- *
- * In a block of tokens, the fraction `k` - 1 of the channels of keys with the largest ranges is
- * quantised at 2 bits, asymmetric, in groups of `group` tokens of a channel. The other channels of
- * a token are transformed by a discrete Fourier transform over these channels, in their order. Each
- * `group` of tokens stores the signs of the real or imaginary parts of a frequency and the mean of
- * their magnitudes; a number is read as that mean with its sign. The transform of real numbers is
- * symmetric, so that as many parts are stored as there are channels.
- *
- * Values are ternary: `group` tokens of a channel have the scale s = mean |x|. A number beyond s /
- * 2 is read as s or -s and any other as 0. Five ternary numbers take 8 bits. Scales and zero points
- * take 16 bits, the choice of channels one bit per channel and block.
+ * Language Models", arXiv 2503.16257, section 3, and its public code). Key channels with 1 bit
+ * store the signs of their discrete Fourier transform over the channels.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -47,8 +37,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- codes of a group of numbers ------------------------------------------------------------- */
-
 static float mean_magnitude(const float *x, size_t n, size_t stride)
 {
     double sum = 0;
@@ -77,8 +65,7 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
 }
 
 /*
- * Applies the coding function `code` to every group of `group` tokens of one column of x [n][d].
- * Returns the number of groups.
+ * Applies `code` to every `group` tokens of one column of x [n][d]. Returns the number of groups.
  */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
@@ -89,12 +76,10 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
     return groups;
 }
 
-/* ---- Fourier transform ----------------------------------------------------------------------- */
-
 /*
- * Writes the discrete Fourier transform of m real numbers as m real numbers: the sum, then the real
- * and the imaginary part of each frequency below m / 2, then, if m is even, the real part of
- * frequency m / 2. wave [2][m] holds the cosines and the sines of 2 pi i / m.
+ * Writes the discrete Fourier transform of m real numbers as m real numbers. They are the sum, then
+ * the real and imaginary part of each frequency below m / 2, then, if m is even, the real part of
+ * frequency m / 2. wave [2][m] holds the cosines and sines of 2 pi i / m.
  */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
@@ -128,8 +113,6 @@ static void transform_back(const float *y, size_t m, const double *wave, float *
     }
 }
 
-/* ---- coding of keys -------------------------------------------------------------------------- */
-
 typedef struct {
     float range;
     size_t channel;
@@ -150,8 +133,8 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Orders the channels of x [n][d]: the `two` channels with the largest ranges come first, then the
- * others in their original order.
+ * Orders the channels of x [n][d]: first the `two` channels with the largest ranges, then the other
+ * channels in their original order.
  */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged *order)
 {

@@ -2,23 +2,16 @@
  * Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
  * whole cache.
  *
- * A row x is K (before RoPE) or V of all heads of a token in one layer, with mean m and covariance
- * C on calibration text. F is the second moment E[g^T g] of the gradient of the loss with respect
- * to x, so to second order an error e of one token costs (1/2) e F e^T nats. With F = A^T A and the
- * eigenvectors U of A C A^T,
+ * x is K (before RoPE) or V of all heads of a token, with mean m and covariance C. F = A^T A is the
+ * second moment E[g^T g] of the gradient of the loss with respect to x. An error e of one token
+ * costs (1/2) e F e^T nats to second order. With the eigenvectors U of A C A^T,
  *
  *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
  *
- * so the components y are uncorrelated and their squared errors add up to the loss, with one weight
- * for all components of K and V of all layers. Reverse water-filling (Cover and Thomas, Elements of
- * Information Theory, section 10.3.3) gives all components the same distortion, except those with a
- * smaller variance, which are not sent.
- *
- * y is rounded to multiples of one `step`. Numbers below 0.6 steps become 0 (a dead zone, which
- * saves more rate than its error costs; Goyal, "Theoretical foundations of transform coding",
- * 2001). An entropy coder (rans.h) stores the multiples, with a frequency table per component from
- * calibration rows. A multiple other than 0 is read away from 0 by `offset` steps, the mean
- * distance in calibration rows. K of all tokens of a layer is one stream, and so is V.
+ * so the components y are uncorrelated and their squared errors add up to the loss (reverse
+ * water-filling: Cover and Thomas, Elements of Information Theory, section 10.3.3). y is rounded to
+ * multiples of `step`, with a dead zone (Goyal, "Theoretical foundations of transform coding",
+ * 2001). An entropy coder (rans.h) stores the multiples.
  */
 #include <cblas.h>
 #include <lapacke.h>
@@ -42,33 +35,26 @@ static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
 /*
  * Symbol ZERO + q codes the multiple q of the step. Symbol ESCAPE is followed by the multiple in 4
- * bytes, which are coded with a table of equal frequencies.
+ * bytes, with equal frequencies.
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/*
- * Fraction of a step that is added to the absolute value of a component before it is rounded
- * towards 0.
- */
+/* Fraction of a step that is added to |y| before it is rounded towards 0. */
 static const double ROUND = 0.4;
 /*
- * Fraction of the mean diagonal element of F (second moment of gradients) that is added to the
- * diagonal of F, so that its Cholesky factor A (F = A^T A) has an inverse.
+ * Fraction of the mean diagonal of the second moment of gradients that is added to the diagonal, so
+ * that its Cholesky factor has an inverse.
  */
 static const double RIDGE = 1e-3;
 
-/* Transform and frequency tables of K or V of one layer. */
 typedef struct {
-    float *mean; /* [wide] mean of the calibration rows */
-    /*
-     * Matrices [wide][wide] between a row x and its components y: y is x - mean times the matrix
-     * `to`, and x is the mean plus y times the matrix `from`.
-     */
+    float *mean; /* [wide] mean of the calibration data */
+    /* [wide][wide] y = (x - mean) times `to`, and x = mean + y times `from`. */
     float *to, *from;
-    /* [wide + 1] One table per component, then the table of the bytes after escape symbols. */
+    /* [wide + 1] One table per component, then the table of the bytes after ESCAPE. */
     kvd_rans_table *table;
     /*
-     * Mean of |y| / step - |q|, for components y that are rounded to a multiple q of the step other
-     * than 0.
+     * Mean of |y| / step - |q| for components y with a multiple q other than 0. Decoding adds this
+     * mean to |q|.
      */
     double offset;
 } coder;
@@ -76,25 +62,21 @@ typedef struct {
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
-    size_t wide;  /* numbers of K (or V) of a token: n_kv_heads * d_head */
-    coder *coder; /* [n_layers][KVD_N_SIDES] transforms of K and V */
+    size_t wide; /* n_kv_heads * d_head */
+    coder *coder;
 } waterfill;
 
-/* Returns q, the multiple of the step to which component y is rounded. */
 static double multiple_of(double y, double step)
 {
     return copysign(floor(fabs(y) / step + ROUND), y);
 }
 
-/* ---- calibration ----------------------------------------------------------------------------- */
-
-/* Scratch memory of the calibration. */
 typedef struct {
-    /* Rows and components, x and y [n][wide]; head [2][n][d_head]. */
+    /* x and y are [n][wide], head is [2][n][d_head]. */
     float *x, *y, *head;
     /*
-     * Matrices [wide][wide]: the Cholesky factor A of the second moment of gradients F = A^T A, the
-     * covariance C of the rows, the eigenvectors U of A C A^T, and a matrix product.
+     * [wide][wide] Cholesky factor A, covariance C, eigenvectors U of A C A^T, and a matrix
+     * product.
      */
     double *a, *c, *u, *product;
     double *sigma, *scratch; /* [wide] singular values; scratch of kvd_gram_add */
@@ -108,8 +90,8 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
 }
 
 /*
- * Computes the transform of K or V of a layer from n calibration rows m->x minus their mean, and
- * the second moment [d][d] of the gradients.
+ * m->x [n][d] is calibration data minus its mean. `moment` [d][d] is the second moment of the
+ * gradients.
  */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
@@ -135,24 +117,21 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
     if (kvd_gram_svd(m->c, d, m->sigma, m->u, err))
         return -1;
-    /* to = A^T U, with the Cholesky factor A and the eigenvectors U. */
+    /* to = A^T U */
     multiply(true, false, d, m->a, m->u, m->product);
     for (size_t i = 0; i < d * d; i++)
         to->to[i] = (float)m->product[i];
     if (LAPACKE_dtrtrs(LAPACK_ROW_MAJOR, 'U', 'N', 'N', (lapack_int)d, (lapack_int)d, m->a,
                        (lapack_int)d, m->u, (lapack_int)d))
         return kvd_fail(err, "the moment of gradients in --fisher has no inverse");
-    /* from = (A^{-1} U)^T, with the Cholesky factor A and the eigenvectors U. */
+    /* from = (A^{-1} U)^T */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < d; j++)
             to->from[j * d + i] = (float)m->u[i * d + j];
     return 0;
 }
 
-/*
- * Makes the frequency tables from the components y [n][d] of calibration rows. Multiples beyond
- * those that occur there become escapes.
- */
+/* Multiples that do not occur in calibration become escapes. */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     uint64_t equal[KVD_RANS_SYMBOLS];
@@ -234,8 +213,6 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* ---- opening and closing a plan -------------------------------------------------------------- */
-
 static void close_method(void *self)
 {
     waterfill *const w = self;
@@ -287,21 +264,15 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* ---- coding of blocks ------------------------------------------------------------------------ */
-
-/* Scratch memory for coding a block of n rows. */
 typedef struct {
-    float *x, *y;      /* [n][wide] rows minus their mean, and their components */
+    float *x, *y;      /* [n][wide] numbers minus their mean, and their components */
     uint16_t *context; /* [room] index of each symbol's frequency table */
-    uint8_t *symbol;   /* [room] symbols of all components */
+    uint8_t *symbol;   /* [room] */
     uint8_t *stream;
     size_t n; /* number of symbols */
 } buffers;
 
-/*
- * Returns true if the entropy coder has a symbol for component j of q steps, so that no escape
- * symbol is needed.
- */
+/* Returns true if the multiple q of component j has a symbol of its own and needs no escape. */
 static bool plain(const coder *c, size_t j, double q)
 {
     if (fabs(q) > ZERO)
@@ -310,7 +281,7 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Converts the components of n rows to symbols of the entropy coder. */
+/* Fails if a component is too large for 4 bytes. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;
@@ -333,7 +304,6 @@ static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double
     return 0;
 }
 
-/* Converts the symbols of n rows back to components. */
 static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step)
 {
     const uint8_t *s = w->symbol;
@@ -349,7 +319,6 @@ static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, doub
     }
 }
 
-/* Codes the n rows in w->x, replaces them by their decoded values, and adds the bits to *count. */
 static int code_rows(const coder *c, buffers *w, size_t n, size_t wide, double step,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

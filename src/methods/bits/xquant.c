@@ -1,18 +1,8 @@
 /*
- * Method xquant: the cache holds the input X of a layer in few bits, and K and V are computed again
- * from it (Tomar et al. 2025, "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache
- * Rematerialization", arXiv 2508.10395, sections 3.1 and 3.3.1). X is the input of W_K and W_V,
- * after the norm. X^ means X after it is coded and decoded.
- *
- * With latent=0, for models with a KV head per query head, X [d_model] is quantised in groups of
- * `group` numbers of a token, and K and V are X^ W_K and X^ W_V.
- *
- * With latent=1, for grouped-query attention, X has more numbers than K and V together. The cache
- * then holds X U_K and X U_V, with W_K = U_K S_K B_K^T and W_V = U_V S_V B_V^T, and reads K = (X
- * U_K)^ S_K B_K^T. X U_K, whose outliers are in few channels, is quantised per channel over `group`
- * tokens, and fewer than `group` newest keys stay exact; X U_V is quantised per token.
- *
- * Keys are rebuilt before RoPE. Biases and the norm of K are applied again when K is rebuilt.
+ * Method xquant: stores the input X of a layer in few bits, and computes K and V again from it
+ * (Tomar et al. 2025, "XQuant: Breaking the Memory Wall for LLM Inference with KV Cache
+ * Rematerialization", arXiv 2508.10395, sections 3.1 and 3.3.1). With latent=1, the cache stores X
+ * U_K and X U_V, with W_K = U_K S_K B_K^T and W_V = U_V S_V B_V^T.
  */
 #include <lapacke.h>
 #include <stdlib.h>
@@ -33,29 +23,28 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
-/* Matrices that rebuild K or V of one layer from the stored inputs. */
 typedef struct {
     /*
-     * [rank][d_model] Transposed matrix U of left singular vectors of W_K or W_V; X U is stored.
-     * NULL if the cache stores X itself.
+     * [rank][d_model] Transposed left singular vectors U of W_K or W_V. NULL if the cache stores X
+     * itself.
      */
     float *down;
     /*
-     * [wide][rank] Product B S of the right singular vectors and the singular values, which
-     * rebuilds K or V from X U. If `down` is NULL: the weights W_K or W_V, [wide][d_model].
+     * [wide][rank] Product B S, which rebuilds K or V from X U. If `down` is NULL: the weights W_K
+     * or W_V, [wide][d_model].
      */
     float *up;
-    float *bias; /* [wide] bias of K or V; NULL: none */
-    float *norm; /* weights of the norm of K; NULL: none */
+    float *bias; /* [wide], or NULL */
+    float *norm; /* NULL if K has no norm */
 } matrices;
 
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* wide: n_kv_heads * d_head. rank: numbers per token that the cache stores for K or for V. */
+    /* `wide` is n_kv_heads * d_head. `rank` is how many numbers a token stores for K, and for V. */
     size_t group, wide, rank;
     bool latent;
-    matrices *of; /* [n_layers][KVD_N_SIDES] matrices of K and V */
+    matrices *of; /* [n_layers][KVD_N_SIDES] */
 } xquant;
 
 static void close(void *self)
@@ -71,10 +60,7 @@ static void close(void *self)
     free(q);
 }
 
-/*
- * Reads the weights or, if `bias`, the bias of a part of a layer into *to, which it allocates. Sets
- * *to to NULL if the model does not have this part.
- */
+/* Allocates `*to`, or sets it to NULL if the model does not have this part. */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, float **to,
                      kvd_err *err)
 {
@@ -90,8 +76,8 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
 }
 
 /*
- * Replaces m->up, the weights [wide][d_model], by the factors of its singular value decomposition,
- * m->down and m->up.
+ * Replaces the weights m->up [wide][d_model] by the factors m->down and m->up of their singular
+ * value decomposition.
  */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
@@ -107,10 +93,7 @@ static int decompose(const xquant *q, matrices *m, kvd_err *err)
     double *const u = a + d * wide, *const b = u + d * r, *const sigma = b + r * wide;
     for (size_t i = 0; i < d * wide; i++)
         a[i] = (double)m->up[i];
-    /*
-     * Both matrices are stored transposed. A row of the checkpoint's weights is a column of W_K or
-     * W_V; a row of `down` is a column of U. LAPACK is therefore called with column-major order.
-     */
+    /* LAPACK is called with column-major order because both matrices are stored transposed. */
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'S', (lapack_int)d, (lapack_int)wide, a, (lapack_int)d,
                        sigma, u, (lapack_int)d, b, (lapack_int)r);
@@ -175,7 +158,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 /*
  * Quantises x [n][d] in place, in groups of numbers of one token or, if `by_channel`, of tokens of
- * one channel. Adds the bits to *count.
+ * one channel.
  */
 static void quantise(const xquant *q, float *x, size_t n, size_t d, bool by_channel,
                      kvd_bits_count *count)
@@ -207,7 +190,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     else
         memcpy(x, b->input, n * d * sizeof *x);
     quantise(q, x, n, q->rank, q->latent && b->side == KVD_KEYS, count);
-    if (!q->latent) { /* K and V are both read from X; each counts half of its bits */
+    if (!q->latent) { /* K and V are both read from X, so each counts half of its bits */
         count->payload /= 2;
         count->side /= 2;
     }

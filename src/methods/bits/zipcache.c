@@ -1,16 +1,8 @@
 /*
- * Method zipcache: codes salient tokens with more bits than the others (He et al. 2024, "ZipCache:
- * Accurate and Efficient KV Cache Quantization with Salient Token Identification", sections 4.1 to
- * 4.3).
- *
- * The saliency of a token is the mean attention probability that it received from the tokens that
- * saw it (its normalised attention score). In every block of tokens, the fraction `share` with the
- * largest saliency is coded at `high` bits, the other tokens at `low` bits. Keys are quantised per
- * channel. Values are quantised per token, after each channel is divided by the square root of its
- * largest magnitude (channel-separable token-wise quantisation). So a block has one 16-bit number
- * per channel, and a scale and a zero point per token. The prompt is one block; later tokens stay
- * exact until `block` of them are coded together. The paper finds salient tokens by the attention
- * of a few probe tokens; here all tokens count.
+ * Method zipcache: codes salient tokens with more bits than other tokens (He et al. 2024,
+ * "ZipCache: Accurate and Efficient KV Cache Quantization with Salient Token Identification",
+ * sections 4.1 to 4.3). The saliency of a token is the mean attention probability that it received
+ * from the tokens that saw it. The paper uses a few probe tokens; here all tokens count.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -44,8 +36,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Writes KVD_LEVEL_HIGH for the most salient tokens of a block to salient [n], and
- * KVD_LEVEL_DROPPED for the others, whatever levels a method of the tokens axis has assigned.
+ * Writes KVD_LEVEL_HIGH for the most salient tokens and KVD_LEVEL_DROPPED for the rest to salient
+ * [n]. Ignores the levels that a tokens method has assigned.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)
@@ -63,9 +55,8 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
 }
 
 /*
- * Codes the keys of a block. In a channel, the numbers of salient tokens form one group and those
- * of other tokens another. The numbers of a group are gathered first, because they are not equally
- * spaced.
+ * Salient tokens form one group per channel, the rest another. A group is gathered first because
+ * its numbers are not equally spaced.
  */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
@@ -119,7 +110,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const size_t n = b->n > b->d ? b->n : b->d;
     uint8_t *const salient = malloc(b->n);
     float *const scratch = malloc(n * sizeof *scratch);
-    /* one bit per token marks if it is salient */
+    /* one bit per token marks salient tokens */
     *count = (kvd_bits_count){0, (double)b->n};
     int status = salient && scratch
                      ? 0

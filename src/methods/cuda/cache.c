@@ -14,20 +14,16 @@ struct kvd_gpu_caches {
     kvd_dtype pass;
     size_t max_tokens, max_len;
     kvd_cache_products products;
-    /*
-     * State of the bf16 attention kernels, which read K and V in pages. NULL until a plan needs
-     * them.
-     */
+    /* State of the bf16 attention kernels. NULL until a plan needs them. */
     kvd_gpu_paged *paged;
     kvd_device_memory memory;
     /*
-     * Attention output of the bf16 kernels in the kept dimensions of V, before the projection back
-     * to d_head dimensions: [max_tokens][o_pitch].
+     * [max_tokens][o_pitch] Attention output of the bf16 kernels, before the projection back to
+     * d_head dimensions.
      */
     uint16_t *o;
 };
 
-/* State of a plan that the CPU runs token by token, for a model that runs on the GPU. */
 typedef struct {
     kvd_cache cache;
     kvd_host_hook bridge;
@@ -37,16 +33,12 @@ struct kvd_gpu_cache {
     kvd_gpu_attention hook; /* must be the first member */
     kvd_gpu_caches *with;
     kvd_dtype type;
-    /*
-     * Number of prompt tokens of each sequence, which attend to unchanged keys and values. 0 if the
-     * plan has no prompt or changes no key or value.
-     */
+    /* Number of prompt tokens of each sequence that attend to unchanged K and V. */
     size_t prompt;
-    /* Counters of plans that run in blocks, since they were last read. */
     kvd_cache_account account;
-    /* State on the CPU for plans that run token by token; NULL for plans that run in blocks. */
+    /* NULL for plans that run in blocks. */
     host_cache *host;
-    kvd_cache_layer *layer; /* one element per layer, [n_layers] */
+    kvd_cache_layer *layer;
     kvd_device_memory memory;
     char engine[96];
 };
@@ -90,7 +82,7 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
     const float one = 1, zero = 0;
     for (int g = 0; g < l->map.n_kv_heads; g++) {
         const int w = l->map.d_v[g];
-        /* cuBLAS takes row-major matrices as their transposes: out^T [d][n] = B_v^T o^T. */
+        /* cuBLAS is column-major and computes the transpose: out^T [d][n] = B_v^T o^T. */
         if (kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                  in->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)in->n_tokens, w, &one,
                                  b, CUDA_R_16BF, d, 0, o + l->map.o_offset[g * group], CUDA_R_16BF,
@@ -141,10 +133,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             ? run_kernels(c->with, l, in, out, err)
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
-    /*
-     * In a model that caches one latent vector per token, a row is key and value at once and is
-     * counted once.
-     */
+    /* A latent vector is key and value at once and is counted once. */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;
@@ -165,10 +154,7 @@ static size_t count_kernels(const kvd_gpu_cache *c)
     return n;
 }
 
-/*
- * Allocates the buffers that this cache needs and no earlier cache has allocated. `kernels` is the
- * number of layers that the bf16 kernels compute.
- */
+/* `kernels` is the number of layers that the bf16 kernels compute. */
 static int make_engines(kvd_gpu_cache *c, size_t kernels, bool latents, kvd_err *err)
 {
     kvd_gpu_caches *const w = c->with;

@@ -1,6 +1,6 @@
 /*
- * Latent vectors shared by groups of KV heads: computes them from keys and values by float32 matrix
- * products, and computes keys and values of d_head dimensions from them.
+ * Projects K and V to latent vectors that groups of KV heads share, and rebuilds K and V from them,
+ * in float32.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,6 @@ static void *room(kvd_device_memory *memory, size_t bytes, kvd_err *err)
     return kvd_device_new(memory, bytes, what, err);
 }
 
-/* Fills the RoPE tables of cosines and sines with the numbers that the forward pass uses. */
 static int make_tables(kvd_cache_latents *l, kvd_device_memory *memory, const kvd_config *c,
                        size_t max_len, kvd_err *err)
 {
@@ -54,8 +53,8 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
 }
 
 /*
- * Writes to l->rope_row the row of the RoPE tables for every token of the batch. The layers of one
- * batch share the result.
+ * Writes the RoPE table index of every token of the batch to l->rope_row, which all layers of a
+ * batch share.
  */
 static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, size_t max_len,
                         kvd_err *err)
@@ -73,8 +72,8 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
         return 0;
     l->n_rows = in->n_tokens;
     /*
-     * The copy of host memory that is not pinned has ended when this call returns, so host_row may
-     * be overwritten.
+     * The copy of pageable host memory has ended when this call returns, so host_row may be
+     * overwritten.
      */
     return kvd_cuda_check(cudaMemcpyAsync(l->rope_row, l->host_row,
                                           in->n_tokens * sizeof *l->host_row,
@@ -82,10 +81,6 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
                           what, err);
 }
 
-/*
- * Projects keys or values x to latents in `cut`, and rebuilds rows of d_head dimensions per head
- * from them in `read`.
- */
 static int through_latents(const kvd_gpu_attention_in *in, const kvd_cache_layer *layer,
                            kvd_head_rows x, const float *down, const float *up, kvd_dtype type,
                            float *cut, float *read, kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * Copies the projection matrices of a cache to the device, in the layouts of its two kinds of code
- * (float32 products and bf16 kernels).
+ * Copies projection matrices to the device, in the layouts of the float32 products and the bf16
+ * kernels.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +42,8 @@ static bool one_for_both(const kvd_dims_head *head, int n)
 }
 
 /*
- * Copies the projection matrix of one head that `side` names (for Q, K, V, ...) to `to`, with rows
- * ld floats apart. Writes the identity if the head has no such matrix.
+ * Copies one matrix of a head to `to`, with ld floats per row. Writes the identity if the head has
+ * no such matrix.
  */
 static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, size_t ld)
 {
@@ -57,7 +57,7 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* Fills one matrix [d][d] per head for the float32 products. `to` must be zeroed before. */
+/* `to` must be zeroed before. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -65,9 +65,8 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Fills the matrices of latents for n heads, where `heads` neighbouring heads share a latent and
- * wide = heads * d. A projection to latents is one matrix [wide][wide] per group, a matrix that
- * rebuilds is [wide][d] per head. `to` must be zeroed before.
+ * A projection to latents is [wide][wide] per group of `heads` heads, a matrix that rebuilds K or V
+ * is [wide][d] per head; wide = heads * d. `to` must be zeroed before.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -83,11 +82,7 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/*
- * Fills matrices for the bf16 kernels, one head after another. The number of columns of a head's
- * matrix is its number of kept dimensions in *map. `to` must be zeroed before. Returns the number
- * of elements.
- */
+/* `to` must be zeroed before. Returns the number of elements. */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {
@@ -100,10 +95,6 @@ static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int
     return at;
 }
 
-/*
- * Sets the kept dimensions of the heads of a layer, and chooses whether the bf16 kernels or the
- * float32 products compute it.
- */
 static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu_share *share,
                           int layer, bool bf16, size_t max_len, const kvd_dims_head *head,
                           int sharing)
@@ -123,15 +114,11 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
                  !kvd_gpu_paged_map(c, share, d_qk, d_v, &l->map);
 }
 
-/* Progress of the copy of all matrices to the device. */
 typedef struct {
-    /*
-     * Device memory for all matrices. NULL in the first run, which only counts the bytes needed in
-     * `used`.
-     */
+    /* NULL in the first run, which only counts the bytes needed in `used`. */
     char *arena;
     size_t used;
-    /* Host copy of the matrices of one kind (Q, K, V or output) in float32, [n][d][d]. */
+    /* [n][d][d] */
     float *wide;
     uint16_t *narrow;
 } upload;
@@ -207,11 +194,10 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     int status = -1;
     if (!u.wide || !u.narrow) {
         kvd_no_memory(err, what, (unsigned long long)n * sizeof *u.wide);
-        /* The first call only counts the bytes that the matrices need. */
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
-        /* The copies from the pageable buffers freed below must have ended before. */
+        /* The copies from pageable memory must end before the buffers are freed. */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;

@@ -1,6 +1,6 @@
 /*
- * Computes the attention of one layer of a cache by float32 matrix products. All heads have d_head
- * columns; columns beyond the dimensions that a head keeps are zero.
+ * Computes the attention of one layer by float32 matrix products. All heads have d_head columns,
+ * padded with zeros.
  */
 #include <stdlib.h>
 
@@ -47,7 +47,7 @@ void kvd_cache_products_release(kvd_cache_products *p)
 int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    /* cuBLAS takes row-major matrices as their transposes: y^T [m][n] = matrix^T x^T. */
+    /* cuBLAS is column-major and computes the transpose: y^T [m][n] = matrix^T x^T. */
     return kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                 in->blas, CUBLAS_OP_N, CUBLAS_OP_N, a->m, (int)in->n_tokens, a->k,
                                 &one, a->matrix, CUDA_R_32F, a->m, (long long)a->stride_matrix,
@@ -57,10 +57,6 @@ int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a
                             what, err);
 }
 
-/*
- * Multiplies the heads of x by the matrix [d][d] of their KV head, into y [n][n_heads * d]. Makes
- * one cuBLAS call for each of the query heads that read one KV head.
- */
 static int project(const kvd_gpu_attention_in *in, kvd_head_rows x, int n_heads,
                    const float *matrix, float *y, kvd_err *err)
 {
@@ -93,8 +89,7 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
 }
 
 /*
- * Converts Q, K or V from the data type of the pass to float32. *out points to x itself if x is
- * float32, else to the copy in `wide`.
+ * Converts x to float32. If x is float32 already, `*out` points to x, else to the copy in `wide`.
  */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)
@@ -104,8 +99,8 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
 }
 
 /*
- * Projects K or V in *x if `matrix` is not NULL, and rounds it to the data type of the cache. *x
- * then points to the result.
+ * Projects K or V if `matrix` is not NULL, and rounds it to the data type of the cache. `*x` then
+ * points to the result.
  */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
@@ -123,7 +118,6 @@ static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float 
     return 0;
 }
 
-/* Copies the attention output of prompts over unchanged keys and values from `exact` to `to`. */
 static int put_prompts(const kvd_gpu_attention_in *in, size_t prompt, size_t width,
                        const float *exact, float *to, kvd_err *err)
 {
@@ -139,10 +133,6 @@ static int put_prompts(const kvd_gpu_attention_in *in, size_t prompt, size_t wid
     return 0;
 }
 
-/*
- * Computes the keys and values that the layer stores, and the float32 attention output of all
- * tokens over them, into `to`.
- */
 static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                          const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows q,
                          kvd_head_rows k, kvd_head_rows v, float *to, kvd_err *err)
@@ -190,9 +180,8 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
         of_keys.ld = in->ld_pre;
     }
     /*
-     * If a projection back (by b_v) follows attention, it may write the result over Q in q_wide,
-     * which is no longer needed. Otherwise attention itself writes the result, while it still reads
-     * Q, so it writes to o_cut.
+     * Attention still reads Q while it writes its output. Only b_v, which follows attention, may
+     * overwrite Q.
      */
     const bool back = layer->b_v && !layer->heads;
     float *const result = direct ? out : back ? p->q_wide : p->o_cut;

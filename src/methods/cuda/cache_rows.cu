@@ -1,7 +1,4 @@
-/*
- * The kernel of cache_rows.h, which rounds rows of K and V to the data type of a cache. It is
- * memory-bound; each thread handles one column of some rows.
- */
+/* The kernel is memory-bound. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -11,7 +8,6 @@ namespace
 {
 
 enum { THREADS = 256 };
-/* Largest y dimension of a grid. */
 constexpr size_t ROWS_MAX = 65535;
 
 __device__ __forceinline__ float wide(float x)

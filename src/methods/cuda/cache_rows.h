@@ -1,7 +1,4 @@
-/*
- * Launcher of a kernel that rounds rows of projected K and V to the data type of a cache. Follows
- * the conventions of model/pass/cuda/blocks.h.
- */
+/* Rounds projected K and V to the data type of a cache. */
 #ifndef KVD_METHODS_CUDA_CACHE_ROWS_H
 #define KVD_METHODS_CUDA_CACHE_ROWS_H
 
@@ -15,7 +12,7 @@ extern "C" {
 #endif
 
 /*
- * Copies x [n][width], whose rows are ld elements apart, to `to` [n][width] in float32, rounded to
+ * Copies x [n][width], with ld elements per token, to `to` [n][width] in float32, rounded to
  * nearest in type `store` (KVD_F32: not rounded). x has type KVD_F32 or KVD_BF16 and may be `to`
  * itself.
  */

@@ -5,10 +5,7 @@
 
 static const char what[] = "folding V into the weights";
 
-/*
- * Computes c [n][m] = op_b(b) op_a(a), all row-major: cuBLAS computes its transpose, with columns
- * ldc elements apart.
- */
+/* Computes c [n][m] = op_b(b) op_a(a), all row-major. Rows of c are ldc elements apart. */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
                     int ldc, kvd_err *err)
@@ -28,8 +25,7 @@ int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, 
 }
 
 /*
- * Folds the projections of V into W_V: the rows [d][d_model] of each head become A_v^T times these
- * rows, [d_v][d_model]. temp [d][d_model] is scratch.
+ * Replaces W_V [d][d_model] of each head by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch.
  */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
@@ -44,10 +40,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     for (int g = 0; g < kv; g++) {
         const int d_v = c->map.d_v[g];
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
-        /*
-         * cuBLAS takes row-major matrices as their transposes: W'^T [model][d_v] = W^T [model][d] A
-         * [d][d_v].
-         */
+        /* cuBLAS computes the transpose: W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
         if (kvd_gpu_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
             kvd_cuda_check(cudaMemcpyAsync(v + to, temp, kept * sizeof *v, cudaMemcpyDeviceToDevice,
                                            w->stream),
@@ -73,7 +66,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
         const int g = h / c->map.group, d_v = c->map.d_v[g];
         if (h > 0 && h % c->map.group == 0)
             b += (size_t)c->map.d_v[g - 1] * (size_t)d;
-        /* In transposed form, cuBLAS computes W_O'^T [d_v][model] = B [d_v][d] W_O^T [d][model]. */
+        /* cuBLAS computes the transpose: W_O'^T [d_v][model] = B [d_v][d] W_O^T [d][model]. */
         if (multiply(w, d_v, model, d, b, d, o + (size_t)h * (size_t)d, heads * d, CUBLAS_OP_T,
                      CUBLAS_OP_N, temp + c->map.o_offset[h], c->map.o_pitch, err))
             return -1;
@@ -85,7 +78,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
                           what, err);
 }
 
-/* Replaces the bias b_V of V by A_v^T b_V, followed by zeros. */
+/* Replaces the bias b_V by A_v^T b_V, followed by zeros. */
 static int fold_bias(const kvd_gpu_worker *w, const kvd_gpu_layer *l, const kvd_dims_head *head,
                      kvd_err *err)
 {

@@ -14,8 +14,6 @@ static const char what[] = "cache";
 
 enum { CTAS_MAX = 1024 /* most CTAs of a launch */ };
 
-/* ---- checks of supported plans --------------------------------------------------------------- */
-
 static int check_layers(const kvd_paged_cache *c, kvd_err *err)
 {
     const kvd_config *const m = c->config;
@@ -38,8 +36,7 @@ size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer)
 }
 
 /*
- * Sets the sliding window in the attention arguments of every layer. Fails if two layers have
- * different windows, because all layers with a window share a page table.
+ * Fails if two layers have different windows, because all layers with a window share a page table.
  */
 static int set_windows(kvd_paged_cache *c, kvd_err *err)
 {
@@ -54,8 +51,6 @@ static int set_windows(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* ---- allocation of memory -------------------------------------------------------------------- */
-
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -66,10 +61,6 @@ static bool one_layer(const kvd_paged_cache *c)
     return c->method && c->method->one_layer;
 }
 
-/*
- * Returns the page tables of KV heads with different numbers of cached tokens, or NULL if all heads
- * have the same number.
- */
 static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
 {
     return c->method ? c->method->heads : NULL;
@@ -81,8 +72,8 @@ static size_t rounded_up(size_t n, size_t step)
 }
 
 /*
- * Gives an index to each distinct shape of a layer (kept dimensions of all heads). Layers of equal
- * shape share a work list, which says which part of the attention each CTA computes.
+ * Gives an index to each distinct shape of a layer. Layers of equal shape share the list that
+ * divides attention between CTAs.
  */
 static int number_works(kvd_paged_cache *c, kvd_err *err)
 {
@@ -113,10 +104,6 @@ static int number_works(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the size in bytes of the decode kernel's workspace for layers of the shape with index
- * `work`, rounded up to a multiple of 256. The shape is the kept dimensions of all heads.
- */
 static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
 {
     const kvd_gpu_heads *const h = heads_of(c);
@@ -125,10 +112,7 @@ static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len
     return rounded_up(kvd_decode_workspace_bytes(map, (int)rows, (int)max_len, c->n_sms), 256);
 }
 
-/*
- * Allocates the workspaces of the decode kernel in one array. Each begins at a multiple of 256
- * bytes.
- */
+/* Each workspace begins at a multiple of 256 bytes. */
 static int make_workspaces(kvd_paged_cache *c, size_t max_len, kvd_err *err)
 {
     size_t bytes = 0, at = 0;
@@ -182,7 +166,6 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
                : -1;
 }
 
-/* Describes layers without projections, for a method whose prompts attend uncompressed. */
 static int make_whole(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = (size_t)c->config->n_layers;
@@ -194,10 +177,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
                                  c->whole, &c->memory, err);
 }
 
-/*
- * Prepares buffers for prompts that attend uncompressed. Rows that pad a batch of decode steps read
- * zeros.
- */
+/* Zeroes c->o, because padding of a batch of decode steps reads it. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -229,8 +209,8 @@ static int ask_device(kvd_paged_cache *c, kvd_err *err)
 }
 
 /*
- * Returns 1 if kvd_append applies RoPE. If the model has biases or norms of Q and K, these come
- * before RoPE, and the forward pass applies all three.
+ * Returns 1 if kvd_append applies RoPE. With biases or norms of Q and K, the forward pass applies
+ * RoPE after them.
  */
 static int applies_rope_itself(const kvd_gpu_worker *w)
 {
@@ -323,20 +303,16 @@ const char *kvd_paged_cache_kernels(const kvd_paged_cache *c)
     return c->hopper ? "sm_90a kernels" : "mma.sync kernels";
 }
 
-/* ---- storing new rows (append) --------------------------------------------------------------- */
-
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer)
 {
     return (char *)c->pool + c->pool_at[layer];
 }
 
-/* Returns the page table of a layer, of which `map` describes the heads. */
 static const kvd_pages *pages_of(const kvd_paged_cache *c, const kvd_attn_map *map)
 {
     return map->window ? c->near : c->pages;
 }
 
-/* Returns the arguments of kvd_append that decode steps and prompts have in common. */
 static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const void *x)
 {
     const kvd_cache_layer *const l = &c->layer[layer];
@@ -359,9 +335,8 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
 }
 
 /*
- * Stores new rows in the pages. kvd_append takes one matrix for Q and K. If they have two, the
- * first launch stores K projected by a_q, and the second launch overwrites it with K projected by
- * a_k.
+ * kvd_append takes one matrix for Q and K. If Q and K have two, a second launch overwrites K with
+ * the product by a_k.
  */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
@@ -429,7 +404,6 @@ static int append_prompts(const kvd_paged_cache *c, int layer, const void *x, cu
     return append(c, layer, &a, stream, err);
 }
 
-/* Stores the rows of prompts without projection, and writes their unprojected Q to q_prompts. */
 static int append_whole(const kvd_paged_cache *c, int layer, const void *x, cudaStream_t stream,
                         kvd_err *err)
 {
@@ -462,8 +436,8 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
 }
 
 /*
- * Returns how attention work is divided between CTAs. KVD_ATTENTION_STOCK pads all heads to one
- * width, so only lengths differ, and splitting decode steps by length suffices.
+ * KVD_ATTENTION_STOCK pads all heads to one width, so only lengths differ, and splitting decode
+ * steps by length suffices.
  */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
@@ -472,15 +446,12 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
                                                             : KVD_SCHEDULE_OURS;
 }
 
-/* ---- attention of decode steps --------------------------------------------------------------- */
-
 static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 {
     const kvd_gpu_heads *const h = heads_of(c);
     /*
-     * `work` is the index of an attention work list (which part of the attention each CTA
-     * computes). If heads hold different numbers of tokens (h is set), every layer has its own
-     * list, so `work` is the index of the layer.
+     * If heads hold different numbers of tokens (h is set), every layer has its own work list, and
+     * `work` is the layer.
      */
     const size_t at = h ? (size_t)work * h->rows : 0;
     if (h)
@@ -545,17 +516,14 @@ static int attend_steps(const kvd_paged_cache *c, const kvd_paged_rows *r, void 
     return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err);
 }
 
-/* ---- attention of prompts -------------------------------------------------------------------- */
-
 void kvd_paged_cache_begin(kvd_paged_cache *c)
 {
     c->prepared = -1;
 }
 
 /*
- * Computes the list of attention tiles of the layers of shape *map (kept dimensions of each head).
- * `work` is the index of this shape, the same for all layers of equal shape. If the list of the
- * previous layer can be used again, only the position of the next tile in it is reset to 0.
+ * Computes the attention tiles of the layers with shape `work`. If the tiles of the previous layer
+ * fit, only the position of the next tile is reset to 0.
  */
 static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaStream_t stream,
                    kvd_err *err)
@@ -588,9 +556,6 @@ static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaSt
     return 0;
 }
 
-/*
- * Computes the attention of prompts over the rows in `pool`, with the list of tiles from `prepare`.
- */
 static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -653,10 +618,6 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
     return m->attended(m, r, err);
 }
 
-/*
- * Computes the attention of prompts over their own uncompressed rows, with the worker's dense
- * attention.
- */
 static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, size_t prompts,
                           void *out, kvd_err *err)
 {
@@ -673,10 +634,6 @@ static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, si
     return dense->run(dense, &rows, out, err);
 }
 
-/*
- * Computes the attention of prompts over their unprojected rows, which have pages of their own
- * (c->whole_pool). Writes the log of the softmax denominators, which the method reads.
- */
 static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
     return append_whole(c, r->layer, r->x, r->stream, err) ||
@@ -686,10 +643,6 @@ static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, 
                : 0;
 }
 
-/*
- * Stores the new rows of a layer projected, and computes the attention of prompts with unprojected
- * rows.
- */
 static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const kvd_paged_rows *r,
                      void *out, kvd_err *err)
 {

@@ -14,8 +14,8 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
 }
 
 /*
- * Initial serial number of a row of the page table. No slot ever has this number, so every row is
- * written before its first use.
+ * Initial serial number of a page table row. No slot has this number, so every row is written
+ * before its first use.
  */
 enum { UNKNOWN = -1 };
 
@@ -33,7 +33,6 @@ int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, 
         free(all);
         return kvd_no_memory(err, what, n_slots * max_pages * sizeof *all);
     }
-    /* In descending order, so that page 0 is assigned first. */
     for (size_t i = 0; i < n_pages; i++)
         p->free[i] = (int32_t)(n_pages - 1 - i);
     p->n_free = n_pages;
@@ -81,8 +80,8 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
     while (s->held > pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
     /*
-     * The new serial number marks rows of the page table that show this slot as stale: if the slot
-     * grows again, it may get other pages.
+     * The new serial number marks page table rows of this slot as stale, because the slot may get
+     * other pages if it grows again.
      */
     s->serial = ++p->serial;
 }
@@ -126,8 +125,8 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
 }
 
 /*
- * Marks a row of the page table, which has `filled` page numbers, as changed, so that the next
- * upload copies it.
+ * Marks a row of the page table as changed, so that the next upload copies its first `filled` page
+ * numbers.
  */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {

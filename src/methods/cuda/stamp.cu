@@ -1,4 +1,4 @@
-/* The kernel of stamp.h: one thread writes one number, so its time is the launch latency. */
+/* One thread writes one number, so the kernel's time is the launch latency. */
 #include "methods/cuda/stamp.h"
 
 namespace

@@ -1,4 +1,4 @@
-/* Device time stamps, taken in stream order. Callable from C and C++. */
+/* Device time stamps in stream order. */
 #ifndef KVD_METHODS_CUDA_STAMP_H
 #define KVD_METHODS_CUDA_STAMP_H
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Writes %globaltimer, in nanoseconds, to *to when all earlier work on the stream has ended. */
+/* Writes %globaltimer, in nanoseconds, to `*to` when all earlier work on the stream has ended. */
 cudaError_t kvd_stamp(unsigned long long *to, cudaStream_t stream);
 
 #ifdef __cplusplus

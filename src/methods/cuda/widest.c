@@ -4,8 +4,8 @@
 #include <string.h>
 
 /*
- * Returns a copy of x [rows][columns] padded with zeros to [to_rows][to_columns], or NULL if x is
- * NULL. If memory runs out, returns NULL and sets *status to -1.
+ * Returns a copy of x [rows][columns], padded with zeros, or NULL if x is NULL. If memory runs out,
+ * returns NULL and sets `*status` to -1.
  */
 static float *padded(const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
                      int *status, kvd_err *err)

@@ -10,34 +10,27 @@
 
 static const char what[] = "coded cache";
 
-/* State, in the CUDA engine, of a method whose cache holds codes (packed.h). */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /*
-     * Kernel arguments of each layer that do not change between iterations, [n_layers]. `make` sets
-     * the addresses of pages and rings.
-     */
+    /* [n_layers] Kernel arguments that do not change between iterations. */
     kvd_packed_args *layer;
-    /*
-     * Page table of the ring pages in which decode steps store their new rows, device
-     * [max_slices][max_pages].
-     */
+    /* Page table of the ring buffers, device [max_slices][max_pages]. */
     int32_t *table;
     /*
-     * Device [slots + 1]: number of key outliers in each slot; the last element is the largest
-     * excess of a page's outliers over its room.
+     * Device [slots + 1]: number of key outliers in each slot. The last element is the largest
+     * number by which a page's outliers exceed the room for them.
      */
     uint32_t *counts;
     uint32_t *host_counts; /* pinned copy of `counts` */
     /*
-     * Prefix sums of page counts for attention on codes, device [max_slices + 2]. NULL: attention
-     * reads restored rows instead.
+     * Prefix sums of page counts, device [max_slices + 2]. NULL: attention reads restored bf16
+     * pages instead of quantised pages.
      */
     int32_t *pages_before;
-    float *partial; /* partial results of attention that reads codes, on the device */
+    float *partial;
     size_t slots;
-    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: no request */
-    double held;      /* bytes that all slots hold at the end of the latest iteration */
+    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
+    double held;
     kvd_device_memory memory;
 } packed;
 
@@ -45,8 +38,6 @@ static packed *of(const kvd_gpu_method *m)
 {
     return (packed *)(void *)m;
 }
-
-/* ---- count of cache bytes ---- */
 
 static double held(const kvd_gpu_method *m)
 {
@@ -70,8 +61,6 @@ static void count_held(packed *k)
         bits += k->tokens[s] ? slot_bits(&k->method, s) : 0;
     k->held = bits / 8;
 }
-
-/* ---- hooks of an iteration ---- */
 
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -103,10 +92,6 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the number of CTAs that share the pages of a KV head such that n requests fill the device
- * `times` over.
- */
 static int32_t side_by_side(const kvd_paged_cache *c, const kvd_packed_args *a, size_t n,
                             size_t times)
 {
@@ -127,10 +112,7 @@ static kvd_packed_args steps_of(const kvd_gpu_method *m, const kvd_paged_rows *r
     a.rows = kvd_paged_cache_pool(c, r->layer);
     a.x = r->x;
     a.ld = r->ld;
-    /*
-     * Two CTAs suffice: the keys that a decode step codes, and the value that leaves the window,
-     * are in few pages.
-     */
+    /* Two CTAs suffice because a decode step quantises few tokens. */
     a.pages_side_by_side = 2;
     return a;
 }
@@ -176,7 +158,6 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Codes and rotates the newest rows of decode steps, and rotates their queries (turboquant). */
 static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     if (!r->steps)
@@ -219,7 +200,6 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/* Resets the numbers of outliers of slots whose prompts start. */
 static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -232,8 +212,8 @@ static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Codes and rotates the rows of prompts after their attention (turboquant). Rows of decode steps
- * are coded before their attention.
+ * Quantises prompts after their attention (turboquant). Tokens of decode steps are quantised before
+ * their attention.
  */
 static int turned(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -265,11 +245,9 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                           what, err);
 }
 
-/* ---- creation and release ---- */
-
 /*
- * Returns device memory filled with random numbers, so that timing runs read plausible data from
- * pages that were never computed. Returns NULL on failure.
+ * Returns device memory filled with random numbers, so that timing runs read plausible data.
+ * Returns NULL on failure.
  */
 static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
 {
@@ -351,19 +329,12 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
                             (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
 }
 
-/*
- * Returns true if the kernels for rotated vectors (turboquant) support the parameters of the plan.
- */
 static bool turns(const kvd_plan *plan)
 {
     const double bits = kvd_gpu_packed_value(plan, "bits");
     return (bits == 2 || bits == 3 || bits == 4) && !(kvd_gpu_packed_value(plan, "qjl") > 0);
 }
 
-/*
- * Returns true if the kernels support the plan's group sizes. Codes of quantisation levels and
- * floating-point codes have no groups.
- */
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");
@@ -407,9 +378,8 @@ static bool runs(const kvd_plan *plan)
 }
 
 /*
- * Returns true if the plan can generate text on the GPU, not only be timed. Prompts attend before
- * they are coded; `check` refuses projected rows. Plans with key outliers are excluded: a page has
- * room for four times the expected number, which a real prompt may exceed.
+ * Returns true if the plan can generate text on the GPU, not only be timed. Plans with key outliers
+ * cannot: a real prompt may have more outliers than a page has room for.
  */
 static bool generates(const kvd_plan *plan)
 {
@@ -424,8 +394,8 @@ static bool generates(const kvd_plan *plan)
 }
 
 /*
- * Chooses attention that reads codes if its kernels support all layers. Otherwise decode steps
- * restore their rows first.
+ * Chooses attention on quantised pages if its kernels support all layers. Otherwise decode steps
+ * restore bf16 pages first.
  */
 static int choose_attention(packed *k, kvd_err *err)
 {

@@ -1,21 +1,11 @@
 /*
- * Codes the rows that a request's length requires to be coded and that were not coded before
- * (kvd_bits_method.window).
+ * Quantises the tokens that have left the exact window (kvd_bits_method.window). Grid: KV heads,
+ * requests, CTAs per head. A warp handles 16 dimensions of the keys of a page, or the channels of
+ * values that share a scale. Each word is written by one lane only.
  *
- * Equal steps (kivi): s = (max - min) / (2^b - 1), zero = min, both rounded to float16; code =
- * round((x - zero) / s), as in kvd_quantise_group.
- *
- * Quantisation levels of a table (kvquant): code = index of the level nearest to (x - middle) /
- * half width of the range. Outliers are stored separately, the first tokens in float16.
- *
- * Floating-point codes have kernels of their own (packed_floats.cu).
- *
- * Grid: KV heads, requests, CTAs per head. A warp handles a unit of 16 dims of keys in a page, or
- * the channels of values that share a scale. With tables all channels of a token share a scale, so
- * a warp handles 16 tokens of values. If a page already holds codes, its words are read, changed
- * and written back. A word is only ever written by one lane; of values with tables, a byte is.
- * Decode steps read and write a few KiB per head and are bound by latency. A prompt reads its rows
- * once, 4 bytes per token and dim of K and V together.
+ * equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16;
+ *                       code = round((x - zero) / s), as in kvd_quantise_group
+ * level table (kvquant) code = index of the level nearest to (x - middle) / half width of the range
  */
 #include "methods/bits/cuda/packed_code_token.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
@@ -26,11 +16,9 @@ namespace
 
 enum { WARPS = 8 };
 
-/* ---- coding of keys ---- */
-
 /*
- * Writes bits `below` .. below + W - 1 of a lane's 32 codes code[] to words from `at` on, a plane
- * that holds W bits of every code. Codes that are not in the mask `put` keep their stored bits.
+ * Writes bits `below` .. below + W - 1 of the 32 codes to the words at `at`. Codes that are not in
+ * the mask `put` keep their stored bits.
  */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
@@ -54,8 +42,8 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
 }
 
 /*
- * Writes a lane's 32 codes of B bits one after another, the layout of indices of quantisation
- * levels. Codes that are not in the mask `put` keep their stored bits.
+ * Writes the 32 codes of B bits one after another. Codes that are not in the mask `put` keep their
+ * stored bits.
  */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
@@ -78,10 +66,7 @@ __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[
             at[i] = mask[i] == ~0u ? word[i] : (at[i] & ~mask[i]) | word[i];
 }
 
-/*
- * Writes the codes of the numbers in the mask `put` to a lane's words of a unit (16 dims) of keys.
- * Other numbers keep their codes.
- */
+/* Codes that are not in the mask `put` keep their stored bits. */
 __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
                                          const uint32_t (&code)[32], uint32_t put)
 {
@@ -116,8 +101,8 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 }
 
 /*
- * Returns the index, among the lane's numbers (kvd_packed_key_number), of token 8 j + lane / 4 and
- * of the dim e / 2 * 8 + e % 2 after the lane's first dim.
+ * Returns the index (kvd_packed_key_number) of token 8 j + lane / 4 and of the dimension e / 2 * 8
+ * + e % 2 after the lane's first.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
@@ -204,7 +189,6 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Codes the keys of tokens from .. to - 1 of the page, in unit u (16 dims). */
 __device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
 {
     const int bits = o.a.form.bits;
@@ -228,12 +212,6 @@ __device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
     put_unit(at, o.a.level, bits, code, put);
 }
 
-/* ---- coding of pages ---- */
-
-/*
- * Copies the uncoded rows of a prompt, from token `first` on, to the slot's ring, in groups of 8
- * rows.
- */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)
 {
@@ -269,8 +247,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
     __syncthreads();
     /*
-     * True if at most one value row is coded, and no key row. With a table of quantisation levels,
-     * one key row may be coded as well.
+     * True if at most one value is quantised, and no key. With a level table, one key may be
+     * quantised as well.
      */
     const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
@@ -290,7 +268,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
                            middle,
                            before};
-        if (a.form.k_apart) { /* coding the page's first tokens clears its list of outliers */
+        if (a.form.k_apart) { /* quantising the page's first tokens clears its list of outliers */
             if (threadIdx.x == 0 && k_from <= KVD_PAGE_TOKENS * p && k_to > KVD_PAGE_TOKENS * p)
                 *reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list) = 0;
             __syncthreads();
@@ -305,8 +283,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
         /*
-         * With a table of quantisation levels, the codes of values of 16 tokens fill whole bytes,
-         * so a warp handles 16 tokens. These tasks come first, because they take longest.
+         * With a level table, the value codes of 16 tokens fill whole bytes, so a warp handles 16
+         * tokens.
          */
         const int pieces = a.level ? 4 : 1;
         for (int task = warp; task < units + pieces * groups; task += WARPS) {

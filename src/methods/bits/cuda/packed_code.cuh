@@ -1,7 +1,4 @@
-/*
- * Device functions shared by the code that codes a page (packed_code.cu) and the code that codes
- * one token (packed_code_token.cuh).
- */
+/* Device functions shared by packed_code.cu and packed_code_token.cuh. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 
@@ -10,11 +7,10 @@
 namespace
 {
 
-/* A page of a KV head whose rows are being coded. */
 struct page_of {
     const kvd_packed_args &a;
     int b, g, p, page;
-    const uint16_t *rows; /* bf16 rows of the page: K, followed by V */
+    const uint16_t *rows; /* bf16 numbers of the page: K, then V */
     char *codes;
     kvd_packed_parts parts;
     /* [2][2^bits] Midpoints between neighbouring quantisation levels, of keys and of values. */
@@ -23,8 +19,8 @@ struct page_of {
 };
 
 /*
- * Returns the index of the quantisation level nearest to x, which is the number of midpoints below
- * x. n is the number of levels, a power of 2.
+ * Returns the index of the quantisation level nearest to x. n is the number of levels, a power of
+ * 2.
  */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
@@ -48,10 +44,7 @@ __device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
            a.map.kv_offset[o.g] / KVD_PAGE_TOKENS;
 }
 
-/*
- * Returns dims 2 c and 2 c + 1 of half h (8 dims) of unit u (16 dims) of the key of token t of the
- * page.
- */
+/* Returns two adjacent dimensions of the key of token t, from dimension 16 u + 8 h + 2 c on. */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {
     const kvd_packed_args &a = o.a;
@@ -64,8 +57,8 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
 }
 
 /*
- * Appends outlier x of token t and dim i to the page's list of outliers. If the list is full, only
- * its count rises, and o.a.beyond records the largest excess.
+ * Appends outlier x of token t and dimension i to the page's list. If the list is full, only its
+ * count rises, and o.a.beyond records the largest excess.
  */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {

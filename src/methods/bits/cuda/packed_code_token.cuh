@@ -1,7 +1,5 @@
 /*
- * Codes one token per decode step: its value row and, if codes are quantisation levels of a table,
- * its key row. Used if no group of keys has become full. A lane handles dims 4 lane .. 4 lane + 3.
- * The code is short, because it runs once and waits for its instructions to load. Included by
+ * Quantises one token per decode step. Used if no group of keys has become full. Included by
  * packed_code.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
@@ -13,9 +11,9 @@ namespace
 {
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) of a token's numbers that is not in the mask
- * `taken`, and adds it to the mask. Returns the number with its dim in the upper half; among equal
- * numbers, that of the smallest dim.
+ * Finds the smallest (sign 1) or largest (sign -1) number that is not in the mask `taken`, and adds
+ * it to the mask. Returns the number with its dimension in the upper half. Ties give the smallest
+ * dimension.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {

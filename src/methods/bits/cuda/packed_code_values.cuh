@@ -1,4 +1,4 @@
-/* Codes the values (V) of a page, 16 tokens at a time. Included by packed_code.cu only. */
+/* Quantises the values (V) of a page, 16 tokens at a time. Included by packed_code.cu only. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_VALUES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_VALUES_CUH
 
@@ -8,9 +8,8 @@ namespace
 {
 
 /*
- * V of 16 tokens as one lane holds it: `units` blocks of 16 dims, in the registers of mma's A
- * operand. v[i] has dims 16 (u0 + i) .. 16 (u0 + i) + 15. The lane's tokens are 2 c + e + 8 h, with
- * c = lane % 4 and e, h = 0 or 1.
+ * V of 16 tokens in one lane, as A operand of mma. v[i] has dimensions 16 (u0 + i) .. 16 (u0 + i) +
+ * 15. The lane's tokens are 2 c + e + 8 h, with c = lane % 4 and e, h = 0 or 1.
  */
 struct sixteen {
     uint32_t v[8][4];
@@ -27,10 +26,6 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
-/*
- * Sets lo and hi to the smallest and largest number of a token, without the numbers in the mask
- * `taken`.
- */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -50,8 +45,8 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 
 /*
  * Finds the smallest (sign 1) or largest (sign -1) number of a token that is not in the mask
- * `taken`, and adds it to the mask. Returns the number with its dim in the upper half; among equal
- * numbers, that of the smallest dim.
+ * `taken`, and adds it to the mask. Returns the number with its dimension in the upper half. Ties
+ * give the smallest dimension.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -84,9 +79,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Stores bits `below` .. below + W - 1 of a lane's 8 codes (2 dims of 4 tokens) in a plane, the
- * words that hold these W bits of every code. Code 4 h + 2 db + e is that of token 2 c + e + 8 h, c
- * = lane % 4, and of dim 8 db + lane / 4 in a block of 16 dims (db, e, h = 0 or 1).
+ * Stores bits `below` .. below + W - 1 of the 8 codes. Code 4 h + 2 db + e is that of token 2 c + e
+ * + 8 h, with c = lane % 4, and of dimension 8 db + lane / 4 (db, e, h = 0 or 1).
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -111,9 +105,8 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
 }
 
 /*
- * Writes a lane's 8 codes of 16 tokens one after another, the layout of indices of quantisation
- * levels. They fill whole bytes of the lane's words, so that other lanes may write the neighbouring
- * bytes.
+ * Writes the 8 codes one after another. They fill whole bytes, so that other lanes may write the
+ * neighbouring bytes.
  */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
@@ -135,10 +128,6 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
             to[i] = (uint8_t)((to[i] & ~mask) | word);
 }
 
-/*
- * Codes the values of tokens 16 k .. 16 k + 15 of the page, in the channels of group `group`, which
- * share a scale.
- */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -157,17 +146,14 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
                 s.v[i][r] = exchanged(*reinterpret_cast<const uint32_t *>(
                     rows + (2 * k + r / 2) * 8 * d + (2 * i + r % 2) * 64));
     float zero[4], step[4];
-    /* Outliers of each of the lane's four tokens, as a mask of the lane's numbers. */
+    /* masks of the outliers of four tokens */
     uint32_t mine = 0, apart[4] = {};
 #pragma unroll
     for (int he = 0; he < 4; he++) {
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;
         const bool here = t >= from && t < to;
         zero[he] = step[he] = 0;
-        /*
-         * No lane has a token to code in this iteration. A decode step codes one token, so only one
-         * of the four iterations has work.
-         */
+        /* A decode step quantises one token, so only one of the four iterations has work. */
         if (!__any_sync(~0u, here))
             continue;
         mine |= here ? 0x5u << (4 * h + e) : 0;

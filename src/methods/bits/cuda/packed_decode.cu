@@ -1,43 +1,23 @@
 /*
- * Attention of decode steps on codes with equal quantisation steps.
+ * Attention of decode steps on KV pages that are quantised with equal steps:
  *
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g]
  *
  * with K = s code + zero per channel and V = s code + zero per token.
  *
- * Bound by the bytes of codes and scales. A page of 64 tokens of a KV head has 8 bits (d_qk + d_v)
- * + 256 (d_qk / k_group + d_v / v_group) bytes: at 4 bits, groups of 32 and d = 128 these are 10
- * KiB, while bf16 takes 32 KiB. A warp executes about 1000 instructions per page (2 bits). An H200
- * reads 8-bit codes at 0.85 of its bandwidth, 4-bit codes at 0.76 and 2-bit codes at 0.55
- * (docs/benchmarks.md).
- *
- * The pages of all pairs (request, KV head) form one list that is cut into equal runs, one per
- * warp; warps share nothing. A lane loads its own words of codes into registers half a page ahead,
- * in the order of memory (packed_layout.h). A mask turns them into operands of mma.m16n8k16: a code
- * in the lowest bits of 16 is a float16 of exactly code * 2^-24. Scales are applied to Q for every
- * group of tokens, and to P for every group of channels. The contribution of zero points is a
- * separate product with as many rows as there are groups. Scales are also loaded ahead, into two
- * stages of the warp in shared memory (cp.async). Q is multiplied by a power of two per head to fit
- * in float16; P is float16. The newest rows are multiplied in bf16. S^T = K Q^T has tokens as rows,
- * O^T = V^T P^T has dims as rows, and both have heads as columns: the transposed accumulator of S^T
- * is the operand of the second product.
- *
- * A run that ends within a head writes a partial result. A second launch, grid (KV heads, requests,
- * query heads of a group), merges partial results in an order that depends on the lengths and the
- * number of requests only, so that the same batch gives the same results.
+ * The pages of all requests and KV heads form one list that is cut into equal runs, one per warp. A
+ * run that ends within a head writes a partial result. A second launch merges partial results in an
+ * order that depends on the lengths and the number of requests only, so that the same batch gives
+ * the same results.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
 {
 
-/* ---- operands of the products ---- */
-
 /*
- * Log2 of the factor by which registers 1 and 3 (rows 8 .. 15) of an mma A operand of 16 tokens are
- * too large. The operand holds a lane's codes as integers in the lowest bits of float16, which are
- * exactly code * 2^-24. Codes of registers 1 and 3 are not shifted, but keep their place in the
- * word.
+ * Log2 of the factor by which registers 1 and 3 of an mma A operand are too large. Their codes are
+ * not shifted to the lowest bits.
  */
 template <int B> __device__ constexpr int twos()
 {
@@ -65,20 +45,18 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/* ---- reading a page ---- */
-
-/*
- * Reader of a page of codes with equal steps (kivi). If FINE, 16 numbers share a scale of keys or
- * of values; otherwise 32 or 64 numbers do.
- */
+/* If FINE, 16 numbers share a scale of keys or of values; otherwise 32 or 64 numbers do. */
 template <int B, int N, bool FINE> struct even_page {
     /*
-     * UNITS is the number of units of 16 dims. SHARE is the number of tiles of 16 tokens (keys),
-     * and of units (values), that share scales for every group size of this FINE.
+     * UNITS counts blocks of 16 dimensions. SHARE is the number of tiles of 16 tokens (keys) and of
+     * units (values) that share scales for every group size.
      */
     static constexpr int UNITS = N, SHARE = FINE ? 1 : 2;
     static constexpr bool STRAIGHT = true, BF = false, RINGS_AHEAD = true;
-    /* CODE is the value of a code of 1 as float16; ROWS is the factor of rows 8 .. 15. */
+    /*
+     * CODE is 2^-24, the float16 number whose lowest bit is 1. ROWS is the factor by which rows 8
+     * .. 15 of an operand are too large.
+     */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -116,15 +94,10 @@ template <int B, int N, bool FINE> struct even_page {
         copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
     }
 
-    /*
-     * Computes the page's scores S = (Q scale) codes + Q zero; a scale and its zero point belong to
-     * a dim and a group of tokens.
-     */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
     {
-        /* Log2 of the number of tiles of 16 tokens that share scales. */
         const int shift = p.k_shift - 1;
         const bool mine = lane / 4 < 4 >> shift;
         const char *const zeros = stage + lane % 4 * 16 + (mine ? lane / 4 * 64 * N : 0) + 8;
@@ -150,7 +123,6 @@ template <int B, int N, bool FINE> struct even_page {
                 multiply<false>(sum[m], a[m], scaled[0], scaled[1]);
             }
             const uint2 z = *reinterpret_cast<const uint2 *>(zeros + 64 * u);
-            /* Sums of lanes that do not have `mine` are not used. */
             const uint32_t rows[4] = {z.x, 0, z.y, 0};
             multiply<false>(zero, rows, q.half[u][0], q.half[u][1]);
         }
@@ -165,17 +137,12 @@ template <int B, int N, bool FINE> struct even_page {
             }
     }
 
-    /*
-     * Adds the page's part of the output, O^T = codes (scale P) + zero P; a scale and its zero
-     * point belong to a token and a group of channels.
-     */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],
                                            state<N> &st, int lane)
     {
         const char *const side = stage + p.parts.v_side - p.parts.k_side + lane % 4 * 16;
-        /* Sums of rows beyond the last group are not used. */
         const int group = min(lane / 4, (N - 1) >> p.v_shift);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -206,12 +173,6 @@ template <int B, int N, bool FINE> struct even_page {
     }
 };
 
-/* ---- merging partial results, and planning ---- */
-
-/*
- * Merges the partial results of a query head of a request that several warps computed. Warp i of
- * the query head's CTA reads the partial results i, i + MERGERS, i + 2 MERGERS and so on.
- */
 template <int MERGERS>
 __global__ void __launch_bounds__(32 * MERGERS)
     merge_kernel(const __grid_constant__ packed_params p)
@@ -266,9 +227,8 @@ __global__ void __launch_bounds__(32 * MERGERS)
 }
 
 /*
- * Writes prefix sums of the requests' numbers of pages to before[0 .. n], 1024 requests at a time,
- * and then the number of pages per warp. Requests whose number is at least *live pad the batch and
- * count as empty. Launched with one CTA.
+ * Writes prefix sums of page counts to before[0 .. n], then the number of pages per warp. Requests
+ * from number `*live` on are padding and count as empty. Must be launched with one CTA.
  */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int heads, int warps_of_all,
@@ -304,8 +264,6 @@ __global__ void __launch_bounds__(1024)
         before[n + 1] = (carried * heads + warps_of_all - 1) / warps_of_all;
 }
 
-/* ---- host functions ---- */
-
 template <int N, bool FINE> kvd_packed_decode_kernel of_bits(int bits)
 {
     return bits == 2   ? packed_decode_kernel<even_page<2, N, FINE>>
@@ -321,7 +279,6 @@ template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
                                                 : of_bits<N, false>(f->bits);
 }
 
-/* Returns the attention kernel for the heads and codes of *a, or NULL if there is none. */
 kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];
@@ -348,8 +305,8 @@ int log2_of(int x)
 }
 
 /*
- * Fills the kernel parameters *p, with as many warps as have room for their stages in shared
- * memory. Returns false if there is no room for one warp or if the device cannot be queried.
+ * Fills `*p` with as many warps as fit in shared memory. Returns false if none fits or the device
+ * cannot be queried.
  */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
@@ -416,7 +373,7 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
-    /* Few query heads leave multiprocessors idle, and have many partial results each. */
+    /* With few query heads, each has many partial results and gets more warps. */
     if (a->map.n_kv_heads * a->n * a->map.group <= 2 * d->n_ctas)
         merge_kernel<32><<<grid, 1024, 0, stream>>>(p);
     else

@@ -1,6 +1,5 @@
 /*
- * Parts of attention on codes, for decode steps, that do not depend on the kind of codes: products,
- * the softmax, rows of the ring, and the kernel that loops over pages. Included by
+ * Parts of attention on quantised pages that do not depend on the kind of codes. Included by
  * packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
@@ -11,9 +10,7 @@
 namespace
 {
 
-/* ---- arithmetic ---- */
-
-/* Computes the same product as mma of mma.cuh, but the compiler may move the instruction. */
+/* Computes the product of `mma` in mma.cuh, but the compiler may move the instruction. */
 template <bool BF>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
@@ -61,8 +58,8 @@ __device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t 
 }
 
 /*
- * Returns a power of two such that a query head's query divided by it fits in float16. `most` is
- * the largest magnitude in this lane.
+ * Returns a power of two such that a query divided by it fits in float16. `most` is the largest
+ * magnitude in this lane.
  */
 __device__ __forceinline__ float unit_of(float most)
 {
@@ -86,8 +83,7 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Distributes a value per query head over lanes: lanes 4 h .. 4 h + 3 have x of head h; y gets the
- * values of heads 2 c and 2 c + 1, c = lane % 4.
+ * Lanes 4 h .. 4 h + 3 have x of head h. y gets the values of heads 2 c and 2 c + 1, c = lane % 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -96,14 +92,12 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 }
 
 /*
- * Queries of the query heads of a KV head as B operand of mma, in float16, divided by the power of
- * two `unit`. Rows without a query head are 0.
+ * Queries of the heads of a KV head as B operand of mma, float16, divided by `unit`. Rows without a
+ * query head are 0.
  */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /*
-     * Powers of two by which the queries of query heads 2 c and 2 c + 1 were divided; c = lane % 4.
-     */
+    /* Powers of two by which the queries of heads 2 c and 2 c + 1 were divided, c = lane % 4. */
     float unit[2];
 };
 
@@ -129,9 +123,9 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
 }
 
 /*
- * Running softmax state of a lane for query heads 2 c and 2 c + 1, c = lane % 4: the largest score
- * as a base-2 logarithm, and this lane's part of the sum. o is O^T at dims 16 u + lane / 4 (+ 8)
- * without zero points; `zero` is the contribution of zero points to the channels of group lane / 4.
+ * Running softmax of a lane for query heads 2 c and 2 c + 1, c = lane % 4: the largest score as a
+ * base-2 logarithm, and this lane's part of the sum. `o` is O^T without zero points; `zero` is the
+ * contribution of zero points.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -152,16 +146,12 @@ template <int UNITS> struct state {
     }
 };
 
-/* Returns the token of the page to which score s[m][i] of a lane belongs. */
 __device__ __forceinline__ int token_of(int m, int i, int lane)
 {
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/*
- * Computes the scores S^T of the uncoded tokens, coded .. left - 1, of the page from rows of the
- * ring, in powers of two.
- */
+/* Computes S^T, times log2(e), of the bf16 tokens `coded` .. left - 1 of the page. */
 template <int UNITS>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16_t *ring, int b,
                                             int g, int coded, int left, float (&s)[4][4], int lane)
@@ -193,8 +183,8 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16
 }
 
 /*
- * Replaces the scores of a page by probabilities 2^(score - running maximum + TOP) and adds them to
- * the sum. If the maximum rises by more than LAZY, the state is rescaled.
+ * Replaces scores by probabilities 2^(score - running maximum + TOP) and adds them to the sum. The
+ * state is rescaled only if the maximum rises by more than LAZY.
  */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
@@ -233,10 +223,6 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/*
- * Packs the probabilities of all tokens of the page as B operand of mma, in bfloat16 (BF) or
- * float16.
- */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (&packed)[8])
 {
@@ -247,10 +233,7 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/*
- * Packs the probabilities of tokens from .. to - 1 of the page as B operand of mma, with 0 for the
- * other tokens.
- */
+/* Packs the probabilities of tokens `from` .. `to` - 1, with 0 for all other tokens. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -271,10 +254,7 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
     return *reinterpret_cast<const uint32_t *>(&y);
 }
 
-/*
- * Adds the part of the output that belongs to the uncoded tokens, coded .. left - 1, of the page:
- * V^T P^T with V from rows of the ring.
- */
+/* Adds V^T P^T of the bf16 tokens `coded` .. left - 1 of the page. */
 template <class PAGE>
 __device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int left,
                                             const uint32_t (&prob)[8], state<PAGE::UNITS> &st,
@@ -286,7 +266,7 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int
     for (int k = 0; k < 4; k++) {
         if (16 * k + 16 <= coded || 16 * k >= left)
             continue;
-        /* A group of 8 rows that has no token is undefined. */
+        /* Memory of 8 tokens after the last token is undefined. */
         const bool second = 16 * k + 8 < left;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
@@ -306,8 +286,6 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int
     }
 }
 
-/* ---- output of results ---- */
-
 __device__ __forceinline__ void store(const packed_params &p, int b, int g, int row, int dim,
                                       float x)
 {
@@ -318,9 +296,9 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
 }
 
 /*
- * Writes a head's attention output if the run of pages covers the whole head (`slot` is NULL).
- * Otherwise writes the partial result to `slot`: maxima, sums and O [group][KVD_WIDTH_MAX]. O is
- * multiplied by `factor`.
+ * Writes a head's attention output if the run covers the whole head (`slot` is NULL). Otherwise
+ * writes the partial result to `slot`: maxima, sums and O [group][KVD_WIDTH_MAX]. O is multiplied
+ * by `factor`.
  */
 template <class PAGE>
 __device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
@@ -359,28 +337,23 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
     }
 }
 
-/* ---- the attention kernel ---- */
-
 /*
- * Processes one page of a KV head. PAGE is the class that reads its codes; it has these members:
- * - UNITS: number of units of 16 dims.
- * - words: a unit's words of codes in registers.
- * - factor(r): factor by which rows of register r of the values' codes are too large.
- * - copy: copies the bytes after a page's codes to shared memory (a stage) with cp.async.
- * - PAGE(p, shared, scratch): constructor; starts loads whose addresses are in `p`. `shared` is
- * memory of the CTA, `scratch` of the warp.
- * - ready(p, shared, scratch): waits for the constructor's loads and fills that memory. All threads
- * of the CTA call it. The newest group of cp.async may still be under way.
+ * Processes one page of a KV head. PAGE is the class that reads its codes, with these members:
+ *
+ * - UNITS: number of blocks of 16 dimensions.
+ * - words: words of codes in registers.
+ * - factor(r): factor by which register r of the values' codes is too large.
+ * - copy: copies the bytes after a page's codes to shared memory with cp.async.
+ * - PAGE(p, shared, scratch): constructor that starts loads. `shared` is memory of the CTA,
+ *   `scratch` of the warp.
+ * - ready(p, shared, scratch): waits for the constructor's loads. All threads of the CTA call it.
+ *   The newest group of cp.async may still be under way.
  * - begin: called at the first page of a head.
- * - scores and values: process coded tokens; they use up words and reload them, at the end from
- * `next`.
+ * - scores and values: process quantised tokens; they use up words and reload them, at the end
+ *   from `next`.
  * - BF: type of the probabilities that `values` gets, bfloat16 or float16.
  * - outputs: factor by which sums of values are too small.
- * - for_rows: divides probabilities by that factor for rows of the ring.
- * - STRAIGHT: if true, fully coded pages have a separate code path, which is worth its length if
- * scores and values are short.
- * - RINGS_AHEAD: if true, rows of the ring are loaded into L2 early in short runs, which is worth
- * its time if the ring is long.
+ * - for_rows: divides probabilities by that factor for bf16 tokens.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
@@ -393,7 +366,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
               keys = at.keys - first, coded = at.values - first;
     float s[4][4];
     uint32_t prob[8];
-    /* Nearly all pages are fully coded, so they have a path without branches. */
+    /* Nearly all pages are fully quantised, so they have a path without branches. */
     if (PAGE::STRAIGHT && min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
         soften(st, s);

@@ -1,21 +1,16 @@
 /*
- * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4). Computes the same as
- * packed_decode.cu, for K = s code and V = s code, where the scale s is that of a block of channels
- * of a token, times that of the tensor.
+ * Attention of decode steps on floating-point codes (fp8, mxfp4, nvfp4), as in packed_decode.cu,
+ * for K = s code and V = s code.
  *
- * Shifts and masks put a code into the place of the exponent and mantissa of float16, which is the
- * number times 2^(bias - 15), exactly, subnormal numbers too. Scores of a block of channels are
- * summed in float32 and multiplied by the block's scale. In products with V a scale belongs to a
- * token and a block of channels, and is applied to P. Scales of blocks have a wide range, so P, and
- * codes of values, are then bfloat16. Formats without blocks use float16.
+ * Shifts and masks put a code into the exponent and mantissa of a float16, which gives exactly the
+ * number times 2^(bias - 15). Block scales have a wide range, so P and the codes of values are then
+ * bfloat16. Formats without blocks use float16.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
 
 namespace
 {
-
-/* ---- operands of the products ---- */
 
 __device__ __forceinline__ uint32_t times_bf16_pair(uint32_t x, uint32_t y)
 {
@@ -31,8 +26,8 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 }
 
 /*
- * Converts a lane's codes of 16 tokens to an A operand of mma. If BF, the operand is bfloat16 and
- * holds exactly the numbers; otherwise it is float16 and holds the numbers times 2^(F::BIAS - 15).
+ * Converts codes to an A operand of mma. If BF, the operand is bfloat16 and exact. Otherwise it is
+ * float16 and holds the numbers times 2^(F::BIAS - 15).
  */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
@@ -57,10 +52,8 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
                           : times_bf16_pair(two << 4, bf16_powers(120));
 }
 
-/* ---- reading a page ---- */
-
 template <class F, int N> struct floats_page {
-    /* UNITS_OF is the number of units of 16 dims that share a scale. */
+    /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
     static constexpr int UNITS = N, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool STRAIGHT = true, BF = F::BLOCK > 0, RINGS_AHEAD = false;
     /* Factor by which float16 operands are smaller than the numbers that they represent. */
@@ -102,10 +95,7 @@ template <class F, int N> struct floats_page {
         return read;
     }
 
-    /*
-     * Divides probabilities by the factor of outputs, for rows of the ring, whose values are
-     * numbers instead of codes.
-     */
+    /* Divides probabilities by the factor of outputs, for bf16 tokens. */
     __device__ __forceinline__ void for_rows(float (&s)[4][4]) const
     {
 #pragma unroll
@@ -113,10 +103,6 @@ template <class F, int N> struct floats_page {
             s[i / 4][i % 4] *= over;
     }
 
-    /*
-     * Multiplies the sums of a block of channels by its scales, which start at `bytes`, and adds
-     * them to the scores.
-     */
     static __device__ __forceinline__ void add_block(const char *bytes, float (&block)[4][4],
                                                      float (&sum)[4][4], int lane)
     {
@@ -132,7 +118,6 @@ template <class F, int N> struct floats_page {
         }
     }
 
-    /* Computes the page's scores S = sum over blocks of channels of scale (Q codes). */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
@@ -156,7 +141,6 @@ template <class F, int N> struct floats_page {
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (keys * q.unit[i % 2]);
     }
 
-    /* Adds the page's part of the output, O^T = codes (scale P). */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],

@@ -1,28 +1,13 @@
 /*
- * Attention of decode steps on codes that are indices of quantisation levels (kvquant). Computes
- * the same as packed_decode.cu, for
+ * Attention of decode steps on indices of quantisation levels (kvquant), as in packed_decode.cu,
+ * for
  *
- * K = R(t) (middle + half width * level[code]) per channel, V = middle + half width * level[code]
- * per token, with outliers and first tokens stored separately. Middle and half width are those of
- * the range of a channel or token.
+ *   K = R(t) (middle + half width * level[code]) per channel
+ *   V = middle + half width * level[code] per token
  *
  * R(t), RoPE of the key's position, is R(first position of the page) R(t % 64). The first factor is
- * applied to the queries, once per page. The second factor is read from a table of 64 positions in
- * shared memory, in the order of the operands.
- *
- * Codes are looked up two at a time (four 2-bit codes in one look-up). Their bits and the lane form
- * the address of float16 levels in a table in shared memory. The table has a column for every lane,
- * so that no two lanes access the same bank. Half widths and middles of values are applied to P,
- * those of keys to the levels. Outliers and first tokens have code 0. Their differences from level
- * 0 are written to a tile of zeros in the order of the operands, 64 tokens of 32 dims at a time,
- * and are added.
- *
- * The kernel would be bound by bytes as packed_decode.cu is, but a page of heads of 128 takes about
- * 2500 instructions of a warp and 890 cycles of shared memory. An H200 reads 4-bit codes at 0.34 of
- * its bandwidth, and its shared memory is busy 77 % of that time.
- *
- * Pages with tokens kept in float16, or with more outliers than the lanes' registers hold, are few
- * and are processed by rolled loops.
+ * applied to the queries; the second comes from a table in shared memory. Every lane has a column
+ * of its own in the table of levels, so that no two lanes access the same bank.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -30,34 +15,28 @@
 namespace
 {
 
-/* ---- reading a page ---- */
-
-/* Reader of a page of codes that are indices of quantisation levels. */
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, D = 16 * N;
     static constexpr bool STRAIGHT = false, BF = false, RINGS_AHEAD = false;
     typedef words_ahead<B, N, true> words;
-    const char *table; /* table of quantisation levels, in shared memory */
+    const char *table; /* in shared memory */
     /*
-     * RoPE rotations in shared memory, [8][N / 2][32]: cosines and sines of dims 2 c and 2 c + 1,
-     * then of the dims 8 further.
+     * RoPE rotations in shared memory, [8][N / 2][32]: cosines and sines of dimensions 2 c and 2 c
+     * + 1, then of the dimensions 8 further.
      */
     const uint4 *turn;
-    const uint4 *tile; /* this warp's tile in shared memory; zeros between passes */
+    const uint4 *tile; /* in shared memory; zeros between passes */
     uint32_t places;   /* shared-memory address of the tile */
-    uint32_t *query;   /* queries in shared memory, [2 N][32] bf16 */
+    uint32_t *query;   /* in shared memory, [2 N][32] bf16 */
     /*
-     * Ranges of key channels in shared memory, [2 N][4]: half widths of dims 2 c and 2 c + 1 of 8
-     * dims, then their middles.
+     * Ranges of key channels in shared memory, [2 N][4]: half widths of dimensions 2 c and 2 c + 1,
+     * then their middles.
      */
     uint2 *range;
-    float level;     /* this lane's level (level_of_lane), until the table is filled */
-    float lowest[2]; /* level 0 of keys and of values, rounded to float16 */
-    uint32_t column; /* offset of the lane's column of keys in the rows of the table */
-    /*
-     * Factors of queries: `over` is 1 / unit of query head lane / 4; `unit` is that of query heads
-     * 2 c and 2 c + 1.
-     */
+    float level;     /* quantisation level that this lane loads into the table */
+    float lowest[2]; /* level 0 of keys and of values, as float16 */
+    uint32_t column; /* offset of this lane's column in the table of quantisation levels */
+    /* `over` is 1 / unit of query head lane / 4; `unit` is that of query heads 2 c and 2 c + 1. */
     float over, unit[2];
 
     static __device__ constexpr float factor(int)
@@ -100,7 +79,7 @@ template <int B, int N> struct levels_page {
                     make_uint4(0x3c003c00u, 0, 0x3c003c00u, 0);
         for (int i = (int)threadIdx.x % 32; i < TILE / 8; i += 32)
             reinterpret_cast<uint4 *>(scratch)[i] = make_uint4(0, 0, 0, 0);
-        asm volatile("cp.async.wait_group 1;" ::: "memory"); /* RoPE rotations have arrived */
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncthreads();
     }
 
@@ -110,7 +89,7 @@ template <int B, int N> struct levels_page {
         const float4 *const ranges = reinterpret_cast<const float4 *>(
             p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width);
         float most = 0;
-        float4 r[N / 4]; /* middles and half widths of two dims each */
+        float4 r[N / 4];
 #pragma unroll
         for (int i = 0; i < N / 4; i++)
             r[i] = __ldg(ranges + lane + 32 * i);
@@ -133,10 +112,6 @@ template <int B, int N> struct levels_page {
         __syncwarp();
     }
 
-    /*
-     * Starts the copy to a stage of the bytes after the codes of values, and of the cosines and
-     * sines of the page's first position.
-     */
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at,
                                                 const char *codes, uint32_t stage, int lane)
     {
@@ -150,10 +125,6 @@ template <int B, int N> struct levels_page {
                 2 * D, lane % (D / 8));
     }
 
-    /*
-     * Computes the queries in units u (low) and u + N / 2 (high), rotated back by the page's first
-     * position, as B operand.
-     */
     __device__ __forceinline__ void undo_rope(const packed_params &p, const char *stage, int u,
                                               uint32_t (&low)[2], uint32_t (&high)[2], int lane)
     {
@@ -175,8 +146,6 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /* ---- outliers and first tokens, which are stored apart from the codes ---- */
-
     __device__ __forceinline__ uint32_t key_entry(int t, int i, float x) const
     {
         const uint16_t *const r = reinterpret_cast<const uint16_t *>(range + i / 2) + i % 2;
@@ -190,18 +159,14 @@ template <int B, int N> struct levels_page {
         return entry_of(value_place(t, i), x, half_of(side[4], 0), half_of(side[0], 0), lowest[1]);
     }
 
-    /*
-     * Returns the address in the tile to which a list entry (an outlier or a number of a first
-     * token) belongs.
-     */
     __device__ __forceinline__ uint32_t address_of(uint32_t entry) const
     {
         return places + (entry >> 15 & 2 * (TILE - 1));
     }
 
     /*
-     * List entries (outliers) of K or V that a lane keeps in registers. put_all writes those of a
-     * pass over the dims to the tile or, with `away`, sets their places back to 0.
+     * Outliers that a lane keeps in registers. put_all writes those of `pass` to the tile or, with
+     * `away`, sets their places back to 0.
      */
     struct few {
         uint32_t entry[QUICK], address[QUICK];
@@ -215,14 +180,15 @@ template <int B, int N> struct levels_page {
     };
 
     /*
-     * Returns the lane's entries among the first 32 QUICK entries of a list of n outliers;
-     * number(k) returns entry k.
+     * Returns the lane's outliers among the first 32 QUICK outliers of a list of n. number(k)
+     * returns outlier k.
      */
     template <class AT> __device__ __forceinline__ few few_of(int n, int lane, AT number) const
     {
         few f;
 #pragma unroll
-        for (int k = 0; k < QUICK; k++) { /* loads are not conditional */
+        /* loads every element, so that no load is inside a branch */
+        for (int k = 0; k < QUICK; k++) {
             const uint32_t one = number(lane + 32 * k);
             f.entry[k] = lane + 32 * k < n ? one : 0;
             f.address[k] = address_of(one);
@@ -231,8 +197,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Writes the remaining outliers of the list, and the numbers of the page's `sinks` first
-     * tokens, which are stored in float16, to the tile. With `away`, sets their places back to 0.
+     * Writes the remaining outliers, and the float16 numbers of the page's `sinks` first tokens, to
+     * the tile. With `away`, sets their places back to 0.
      */
     template <class AT>
     __device__ __forceinline__ void put_many(const packed_params &p, const cursor &at,
@@ -247,7 +213,7 @@ template <int B, int N> struct levels_page {
         const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS,
                   i = side ? 32 * pass + lane : lane / 16 * (D / 2) + 16 * pass + lane % 16;
         const uint16_t *from = sink_row(p, at, KVD_PAGE_TOKENS * at.page) + side * D + i;
-        __syncwarp(); /* a first token's outliers are in the list too, and are overwritten */
+        __syncwarp(); /* the list also has outliers of first tokens, which are overwritten */
 #pragma unroll 1
         for (int t = 0; t < sinks; t++, from += wide) {
             const float x = half_of(*from, 0);
@@ -256,12 +222,6 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /* ---- products with keys and values ---- */
-
-    /*
-     * Multiplies units u and u + N / 2 (16 dims each) of keys, which RoPE rotates together, with
-     * the queries.
-     */
     __device__ __forceinline__ void multiply_keys(const packed_params &p, const char *stage, int u,
                                                   const uint32_t (&w_low)[B],
                                                   const uint32_t (&w_high)[B], float (&sum)[4][4],
@@ -282,7 +242,8 @@ template <int B, int N> struct levels_page {
             const uint32_t more[2][4] = {{apart[0].x, apart[0].y, apart[0].z, apart[0].w},
                                          {apart[1].x, apart[1].y, apart[1].z, apart[1].w}};
 #pragma unroll
-            for (int r = 0; r < 4; r++) { /* register r: row half r % 2, dim half r / 2 */
+            /* register r has row half r % 2 and dimension half r / 2 */
+            for (int r = 0; r < 4; r++) {
                 const uint32_t c = r / 2 ? t[r % 2].z : t[r % 2].x,
                                si = r / 2 ? t[r % 2].w : t[r % 2].y;
                 const uint32_t a = times_plus(x[r], low[r / 2].x, plus(low[r / 2].y, more[0][r])),
@@ -295,10 +256,6 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /*
-     * Returns the number of tokens at the start of the page that are stored in float16, at most
-     * `coded`; 0 or less if there are none.
-     */
     static __device__ __forceinline__ int sinks_of(const packed_params &p, const cursor &at,
                                                    int coded)
     {
@@ -317,7 +274,6 @@ template <int B, int N> struct levels_page {
         return p.a.form.k_apart ? min((int)key_list(p, stage)[0], p.a.form.k_apart) : 0;
     }
 
-    /* Computes the page's scores S^T = K Q^T. */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
@@ -371,7 +327,6 @@ template <int B, int N> struct levels_page {
             s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * unit[i % 2]);
     }
 
-    /* Multiplies units 2 pass and 2 pass + 1 (16 dims each) of values with the probabilities. */
     __device__ __forceinline__ void
     multiply_values(const uint32_t (&w_0)[B], const uint32_t (&w_1)[B], const uint32_t (&scaled)[8],
                     const uint32_t (&prob)[8], float (&o_0)[4], float (&o_1)[4])
@@ -390,10 +345,7 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /*
-     * Adds the page's part of the output, O^T = levels (half width P) + middle P + (differences of
-     * outliers and first tokens) P.
-     */
+    /* O^T = levels (half width P) + middle P + (differences of outliers and first tokens) P */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],
@@ -480,10 +432,7 @@ kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a)
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
-    /*
-     * Pages have room for four times the expected number of outliers (packed_form.c). A third of
-     * that room is almost always enough.
-     */
+    /* A third of the page's room for outliers is almost always enough. */
     p->n_listed = min(max(p->a.form.k_apart / 12 * 4, 32 * QUICK), p->a.form.k_apart);
     p->stage_bytes =
         p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;

@@ -1,7 +1,5 @@
 /*
- * Distribution of pages to warps in attention on codes: the list of the pages of all requests and
- * KV heads, loads into L2, the copies of a page's bytes, and the words that a lane loads ahead.
- * Included by packed_decode*.cu only.
+ * Distributes the pages of all requests and KV heads to warps. Included by packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
@@ -14,13 +12,12 @@ namespace
 
 enum {
     WARPS = 8,
-    HEADS = 8, /* largest number of query heads of a group */
-    SHORT = 8, /* largest number of pages of a run that loads its ring rows into L2 first */
+    HEADS = 8, /* largest number of query heads per KV head */
+    SHORT = 8, /* largest number of pages of a run that loads its bf16 tokens into L2 first */
     /*
-     * Log2 of the scale of probabilities. P is 2^TOP at the running maximum, and may exceed this by
-     * a factor of 2^LAZY before the sums are rescaled. This is far above the smallest float16, near
-     * which P times a scale would lose bits of many small probabilities, and below the largest
-     * float16 for scales under 2^8.
+     * Log2 of the scale of probabilities. P is 2^TOP at the running maximum, and may exceed it by a
+     * factor of 2^LAZY before the sums are rescaled. The range of float16 then suffices for scales
+     * under 2^8.
      */
     TOP = 6,
     LAZY = 2
@@ -28,17 +25,14 @@ enum {
 
 typedef kvd_packed_decode_params packed_params;
 
-/* ---- runs of pages ---- */
-
 /*
- * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request's
- * `pages`. m is the request's number of tokens; `keys` and `values` are its numbers of coded keys
- * and values. `number` has the page numbers of 32 pages, starting at a multiple of 32, one per
- * lane.
+ * Position of a warp in the list of all pages: request b, KV head g, page `page` of `pages`. m is
+ * the request's number of tokens; `keys` and `values` of them are quantised. `number` has the page
+ * numbers of 32 pages, one per lane.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
-    const char *head; /* address of the codes of the KV head in page 0 of the pool */
+    const char *head; /* codes of the KV head in page 0 of the pool */
 };
 
 __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at, int lane)
@@ -64,7 +58,7 @@ __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     const int heads = p.a.map.n_kv_heads;
     int lo = 0, hi = p.a.n - 1;
-    while (lo < hi) { /* finds the last request that starts at or before page x */
+    while (lo < hi) {
         const int mid = (lo + hi + 1) / 2;
         if (p.d.pages_before[mid] * heads <= x)
             lo = mid;
@@ -98,9 +92,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* ---- loads into L2 ---- */
-
-/* Starts loading `bytes` bytes into L2. `from` and `bytes` must be multiples of 16. */
+/* `from` and `bytes` must be multiples of 16. */
 __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int lane)
 {
 #if __CUDA_ARCH__ >= 900
@@ -112,16 +104,12 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/*
- * Starts loading into L2 the ring rows of the page's uncoded tokens. The products load them a few
- * at a time, and would wait for memory each time.
- */
+/* Starts loading the page's bf16 tokens into L2. Otherwise each product would wait for memory. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
     if (min(at.keys, at.values) >= first + left)
         return;
-    /* Bytes of a group of 8 rows, the first group with uncoded rows, and the end of the groups. */
     const int bytes = 16 * p.a.map.d_qk[0], keys = max(at.keys - first, 0) / 8,
               values = max(at.values - first, 0) / 8, end = (left + 7) / 8;
     const char *const from = reinterpret_cast<const char *>(in_ring(p.a, at.b, at.page, at.g));
@@ -129,7 +117,6 @@ __device__ __forceinline__ void prefetch_ring(const packed_params &p, const curs
     prefetch_bytes(from + (8 + values) * bytes, (end - values) * bytes, lane);
 }
 
-/* Calls prefetch_ring for the n pages that start at *at. */
 __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int n, int lane)
 {
 #pragma unroll 1
@@ -140,12 +127,7 @@ __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at
     }
 }
 
-/* ---- copies of a page's bytes ---- */
-
-/*
- * Starts the copy to shared memory at `to` of `bytes` bytes that follow the codes of a page, 16
- * bytes per lane at a time. The first 2 KiB are copied without a branch.
- */
+/* Starts the copy of `bytes` bytes to shared memory, 16 bytes per lane at a time. */
 __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
 {
 #pragma unroll
@@ -163,8 +145,8 @@ __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int by
 }
 
 /*
- * Starts the copy of `bytes` bytes to shared memory at `to`, 16 bytes per thread at a time, and
- * commits it as a group of cp.async. All threads of the CTA must call it.
+ * Starts the copy of `bytes` bytes to shared memory and commits it as a group of cp.async. All
+ * threads of the CTA must call it.
  */
 __device__ __forceinline__ void copy_by_all(const char *to, const uint32_t *from, int bytes)
 {
@@ -200,12 +182,9 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 }
 
 /*
- * Words of codes that a lane has loaded ahead, as many as fit in 32 registers. The units (16 dims
- * each) of K or of V are taken in the order of the products. As soon as a unit is done, its
- * registers are loaded with the unit AHEAD later: of the same operand, or of the next one, which is
- * the values of the page or the keys of the next page. Words are loaded whether they hold codes or
- * not, so that no load is inside a branch. If PAIRS, keys are taken two units at a time that RoPE
- * rotates together, u and N / 2 + u.
+ * Words of codes that a lane has loaded ahead, as many as fit in 32 registers. Words are loaded
+ * whether they hold codes or not, so that no load is inside a branch. If PAIRS, keys are taken two
+ * blocks of 16 dimensions at a time that RoPE rotates together.
  */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
@@ -215,7 +194,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
     }
-    /* Returns the offset in bytes of this lane's words from the start of a unit's words. */
+    /* in bytes */
     static __device__ __forceinline__ size_t of_lane()
     {
         return 4 * B * (threadIdx.x % 32);
@@ -224,7 +203,6 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
-    /* Loads the first AHEAD units of K or V (`side`); `from` is the address of the codes. */
     __device__ __forceinline__ void begin(int side, const char *from)
     {
 #pragma unroll
@@ -232,8 +210,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             load(i, unit(side, i), from);
     }
     /*
-     * Loads the unit that follows AHEAD units after unit i, whose product is done: from the codes
-     * `same` of the same operand (K or V) or from `next`, the codes of the following operand.
+     * Reloads the registers of block i, whose product is done. `same` is the address of the same
+     * operand (K or V), `next` that of the following operand.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
     {

@@ -1,12 +1,7 @@
 /*
- * Attention of decode steps on codes of rotated vectors (turboquant). Computes the same as
- * packed_decode.cu, for
- *
- * K = norm * level[code], V = norm * level[code] per token.
- *
- * Codes are looked up in a table in shared memory, as in packed_decode_levels.cu. Norms of keys are
- * applied to the scores, those of values to P. Queries are rotated before this kernel, and outputs
- * after it (packed_turn.cu).
+ * Attention of decode steps on rotated vectors (turboquant), as in packed_decode.cu, for K = norm *
+ * level[code] and V = norm * level[code] per token. Queries are rotated before this kernel, and
+ * outputs after it (packed_turn.cu).
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -14,14 +9,14 @@
 namespace
 {
 
-/* Reader of a page of rotated vectors with B-bit codes, for heads of 16 N dims. */
+/* For B-bit codes and heads of 16 N dimensions. */
 template <int B, int N> struct turned_page {
     static constexpr int UNITS = N;
     static constexpr bool STRAIGHT = true, BF = false, RINGS_AHEAD = false;
     typedef words_ahead<B, N, false> words;
-    const char *table; /* table of quantisation levels, in shared memory */
-    uint32_t column;   /* offset of the lane's column of keys in the rows of the table */
-    float level;       /* this lane's level (level_of_lane), until the table is filled */
+    const char *table; /* in shared memory */
+    uint32_t column;   /* offset of this lane's column in the table of quantisation levels */
+    float level;       /* quantisation level that this lane loads into the table */
     queries<N> q;
 
     static __device__ constexpr float factor(int)
@@ -63,7 +58,6 @@ template <int B, int N> struct turned_page {
         copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
     }
 
-    /* Computes the page's scores S = norm (Q levels). */
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
@@ -88,7 +82,6 @@ template <int B, int N> struct turned_page {
                               half_of(norm[token_of(i / 4, i % 4, lane)], 0);
     }
 
-    /* Adds the page's part of the output, O^T = levels (norm P). */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],

@@ -1,11 +1,6 @@
 /*
- * Floating-point codes (fp8, mxfp4, nvfp4): codes the rows of prompts and decode steps, and
- * restores bf16 rows in the working pages. Codes, scales and restored rows equal, bit for bit,
- * those of the methods on the CPU, which code bf16 rows in float32.
- *
- * Grid: KV heads, requests, CTAs per head. A warp handles a block of 16 or 32 dims of keys or of
- * values in a page, in fragments with tokens as rows; codes of values are then transposed. If some
- * tokens of the page are coded already, as in most decode steps, a warp handles one row.
+ * Quantises K and V to floating-point codes (fp8, mxfp4, nvfp4), and restores bf16 pages. Codes and
+ * scales equal those of the CPU methods bit for bit. Grid: KV heads, requests, CTAs per head.
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -14,13 +9,12 @@ namespace
 
 enum { WARPS = 8 };
 
-/* K (side 0) or V (side 1) of one page of a KV head. */
 struct page_side {
-    int side, d, left; /* left: number of the page's tokens that the request has */
+    int side, d, left; /* left: number of tokens in the page */
     float tensor;      /* scale of all keys or all values of the head or layer */
     const uint16_t *from;
     uint16_t *to;
-    char *codes, *scales; /* codes of K or V; scales of its blocks of channels */
+    char *codes, *scales; /* scales: of blocks of channels */
 };
 
 __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side, int b, int g,
@@ -41,10 +35,7 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
             codes + (side ? parts.v_side : parts.k_side)};
 }
 
-/*
- * Returns the index in the page of dims 2 c and 2 c + 1 of half h (8 dims) of unit u (16 dims) of
- * token t.
- */
+/* Returns the index of dimension 16 u + 8 h + 2 c of token t. */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
     return t / 8 * 8 * o.d + (2 * u + h) * 64 + t % 8 * 8 + 2 * c;
@@ -55,12 +46,6 @@ __device__ __forceinline__ uint32_t *words_of(const page_side &o, int bits, int 
     return reinterpret_cast<uint32_t *>(o.codes) + kvd_packed_words(bits, u, lane);
 }
 
-/* ---- coding of rows ---- */
-
-/*
- * Returns the factor that decodes a block of channels whose largest magnitude is `most`, and sets
- * the scale's byte.
- */
 template <class F>
 __device__ __forceinline__ float choose_scale(float most, float tensor, uint32_t &byte)
 {
@@ -73,13 +58,9 @@ template <class F> __device__ __forceinline__ uint32_t coded(float x, float scal
     return scale > 0 ? float_code<F>(x / scale) : 0;
 }
 
-/*
- * Writes a lane's 32 codes of one unit (16 dims), two in each element of `pair`, to its words at
- * `at`.
- */
 template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const uint32_t (&pair)[16])
 {
-    constexpr int EACH = 16 / B; /* number of elements of `pair` in a word */
+    constexpr int EACH = 16 / B; /* elements of `pair` in a word */
     uint32_t word[B];
 #pragma unroll
     for (int i = 0; i < B; i++) {
@@ -95,8 +76,8 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
 }
 
 /*
- * Codes block i of channels of K or V for all tokens of the page: the channels that share a scale,
- * or 16 dims if there are no scales. Tokens beyond the request's last get codes of 0.
+ * Quantises block i of channels for all tokens of the page. Tokens beyond the request's last get
+ * codes of 0.
  */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
@@ -104,7 +85,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     const int units = min(UNITS, o.d / 16 - UNITS * i);
     /*
      * pair[u][2 j + h]: two numbers of token 8 j + lane / 4, as bf16 and later as codes. They are
-     * dims 2 c and 2 c + 1, c = lane % 4, of the h-th 8 dims in block u of 16 dims.
+     * dimensions 2 c and 2 c + 1 of the h-th 8 dimensions, c = lane % 4.
      */
     uint32_t pair[UNITS][16];
 #pragma unroll
@@ -142,7 +123,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
         if (u >= units)
             break;
 #pragma unroll
-        /* Pair n of codes is register n % 4 of the mma operand for the (n / 4)-th 16 tokens. */
+        /* Element n is register n % 4 of the mma operand for the (n / 4)-th 16 tokens. */
         for (int n = 0; n < 16; n++) {
             const int j = n / 4 * 2;
             ordered[n] = o.side ? exchanged(pair[u][2 * (j + n / 2 % 2) + n % 2])
@@ -152,7 +133,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/* Codes the row of token t of the page. A lane handles dims 4 lane .. 4 lane + 3. */
+/* A lane handles dimensions 4 lane .. 4 lane + 3. */
 template <class F> __device__ void code_row(const page_side &o, int t, int lane)
 {
     const bool there = 4 * lane < o.d;
@@ -212,12 +193,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/* ---- restoring rows ---- */
-
-/*
- * Restores the rows of unit u (16 dims) of K or V. The first `done` tokens of the page are coded;
- * later ones are in the ring.
- */
+/* The first `done` tokens of the page are quantised; later tokens are in the ring buffer. */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {
@@ -256,7 +232,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int m = a.kv_len[b], k_units = a.map.d_qk[g] / 16, v_units = a.map.d_v[g] / 16;
     for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
-                  /* the newest row is in the ring and not yet coded */
+                  /* the newest token is not yet quantised */
             done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
         for (int u = warp; u < k_units + v_units; u += WARPS) {
             const page_side o = side_of(a, u >= k_units, b, g, p, left, true);

@@ -1,7 +1,7 @@
 /*
- * Floating-point codes on the device: the formats, and conversions to and from float32. Included by
- * packed_*.cu only. Conversions use integer operations on all GPUs: the instructions of sm_89 for 8
- * bits take two codes of adjacent bytes, which are not adjacent in packed_layout.h.
+ * Floating-point formats on the device, and conversions to and from float32. Included by
+ * packed_*.cu only. The conversion instructions of sm_89 need adjacent codes, unlike
+ * packed_layout.h.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
@@ -9,9 +9,9 @@
 #include "methods/bits/cuda/packed_words.cuh"
 
 /*
- * Format of floating-point codes: a sign, E bits of exponent and M of mantissa (kvd_minifloat).
- * Blocks of BLOCK channels of a token share a scale: a power of two (E8M0) if BLOCK is 32, an E4M3
- * number if it is 16. BLOCK 0: no scales.
+ * A sign, E bits of exponent and M of mantissa (kvd_minifloat). Blocks of BLOCK channels of a token
+ * share a scale: a power of two (E8M0) if BLOCK is 32, an E4M3 number if BLOCK is 16. BLOCK 0: no
+ * scales.
  */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,
@@ -25,10 +25,6 @@ typedef packed_floats<5, 2, 0> packed_e5m2;
 typedef packed_floats<2, 1, 32> packed_mxfp4;
 typedef packed_floats<2, 1, 16> packed_nvfp4;
 
-/*
- * Calls `call` with an object of the packed_floats type that describes the format *f, and returns
- * its result.
- */
 template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL call)
 {
     return f->exponent == 4   ? call(packed_e4m3())
@@ -37,27 +33,24 @@ template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL cal
                               : call(packed_nvfp4());
 }
 
-/*
- * Kernels for floating-point codes (packed_floats.cu), launched by kvd_packed_code and
- * kvd_packed_restore.
- */
+/* Launched by kvd_packed_code and kvd_packed_restore. */
 cudaError_t kvd_packed_code_floats(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_floats(const kvd_packed_args *a, cudaStream_t stream);
 
-/* Returns the float32 bit pattern of 2^n, for -126 <= n <= 127. */
+/* Returns the float32 bit pattern of 2^n, -126 <= n <= 127. */
 static __device__ __forceinline__ constexpr uint32_t power_bits(int n)
 {
     return (uint32_t)(n + 127) << 23;
 }
 
-/* Returns the code of x in the format F, rounded to the nearest, ties to even, and saturated. */
+/* Rounds to the nearest, ties to even, with saturation. */
 template <class F> static __device__ __forceinline__ uint32_t float_code(float x)
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
     /*
-     * Multiplication by a power of two is exact. For normal numbers q includes the leading 1 of the
-     * mantissa, 2^MANTISSA, which adds 1 to the exponent field of the code below.
+     * q includes the leading 1 of the mantissa, which adds 1 to the exponent field of the code
+     * below.
      */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
@@ -71,7 +64,6 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
     return code >> (F::BITS - 1) & 1 ? -y : y;
 }
 
-/* Returns the scale that the byte of a block of channels encodes, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
     if (F::BLOCK == 32) /* byte 0 means 2^-127, a subnormal number */
@@ -79,10 +71,7 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/*
- * Returns the byte that stores the scale of a block of channels with the largest magnitude `most`,
- * given the tensor's scale.
- */
+/* Returns the scale's byte for a block with the largest magnitude `most`. */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {
@@ -92,7 +81,6 @@ template <class F> static __device__ __forceinline__ uint32_t block_byte(float m
     return float_code<packed_e4m3>(most / packed_nvfp4::LARGEST / tensor);
 }
 
-/* Returns the factor by which the codes of a block of channels are multiplied when read. */
 template <class F> static __device__ __forceinline__ float read_scale(uint32_t byte, float tensor)
 {
     return F::BLOCK == 32 ? block_scale<F>(byte) : block_scale<F>(byte) * tensor;

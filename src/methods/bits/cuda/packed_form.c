@@ -43,9 +43,8 @@ static size_t coded(size_t m, size_t window, size_t block)
 }
 
 /*
- * Returns the number of bits that the scales of K or V of one token with d channels take: 16 for
- * the norm of a rotated vector, else 8 per block of channels. If d fills the last block only in
- * part, the codes that fill it up are counted too.
+ * Returns the bits that the scales of one token with d channels take. Codes that pad the last block
+ * are counted too.
  */
 static double block_bits(const kvd_packed_form *f, int d)
 {
@@ -70,7 +69,6 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
            (plain - values + sink) * d_v * 16;
 }
 
-/* Returns the largest number of pages that `tokens` consecutive tokens can touch. */
 static int32_t pages_of(int32_t tokens)
 {
     return tokens < 2 ? 1 : (tokens - 2) / KVD_PAGE_TOKENS + 2;

@@ -1,6 +1,5 @@
 /*
- * Tables in shared memory for codes that are indices of quantisation levels: the table in which two
- * codes at a time are looked up, and the places in a tile of outliers and first tokens. Included by
+ * Tables in shared memory for codes that are indices of quantisation levels. Included by
  * packed_decode_levels.cu and packed_decode_turned.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
@@ -19,8 +18,7 @@ template <int B> __device__ __host__ constexpr int table_bytes()
 }
 
 /*
- * Loads quantisation levels, one per lane: level i of keys in lane i, and of values in lane 16 + i.
- * `level` is kvd_packed_args.level.
+ * Level i of keys is in lane i, level i of values in lane 16 + i. `level` is kvd_packed_args.level.
  */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
@@ -28,10 +26,8 @@ template <int B> __device__ __forceinline__ float level_of_lane(const float *lev
 }
 
 /*
- * Fills the table of quantisation levels in shared memory. An entry has the levels of two adjacent
- * codes of 3 or 4 bits, or of four codes of 2 bits: for K, then for V. They are repeated, so that
- * each lane reads its own copy (with 2 bits, each lane of half a warp). `level` is the result of
- * level_of_lane.
+ * An entry of the table has the levels of two adjacent codes of 3 or 4 bits, or of four codes of 2
+ * bits: for K, then for V. Each lane has its own copy (with 2 bits, each lane of half a warp).
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
@@ -49,8 +45,8 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
 }
 
 /*
- * Looks up the quantisation levels of a lane's codes of 16 tokens, as an A operand of mma. `column`
- * is the offset of the lane in the rows of the table.
+ * Looks up the levels of 16 tokens as an A operand of mma. `column` is the offset of the lane's
+ * column in the table of quantisation levels.
  */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
@@ -71,10 +67,7 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
         }
     } else {
 #pragma unroll
-        /*
-         * Two codes of 3 bits are the number of a table entry. They are moved to bits 8 .. 13,
-         * because an entry takes 256 bytes.
-         */
+        /* Two codes of 3 bits are moved to bits 8 .. 13, because a table entry takes 256 bytes. */
         for (int r = 0; r < 4; r++) {
             const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
             const uint32_t bits = from < 0 ? w[i % B] << -from
@@ -86,14 +79,12 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
     }
 }
 
-/* ---- outliers and first tokens, which are stored apart from the codes ---- */
-
-enum { QUICK = 4, TILE = 2048 /* TILE is in float16 numbers */ };
+enum { QUICK = 4, TILE = 2048 /* in float16 numbers */ };
 
 /*
- * Returns the index of the number of token t of the page and dim i in the tile of keys [2][4 times
- * 16 tokens][32 lanes][8 halves]. The tile holds two blocks of 16 dims at a time, of 16 N dims in
- * all. Bit 11 + j of the result tells that it is used in the j-th of N / 2 rounds.
+ * Returns the index of token t and dimension i in the tile of keys [2][4 times 16 tokens][32
+ * lanes][8 halves]. The tile holds 32 dimensions at a time. Bit 11 + j of the result tells that the
+ * index is used in the j-th of N / 2 rounds.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
 {
@@ -112,7 +103,7 @@ __device__ __forceinline__ uint32_t value_place(int t, int i)
 
 /*
  * Returns a list entry for x, an outlier or a number of a first token. The upper half is its place
- * in the tile, the lower half the difference of x from quantisation level 0, as float16.
+ * in the tile. The lower half is its difference from level 0, as float16.
  */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
                                              float lowest)
@@ -121,8 +112,8 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float midd
 }
 
 /*
- * Writes the number of a list entry to `address` in the tile or, with `away`, sets it to 0, if the
- * entry is used in round `pass` over the dims.
+ * Writes the number of a list entry to `address` in the tile or, with `away`, sets it to 0. Skips
+ * entries that are not used in round `pass`.
  */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
@@ -132,7 +123,6 @@ __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, 
                  : "memory");
 }
 
-/* Returns the address of the row of a request's first token t in a KV head: K, then V. */
 __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
 {
     const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
@@ -140,10 +130,6 @@ __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, cons
            p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS;
 }
 
-/*
- * Starts loading into L2 what rolled loops read of a page with first tokens: the rows of the first
- * tokens, of d dims of K and of V, and `bytes` bytes of codes of values.
- */
 __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int bytes,
                                                int d, int lane)
 {

@@ -1,7 +1,4 @@
-/*
- * Kernels that prepare pages of codes: tables of the ring pages for decode steps, and pages for
- * timing whose contents were never computed.
- */
+/* Prepares page tables of ring buffers, and pages for timing whose contents were never computed. */
 #include "methods/bits/cuda/packed_words.cuh"
 
 namespace
@@ -15,8 +12,7 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
 }
 
 /*
- * Makes all floating-point codes of a page finite: clears the upper bit of the exponents of 8-bit
- * codes, which are then below 2, and sets the scales of blocks to 1.
+ * Clears the upper exponent bit of 8-bit codes, which are then below 2, and sets block scales to 1.
  */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {

@@ -1,17 +1,9 @@
 /*
- * Restores the bf16 rows of all tokens of a request in the working pages, from codes and, for the
- * newest rows, from the ring of its slot. Products and sums are float32 and are rounded once.
+ * Restores bf16 pages from quantised pages and, for the newest tokens, from the ring buffer. Grid:
+ * KV heads, requests, CTAs per head. Keys that were quantised before RoPE are rotated by RoPE.
  *
- * Equal steps (kivi): x = s code + zero.
- *
- * Quantisation levels of a table (kvquant): x = middle + half width * level[code]. Outliers and
- * first tokens are stored as numbers. Keys that were coded before RoPE are rotated by RoPE.
- *
- * Grid: KV heads, requests, CTAs per head. The kernel reads the codes once and writes 4 bytes per
- * token and dim of K and V together, so it is bound by its writes. Equal steps: a warp handles a
- * unit of 16 dims, whose fragments are rows of the page's blocks (for values after a transpose).
- * Tables: a CTA restores a page in shared memory, because RoPE needs two dims that are in different
- * lanes.
+ * equal steps (kivi)    x = s code + zero
+ * level table (kvquant) x = middle + half width * level[code]
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -27,7 +19,8 @@ struct page_of {
     const uint16_t *ring;
     uint16_t *rows;
     kvd_packed_parts parts;
-    int left, keys, values; /* number of tokens of the page, of coded keys and of coded values */
+    /* number of tokens in the page, of quantised keys and of quantised values */
+    int left, keys, values;
 };
 
 __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block, int c)
@@ -36,8 +29,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
 }
 
 /*
- * Writes 2 dims of token t to the working page: `restored` if t is below `coded`, the ring's row if
- * the token is one of the newest, 0 beyond the last token.
+ * Writes 2 dimensions of token t: `restored` if t < coded, the numbers in the ring buffer for newer
+ * tokens, 0 beyond the last token.
  */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
@@ -47,8 +40,6 @@ __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size
                                     : 0;
     *reinterpret_cast<uint32_t *>(o.rows + at) = x;
 }
-
-/* ---- restoring codes of equal steps ---- */
 
 __device__ void even_keys(const page_of &o, int u, int lane)
 {
@@ -103,11 +94,9 @@ __device__ void even_values(const page_of &o, int u, int lane)
     }
 }
 
-/* ---- restoring codes of levels ---- */
-
 /*
- * Decodes a unit (16 dims) of keys or values to tile [64][TILE_PITCH]. level is an array
- * [2][2^bits]; its second half has the numbers as which codes are read.
+ * Decodes 16 dimensions of keys or values to tile [64][TILE_PITCH]. level is [2][2^bits]; its
+ * second half has the decoded numbers.
  */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
@@ -152,10 +141,6 @@ __device__ void level_unit(const page_of &o, int side, int u, const float *level
         }
 }
 
-/*
- * Writes to the tile the outliers of the page's coded tokens, and the first tokens, which are
- * stored in float16.
- */
 __device__ void put_exceptions(const page_of &o, int side, float *tile)
 {
     const kvd_packed_args &a = o.a;
@@ -183,10 +168,6 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/*
- * Returns number i of token t from the tile's row, rotated by RoPE if it belongs to a key that was
- * coded before RoPE.
- */
 __device__ __forceinline__ float number_of(const page_of &o, int side, const float *row, int t,
                                            int i)
 {
@@ -211,11 +192,6 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
     if (coded)
         put_exceptions(o, side, tile);
     __syncthreads();
-    /*
-     * Loop over pairs of dims in the order of memory. The 4 pairs of 8 dims of a token are
-     * adjacent, then come the other 7 tokens of a group of 8, then the next 8 dims, then the next
-     * group of tokens.
-     */
     for (int i = (int)threadIdx.x; i < (o.left + 7) / 8 * 4 * d; i += 32 * WARPS) {
         const int t = i / (4 * d) * 8 + i / 4 % 8, dim = i / 32 % (d / 8) * 8 + i % 4 * 2;
         const float *const row = tile + t * TILE_PITCH;
@@ -227,8 +203,6 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
     __syncthreads();
 }
 
-/* ---- restoring pages ---- */
-
 template <bool LEVELS>
 __global__ void __launch_bounds__(32 * WARPS)
     restore_kernel(const __grid_constant__ kvd_packed_args a)
@@ -237,7 +211,6 @@ __global__ void __launch_bounds__(32 * WARPS)
     __shared__ float level[4 << 8];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
-    /* the newest row is in the ring and not yet coded */
     const int m = a.kv_len[b], keys = keys_coded(a, m - 1), values = values_coded(a, m - 1);
     if (LEVELS)
         for (int i = (int)threadIdx.x; i < 4 << a.form.bits; i += 32 * WARPS)

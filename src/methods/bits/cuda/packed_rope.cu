@@ -1,4 +1,4 @@
-/* Table of RoPE rotations for attention on keys that were coded before RoPE. */
+/* Computes RoPE rotations for attention on keys that were quantised before RoPE. */
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
@@ -6,8 +6,8 @@ namespace
 {
 
 /*
- * Fills a table, in the layout of levels_page.turn, with rotations by t = 0 .. 63 positions. The
- * rotations have length 1 even if the model's RoPE tables include a factor.
+ * Fills a table, in the layout of levels_page.turn, for t = 0 .. 63 positions. The rotations have
+ * length 1 even if the model's RoPE tables include a factor.
  */
 __global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
 {

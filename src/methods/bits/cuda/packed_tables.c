@@ -1,4 +1,4 @@
-/* Copies the tables of methods with codes (kvquant, fp8, nvfp4, turboquant) to the device. */
+/* Copies the tables of quantisation methods (kvquant, fp8, nvfp4, turboquant) to the device. */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/kvquant.h"
@@ -6,7 +6,6 @@
 
 static const char what[] = "coded cache";
 
-/* Copies the quantisation levels and key ranges of all layers (kvquant) to the device. */
 static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -31,10 +30,7 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/*
- * Copies the scales of keys and values of all layers and heads (fp8, nvfp4) to the device, if the
- * method has scales from a calibration.
- */
+/* Used by fp8 and nvfp4. Does nothing if the method has no scales from a calibration. */
 static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -51,7 +47,6 @@ static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/* Copies the tables for rotated vectors (turboquant) to the device. */
 static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -75,7 +70,7 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return copied ? 0 : -1;
 }
 
-/* Makes the table of RoPE rotations for keys that were coded before RoPE. All layers share it. */
+/* All layers share one table. Does nothing unless keys were quantised before RoPE. */
 static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
                            kvd_device_memory *memory, kvd_err *err)
 {

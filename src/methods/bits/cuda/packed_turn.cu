@@ -1,17 +1,10 @@
 /*
- * Codes of rotated vectors (turboquant): a row x of d numbers is stored as its norm in float16 and
- * the codes of the quantisation levels nearest to u = P x / |x|, with a random orthogonal matrix P.
- * Attention of decode steps runs on rotated numbers: scores (P q) . (P k) = q . k, and outputs are
- * rotated back by P^T.
+ * Quantises rotated vectors (turboquant). A vector x is stored as its float16 norm and the codes of
+ * the levels nearest to u = P x / |x|, with a random orthogonal matrix P. Attention of decode steps
+ * uses (P q) . (P k) = q . k, and outputs are rotated back by P^T.
  *
- * Decode steps: grid (KV heads, requests), one thread per dim. A CTA rotates the rows of a group of
- * query heads, and the newest key and value, in place, and codes the latter two. The product with P
- * is bound by reading P (4 d^2 bytes, in L2) once per CTA. Prompts: grid (KV heads, requests, CTAs
- * per head). A CTA rotates 16 tokens of K or of V at a time, and collects the codes of a page in
- * shared memory.
- *
- * u is computed in float32 from bf16 rows, as on the CPU, in another order of additions. A number
- * that is within rounding of the middle between two levels may get the other level.
+ * The additions have another order than on the CPU, so a number close to the middle between two
+ * levels may get the other level.
  */
 #include "methods/bits/cuda/packed_words.cuh"
 
@@ -20,16 +13,14 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_MAX };
 
-/* Rows of a CTA in shared memory, transposed: number j of row r is at [j][r]. */
+/* Transposed: number j of vector r is at x[j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
     float norm[ROWS];
 };
 
-/*
- * Sets norm [ROWS] to the lengths of the rows. This thread has number i of each row, in x [ROWS].
- */
+/* Sets s.norm [ROWS] to the lengths of the vectors. This thread has number i of each vector. */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -52,8 +43,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Computes number i of the product matrix^T row for all rows. The matrix [d][d] is read in the
- * order of memory. Begins and ends with a barrier of the CTA.
+ * Computes number i of matrix^T x for all vectors. The matrix [d][d] is read in the order of
+ * memory. Begins and ends with a barrier of the CTA.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -91,10 +82,7 @@ __device__ __forceinline__ uint16_t to_bits(float x)
     return (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/*
- * Returns the index of the level nearest to x among 2^bits rising quantisation levels; if two are
- * equally near, the lower.
- */
+/* Ties give the lower index. */
 __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
     int lo = 0, hi = (1 << bits) - 1;
@@ -108,7 +96,6 @@ __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, 
     return (uint32_t)lo;
 }
 
-/* Returns the index of number i of token t within a page of rows of d numbers. */
 __device__ __forceinline__ int element(int t, int i, int d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
@@ -125,10 +112,7 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/*
- * Stores the norm of token t. Norms of keys (side 0) are next to each other; norms of values are in
- * the place of scales.
- */
+/* Norms of keys (side 0) are next to each other; norms of values replace scales. */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -144,8 +128,6 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* ---- decode steps ---- */
-
 __global__ void __launch_bounds__(D_MAX)
     turn_steps_kernel(const __grid_constant__ kvd_packed_args a, uint16_t *queries)
 {
@@ -160,7 +142,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + element(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* Rows 0 .. group - 1 are queries; the last two are the key and the value. */
+    /* Elements 0 .. group - 1 are queries; the last two are the key and the value. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -207,8 +189,6 @@ __global__ void __launch_bounds__(D_MAX)
         if (r < a.map.group)
             o[r * d + i] = to_bits(y[r]);
 }
-
-/* ---- prompts ---- */
 
 __global__ void __launch_bounds__(D_MAX)
     turn_prompts_kernel(const __grid_constant__ kvd_packed_args a)
@@ -260,7 +240,6 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* Returns true if the kernels support the head sizes and codes of the layer. */
 bool supported(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];

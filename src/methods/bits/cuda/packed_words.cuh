@@ -1,6 +1,6 @@
 /*
- * Device functions shared by the kernels on codes: access to a lane's words of codes, to two 16-bit
- * numbers in a register, and to a warp's fragments. Included by packed_*.cu only.
+ * Device functions to access a lane's words of codes, pairs of 16-bit numbers, and fragments of a
+ * warp. Included by packed_*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
@@ -10,7 +10,6 @@
 
 #include "methods/bits/cuda/packed_codes.h"
 
-/* Return the number of coded keys, and of coded values, of a request of m tokens. */
 static __device__ __forceinline__ int keys_coded(const kvd_packed_args &a, int m)
 {
     return m / a.k_block * a.k_block;
@@ -21,7 +20,7 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/* Returns the address of K of KV head g in the ring page for page p of request b; V follows. */
+/* Returns the address of K of KV head g in the ring buffer for page p of request b; V follows. */
 static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p,
                                                           int g)
 {
@@ -58,8 +57,8 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
 }
 
 /*
- * Unpacks the 32 codes in a lane's words: number 2 p to the lower half of pair[p], number 2 p + 1
- * to the upper half.
+ * Unpacks the 32 codes of a lane: number 2 p to the lower half of pair[p], number 2 p + 1 to the
+ * upper half.
  */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
@@ -87,8 +86,8 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
 }
 
 /*
- * Replaces the code of number n in a lane's words by atomic operations, because several lanes may
- * change the word at the same time.
+ * Replaces the code of number n atomically, because several lanes may change the word at the same
+ * time.
  */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
