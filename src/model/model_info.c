@@ -22,10 +22,7 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
         start--;
     memset(m, 0, sizeof *m);
     size_t n = end - start;
-    /*
-     * Result files store the name as UTF-8 text. So a name that is too long is cut between two
-     * characters, never inside one.
-     */
+    /* A name that is too long is cut between two UTF-8 characters. */
     if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(path + start, sizeof m->name - 1);
     memcpy(m->name, path + start, n);
@@ -63,7 +60,7 @@ kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spe
 {
     kvd_tokenizer *const tok = spec->n_text ? kvd_model_tokenizer(c, program, err) : NULL;
     kvd_corpus *const corpus = tok || !spec->n_text ? kvd_corpus_open(spec, tok, err) : NULL;
-    kvd_tokenizer_free(tok); /* all ids are known, so the tokenizer's memory is no longer needed */
+    kvd_tokenizer_free(tok);
     return corpus;
 }
 

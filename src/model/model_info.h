@@ -1,7 +1,4 @@
-/*
- * The model that a program runs: its description for the group /model of result files, its
- * tokenizer, and the corpus of texts on which the program runs it.
- */
+/* Description, tokenizer and corpus of texts of the model that a program runs. */
 #ifndef KVD_MODEL_MODEL_INFO_H
 #define KVD_MODEL_MODEL_INFO_H
 
@@ -11,30 +8,29 @@
 #include "model/text/corpus.h"
 
 /*
- * Fills *m, the group /model of a result file. The model's name is the last part of `path`; a name
- * that does not fit is cut after a whole UTF-8 character. `hash` is the content hash of the
- * checkpoint, `dtype` the type of its weights; NULL means an empty string.
+ * Fills *m, the group /model of a result file. The model's name is the last part of `path`, cut if
+ * it does not fit. `hash` is the content hash of the checkpoint, `dtype` the type of its weights;
+ * NULL means an empty string.
  */
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);
 
 /*
- * Opens the tokenizer of a checkpoint. If it seems to belong to another model, prints a warning on
- * stderr in the name of `program`, unless `program` is NULL. On failure returns NULL and fills
- * *err.
+ * If the tokenizer seems to belong to another model, prints a warning in the name of `program`,
+ * unless `program` is NULL. On failure returns NULL and fills *err.
  */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
 /*
- * Opens the corpus (sequences of token ids) that `spec` describes. If `spec` names texts, they are
- * encoded with the tokenizer of the checkpoint. On failure returns NULL and fills *err.
+ * Texts of `spec` are encoded with the tokenizer of the checkpoint. On failure returns NULL and
+ * fills *err.
  */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 
 /*
- * If *seq_len is 0 (option --seq-len not given), sets it to the default: 512 tokens, or the model's
- * longest sequence if that is shorter. Fails if *seq_len exceeds the longest sequence.
+ * If *seq_len is 0, sets it to the default: 512 tokens, or the model's longest sequence if that is
+ * shorter. Fails if *seq_len exceeds the longest sequence.
  */
 int kvd_model_seq_len(const kvd_config *model, size_t *seq_len, kvd_err *err);
 

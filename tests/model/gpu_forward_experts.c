@@ -1,8 +1,6 @@
 /*
- * Tests of mixture-of-experts models in the forward pass on a GPU. The grouped choice of experts is
- * compared with the CPU's. Experts whose weights are streamed from host memory must give the bits
- * of experts that stay on the device. Also tests the memory of a pass with streamed experts, and a
- * memory limit that is too small.
+ * Tests of mixture-of-experts models in the forward pass on a GPU. Experts that are streamed from
+ * the checkpoint must give the same bits as experts that stay on the device.
  */
 #include <math.h>
 #include <string.h>
@@ -26,8 +24,6 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* ---- choice of experts by groups ------------------------------------------------------------- */
-
 enum { TOKENS = 700 };
 
 typedef struct {
@@ -38,8 +34,8 @@ typedef struct {
 } grouping;
 
 /*
- * Makes router logits that are multiples of 1/64, so that many are equal. Some tokens have NaN
- * among them, one token has nothing else.
+ * The logits are multiples of 1/64, so that many are equal. Some tokens have NaN among them, one
+ * token has nothing else.
  */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
@@ -56,17 +52,13 @@ static void make_logits(const grouping *g, float *logit, float *bias)
         bias[x] = ((float)kvd_rng_below(&rng, 64) - 32) / 256;
 }
 
-/* Returns 1 if a and b are both NaN or differ by at most a millionth of `scale`. */
 static int near(float a, float b, double scale)
 {
     return isnan(a) || isnan(b) ? isnan(a) && isnan(b)
                                 : fabs((double)a - (double)b) <= 1e-6 * scale;
 }
 
-/*
- * Returns 1 if the device's lists have the tokens of every expert in rising order, with their
- * routing factors.
- */
+/* Returns 1 if the device lists the tokens of every expert in rising order. */
 static int lists_agree(const kvd_gpu_routes *r, const uint32_t *expert, const float *factor,
                        const uint32_t *count, const uint32_t *row, const float *weight)
 {
@@ -159,9 +151,6 @@ static void test_grouped_choice(void)
         test_groups(&list[i]);
 }
 
-/* ---- streamed experts ------------------------------------------------------------------------ */
-
-/* Returns the first kind of activation whose bits differ, or N_KINDS if none differs. */
 static int first_other(const recording *a, const recording *b)
 {
     int kind = 0;
@@ -174,7 +163,6 @@ static int first_other(const recording *a, const recording *b)
     return kind;
 }
 
-/* Returns a batch of three sequences with n tokens in total. The caller frees the ids. */
 static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
 {
     offset[0] = 0;
@@ -185,10 +173,7 @@ static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
         .n_sequences = 3, .offset = offset, .id = some_ids(n, (size_t)c->vocab_size, 3)};
 }
 
-/*
- * Runs a batch twice with streamed experts. The second run starts with other layers' experts in the
- * device buffers. Its bits must be those of experts that stay on the device.
- */
+/* The second run starts with other layers' experts in the device buffers. */
 static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
 {
     enum { N = 101 };
@@ -228,10 +213,6 @@ static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type,
     free((void *)(uintptr_t)b.id);
 }
 
-/*
- * Tests a memory limit one byte below what a pass takes without its experts, and the smallest limit
- * that works.
- */
 static void test_limits(const char *name)
 {
     kvd_err err = {""};
@@ -255,10 +236,7 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Shape of a Mixtral model whose experts have 22 MB each in bf16. Copying one takes several pinned
- * buffers and a measurable time.
- */
+/* Each expert has 22 MB in bf16, so copying one takes several pinned buffers. */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
@@ -275,11 +253,7 @@ static size_t free_bytes(void)
     return left;
 }
 
-/*
- * Runs n tokens twice with a memory limit, and copies the activations after the final norm to
- * `hidden`. Returns the device memory that the pass took; it allocates nothing after the first run.
- * `*seconds` receives the time of the second run.
- */
+/* Returns the device memory of the pass; *seconds receives the time of the second run. */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
                           kvd_err *err)
@@ -305,9 +279,8 @@ static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s
 }
 
 /*
- * Tests memory and bits of a large model in a file, and of equal random weights made on the device.
- * The announced memory of the streamed pass must be right within the granularity of allocations and
- * the memory of CUDA libraries.
+ * The announced memory must equal the memory taken, up to the granularity of allocations and the
+ * memory of CUDA libraries.
  */
 static void test_memory(size_t n)
 {
@@ -340,7 +313,7 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /* The first of these runs also loads the kernels of CUDA libraries. */
+    /* The first run also loads the kernels of CUDA libraries. */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);

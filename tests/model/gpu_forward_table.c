@@ -1,7 +1,7 @@
 /*
- * Compares the table in docs/checkpoints.md, which tells what supports which model family, with
- * what the code accepts for every test model. Needs no GPU. A cell of the table is "yes", "no: WHY"
- * or "yes, but WHY". WHY must be part of the error message that the code gives.
+ * Compares the table of model families in docs/checkpoints.md with what the code accepts for every
+ * test model. Needs no GPU. A cell is "yes", "no: WHY" or "yes, but WHY". WHY must be part of the
+ * error message that the code gives.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -33,9 +33,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/*
- * Copies the next cell of a table's line without surrounding spaces. Returns the rest of the line.
- */
+/* Copies the next cell of a table's line to `cell`, and returns the rest of the line. */
 static const char *next_cell(const char *line, char cell[CELL])
 {
     const char *const end = strchr(line, '|');
@@ -73,10 +71,7 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/*
- * Asks one computation (a column of the table of model families in docs/checkpoints.md, such as
- * "forward, GPU") whether it supports a model. Returns 0, or -1 with the reason in *err.
- */
+/* Returns 0 if the table's column `which` supports the model, or -1 with the reason in *err. */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -107,10 +102,7 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
     }
 }
 
-/*
- * Returns true if kvdim-tasks would generate with the serving engine on a GPU. It must not choose
- * the engine for a model that the engine refuses; its other way to generate supports every model.
- */
+/* kvdim-tasks must not choose the engine for a model that the engine refuses. */
 static bool generates_in_engine(const kvd_config *c)
 {
     const kvd_generator_spec s = {.gpu = true, .compute = KVD_BF16, .max_tokens = 4, .max_len = 4};
@@ -120,10 +112,6 @@ static bool generates_in_engine(const kvd_config *c)
     return runs || why[0] == '\0';
 }
 
-/*
- * Returns the reason in a cell of the table of model families, which reads "no: REASON", "yes, but
- * REASON" or "yes". Returns NULL for "yes".
- */
 static const char *why_of(const char *cell)
 {
     return !strncmp(cell, "no: ", 4) ? cell + 4 : !strncmp(cell, "yes, but ", 9) ? cell + 9 : NULL;
@@ -164,10 +152,6 @@ static void test_fixture(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/*
- * The table in docs/checkpoints.md must have one line per model family, and each line must name a
- * family. Each cell must agree with what the code does with a small model of that family.
- */
 static void test_rows(void)
 {
     for (size_t i = 0; i < kvd_family_count(); i++) {

@@ -1,8 +1,6 @@
 /*
- * Tests of attention in the CPU's forward pass (model/pass/attention). One head is compared with
- * double-precision loops, at lengths around the size of a block of queries. Also tests dense
- * attention with grouped heads and sequences of different lengths, recorded probabilities, sliding
- * windows, and the hook that records Q, K and V.
+ * Tests of attention on the CPU, against double-precision loops, at lengths around the size of a
+ * block of queries.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -44,7 +42,6 @@ static double distance(const float *a, size_t lda, const double *b, size_t rows,
     return sqrt(d / s);
 }
 
-/* Sizes of the sliding window; 0: no window. */
 static const size_t windows[] = {0, 1, 40, 128, 200, 1000};
 enum { N_WINDOWS = sizeof windows / sizeof windows[0] };
 static size_t window;
@@ -54,10 +51,6 @@ static int sees(size_t query, size_t key)
     return key <= query && (window == 0 || key + window > query);
 }
 
-/*
- * Computes attention of one head by its definition in double precision: probabilities p [n][n] and
- * outputs out [n][d_v].
- */
 static void reference(size_t n, size_t d_qk, size_t d_v, const float *q, size_t ldq, const float *k,
                       size_t ldk, const float *v, size_t ldv, double scale, double *p, double *out)
 {
@@ -113,10 +106,7 @@ static void test_head_against_reference(void **unused)
             }
             assert_true(out[d_v] == before);
 
-            /*
-             * Attention in blocks of 50 queries, without storing probabilities, must give equal
-             * results.
-             */
+            /* Attention in blocks of 50 queries must give equal results. */
             for (size_t first = 0; first < n; first += 50)
                 kvd_attend_rows(first, n - first < 50 ? n - first : 50, window, d_qk, d_v,
                                 q + first * ldq, ldq, k, ldk, v, ldv, (kvd_scores){.scale = 0.25f},
@@ -140,7 +130,6 @@ typedef struct {
     kvd_attention_in in;
 } batch;
 
-/* Makes a batch with one sequence of every length in `lengths`. */
 static void make_batch(batch *b, int heads, int kv_heads, int d)
 {
     *b = (batch){.config = {.n_heads = heads, .n_kv_heads = kv_heads, .d_head = d}};
@@ -298,10 +287,7 @@ static void test_capture_records_then_computes(void **unused)
     a.hook.wants_pre = 1;
     kvd_capture_init(&t, &a.hook);
     assert_int_equal(t.hook.wants_pre, 1);
-    /*
-     * The callbacks `record` and `output` of the capture are not set yet. Attention must work
-     * without them.
-     */
+    /* Attention must work without the callbacks `record` and `output`. */
     assert_int_equal(t.hook.run(&t.hook, &b.in, b.out, &err), 0);
     check_batch(&b);
     memset(b.out, 0, b.in.n_tokens * 32 * sizeof *b.out);

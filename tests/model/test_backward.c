@@ -1,8 +1,6 @@
 /*
- * Tests of the gradients of the loss on the CPU: compared with PyTorch's autograd in float64 for
- * every model family (tests/oracle/make_gradients.py), and with differences of a double-precision
- * forward pass. Also tests what follows from causality and from sequences that do not attend to
- * each other.
+ * Tests of the gradients of the loss on the CPU, against PyTorch's autograd in float64
+ * (tests/oracle/make_gradients.py) and differences of a double-precision forward pass.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,11 +19,8 @@
 
 /* Largest accepted relative Frobenius distance of gradients. */
 static const double gradient_bar = 1e-4;
-/* PyTorch's gradients of most models; the others have a file in their own folder. */
 static kvd_safetensors *oracle;
 static double furthest;
-
-/* ---- loss and all gradients of one batch ---- */
 
 enum { G_K, G_K_PRE, G_V, N_G };
 static const char *const g_name[N_G] = {"k", "k_pre", "v"};
@@ -33,7 +28,7 @@ static const char *const g_name[N_G] = {"k", "k_pre", "v"};
 typedef struct {
     const kvd_config *c;
     size_t n, width;
-    float *g[N_G]; /* gradients of each kind, [n_layers][n tokens][width] */
+    float *g[N_G]; /* gradients: [n_layers][n tokens][width] */
     double loss;
     size_t n_predicted;
 } gradients;
@@ -84,8 +79,6 @@ static void assert_gradient(const char *model, const char *what, double error, d
     if (!(far <= gradient_bar))
         fail_msg("%s: %s is off by %.3g, allowed is %.3g", model, what, far, gradient_bar);
 }
-
-/* ---- comparison with PyTorch's autograd ---- */
 
 static float *wanted(const char *model, const char *what, size_t n)
 {
@@ -153,8 +146,8 @@ static kvd_checkpoint *open_family(const char *name)
 }
 
 /*
- * Returns the token ids of two sequences: those of expected.safetensors, and the first 20 of these
- * in reverse order.
+ * Returns the ids of two sequences: those of expected.safetensors, and the first 20 of these in
+ * reverse order.
  */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
@@ -252,13 +245,11 @@ static void test_autograd(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* ---- comparison with differences of the double-precision forward pass ---- */
-
 typedef struct {
     size_t layer, size;
     int side;
     double step;
-    const double *direction; /* [n tokens][width] direction in which keys or values are moved */
+    const double *direction; /* [n tokens][width] */
 } nudge;
 
 static void move(void *ctx, size_t layer, double *k_pre, double *v)
@@ -268,10 +259,6 @@ static void move(void *ctx, size_t layer, double *k_pre, double *v)
         (m->side ? v : k_pre)[i] += m->step * m->direction[i];
 }
 
-/*
- * Computes the loss of a sequence by the double-precision forward pass, with step * direction added
- * to the keys or values of one layer.
- */
 static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *id, size_t n,
                              nudge *m)
 {
@@ -284,10 +271,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
         fail_msg("%s", err.msg);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        /*
-         * Sum over all tokens except the target (the next token of the text) of their
-         * probabilities, divided by the target's probability.
-         */
+        /* Sum of the probabilities of all other tokens, divided by the target's probability. */
         double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
@@ -298,8 +282,8 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
 }
 
 /*
- * Compares two derivatives of the loss f along random directions h: gradient times direction, and
- * (f(x + h) - f(x - h)) / 2h.
+ * Compares two derivatives of the loss f along random directions h: gradient times h, and (f(x + h)
+ * - f(x - h)) / 2h.
  */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
@@ -350,10 +334,6 @@ static void test_differences(void **state)
     compare_with_differences(*state, path, 12);
 }
 
-/*
- * Tests gradients of a sequence of more than KVD_ATTEND_ROWS tokens, with grouped heads and more
- * than two layers.
- */
 static void test_longer_sequence(void **state)
 {
     (void)state;
@@ -370,12 +350,7 @@ static void test_longer_sequence(void **state)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/* ---- consequences of causality and of separate sequences ---- */
-
-/*
- * The gradients of a sequence's last key and value must be 0: its last token predicts nothing, and
- * no later query sees them.
- */
+/* The last token predicts nothing, and no later query sees its key and value. */
 static void test_last_row_has_none(void **state)
 {
     kvd_err err = {""};
@@ -403,7 +378,6 @@ static void test_last_row_has_none(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* A sequence must have the same gradients alone and in a batch. */
 static void test_batches(void **state)
 {
     kvd_checkpoint *const checkpoint = open_family(*state);

@@ -1,7 +1,6 @@
 /*
- * Tests of the operations of the CPU's forward pass (model/pass/blocks): each is compared with its
- * formula in double precision, at sizes around vector widths and thread limits. Also tests the
- * exponential over its range, and invariants of RoPE.
+ * Tests of the operations of the CPU's forward pass against formulas in double precision, at sizes
+ * around vector widths and thread limits.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -35,7 +34,6 @@ static float *random_floats(size_t n, double scale)
     return x;
 }
 
-/* Returns the relative distance of two vectors, || a - b || / || b ||. */
 static double distance(const float *a, const double *b, size_t n)
 {
     double d = 0, s = 0;
@@ -46,7 +44,7 @@ static double distance(const float *a, const double *b, size_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-/* Returns the error of y, with the last place of the exact value as the unit. */
+/* Returns the error of y in units of the last place of the exact value. */
 static double ulps(float y, double exact)
 {
     return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
@@ -59,10 +57,7 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/*
- * Tests every 97th float between -87.3 and 88.37: one percent of the floats there, with every
- * exponent.
- */
+/* Tests every 97th float, which is one percent of the floats in the range. */
 static void test_exponential_accuracy(void **unused)
 {
     (void)unused;
@@ -178,8 +173,8 @@ static void test_linear(void **unused)
 }
 
 /*
- * The normalised vector must not depend on the number of threads, on whether it is computed in
- * place, or on the mean of its numbers.
+ * The norm must not depend on the number of threads, on whether it is computed in place, or on the
+ * mean of x.
  */
 static void test_layer_norm(void **unused)
 {
@@ -266,10 +261,7 @@ static double dot(const float *a, const float *b, size_t n)
     return s;
 }
 
-/*
- * The defining property of RoPE: the product q_m . k_n of rotated vectors must depend on m - n
- * alone, and norms must not change.
- */
+/* The defining property of RoPE: q_m . k_n of rotated vectors depends on m - n alone. */
 static void test_rope_is_relative(void **unused)
 {
     (void)unused;
@@ -300,9 +292,7 @@ static void test_rope_is_relative(void **unused)
             }
 }
 
-/*
- * The two layouts of RoPE must give equal results under the permutation 2i -> i, 2i+1 -> i + d/2.
- */
+/* The two layouts of RoPE must agree under the permutation 2i -> i, 2i+1 -> i + d/2. */
 static void test_rope_layouts_agree(void **unused)
 {
     (void)unused;
@@ -323,7 +313,6 @@ static void test_rope_layouts_agree(void **unused)
     }
 }
 
-/* RoPE of many tokens and heads on several threads must equal RoPE of each token alone. */
 static void test_rope_of_a_batch(void **unused)
 {
     (void)unused;
@@ -359,10 +348,7 @@ static void test_rope_frequencies(void **unused)
             fabs(kvd_rope_frequency(&c, false, 1, i) * 8 / kvd_rope_frequency(&plain, false, 1, i) -
                  1) < 1e-14);
     }
-    /*
-     * Llama 3 scaling keeps high RoPE frequencies, divides low ones by the factor, and interpolates
-     * between them.
-     */
+    /* Llama 3 scaling keeps high frequencies and divides low ones by the factor. */
     c.rope_scaling = KVD_ROPE_LLAMA3;
     assert_true(kvd_rope_frequency(&c, false, 1, 0) == kvd_rope_frequency(&plain, false, 1, 0));
     assert_true(kvd_rope_frequency(&c, false, 1, 31) ==
@@ -378,8 +364,8 @@ static void test_rope_frequencies(void **unused)
 }
 
 /*
- * LongRoPE must choose its divisors by the sequence's length. One factor multiplies cosine and
- * sine, so it multiplies attention scores by its square.
+ * LongRoPE's divisors depend on the sequence's length. The square of LongRoPE's factor on cosine
+ * and sine multiplies attention scores.
  */
 static void test_longrope(void **unused)
 {
@@ -409,10 +395,6 @@ static void test_longrope(void **unused)
     }
 }
 
-/*
- * Compares gelu, its tanh approximation and relu with their formulas, at lengths around the vector
- * width, for large arguments, NaN and infinities.
- */
 static void test_activations(void **unused)
 {
     (void)unused;
@@ -495,7 +477,7 @@ static void test_softmax(void **unused)
     }
 }
 
-/* The softmax over elements from .. to-1 of a vector must not depend on its other elements. */
+/* The softmax of elements from .. to-1 must not depend on the other elements. */
 static void test_softmax_of_a_window(void **unused)
 {
     (void)unused;
@@ -512,10 +494,6 @@ static void test_softmax_of_a_window(void **unused)
         }
 }
 
-/*
- * Compares softcap * tanh(x / softcap) with its definition in float64, near 0 and where it
- * saturates.
- */
 static void test_softcap(void **unused)
 {
     (void)unused;
@@ -534,10 +512,7 @@ static void test_softcap(void **unused)
     kvd_softcap(edge, 5, 1, 30);
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
-    /*
-     * The softmax of scores with a softcap must equal the softmax of what kvd_softcap returns for
-     * them.
-     */
+    /* The softmax of scores with a softcap must equal that of the results of kvd_softcap. */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
         row[j] = capped[j] = (float)(40 * uniform());
@@ -584,7 +559,7 @@ static void test_first_nonfinite(void **unused)
     assert_int_equal(kvd_first_nonfinite_f32(x, 0), 0);
     const float bad[3] = {NAN, INFINITY, -INFINITY};
     const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
-    /* From last to first, so that each new number is the first bad one. */
+    /* The order is from last to first, so that each new number is the first bad one. */
     for (size_t i = 6; i-- > 0;) {
         x[at[i]] = bad[i % 3];
         assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);

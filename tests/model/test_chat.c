@@ -1,7 +1,6 @@
 /*
- * Tests of chat templates (model/text/chat). Every supported format must give the conversations
- * that published templates give (tests/oracle/make_chat.py), and must be recognised from parts of
- * these templates. Also tests files that must be refused.
+ * Tests of chat templates: every format must give the conversations of published templates
+ * (tests/oracle/make_chat.py), and must be recognised from parts of them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +34,6 @@ static const kvd_chat *named(const char *name)
     return NULL;
 }
 
-/* Writes a file into the test's model folder. If `text` is NULL, removes the file. */
 static void put(const char *name, const char *text)
 {
     char path[300];
@@ -49,7 +47,6 @@ static void put(const char *name, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Writes `config` as tokenizer_config.json into the test's model folder, and releases it. */
 static void put_config(json_t *config)
 {
     char *const text = json_dumps(config, 0);
@@ -59,10 +56,7 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
-/*
- * Joins the strings by which a chat format's template is recognised (`parts` in the fixture) to one
- * text. The caller frees it.
- */
+/* Joins the texts by which the fixture recognises a chat template. */
 static char *template_of(const json_t *form)
 {
     char *text = strdup("");
@@ -78,10 +72,6 @@ static char *template_of(const json_t *form)
     return text;
 }
 
-/*
- * Renders the first n turns of the test conversation in a chat format, with the given answers
- * between them.
- */
 static char *render(const kvd_chat *c, const json_t *form, size_t n)
 {
     char *text = strdup("");
@@ -139,10 +129,6 @@ static void no_form_leaves_the_text(void **state)
     assert_int_equal(space.len, 0);
 }
 
-/*
- * Reads the chat template in the test's model folder. Checks its format and the file in which it
- * was found.
- */
 static void expect(const char *form, const char *file)
 {
     kvd_err err = {""};
@@ -155,10 +141,7 @@ static void expect(const char *form, const char *file)
     free(path);
 }
 
-/*
- * Reads the chat template in the test's model folder. Reading must fail, with a message that
- * contains `text` and `other`.
- */
+/* Reading must fail with a message that contains `text` and `other`. */
 static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
@@ -201,10 +184,7 @@ static void recognised_in_files(void **state)
     }
 }
 
-/*
- * A template that writes additional text, or that lacks a part, must not be recognised as the
- * format.
- */
+/* A template that writes additional text, or that lacks a part, has another format. */
 static void similar_templates_are_unknown(void **state)
 {
     size_t i, k;
@@ -228,9 +208,7 @@ static void similar_templates_are_unknown(void **state)
         }
         const kvd_chat *const c = named(name);
         for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
-            /*
-             * make_chat.py has checked that this added text is absent from the published templates.
-             */
+            /* The published templates lack this text, as make_chat.py has checked. */
             assert_string_equal(
                 c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));
             assert_true(asprintf(&more, "%s%s", c->lacks[k], text) > 0);

@@ -1,7 +1,3 @@
-/*
- * Tests of model/checkpoint: a model must give equal tensors from every file format, published
- * checkpoints must open, and folders whose files contradict each other must be refused.
- */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -27,7 +23,7 @@
 
 static const char *folder;
 
-/* Returns the path of a file in the test's temporary folder. The four latest results are valid. */
+/* Returns the path of a file in the test's folder; the four latest results stay valid. */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -45,10 +41,7 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/*
- * Writes a safetensors file with one float32 tensor of one element per name. The element is the
- * index of the name plus `base`.
- */
+/* Writes tensors of one float32, the index of the name plus `base`. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
@@ -100,10 +93,7 @@ static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t ro
     return t;
 }
 
-/*
- * Looks up every tensor that the configuration requires and passes it to `visit`, which may be
- * NULL.
- */
+/* Passes every tensor that the configuration requires to `visit`, which may be NULL. */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {
@@ -183,10 +173,7 @@ static const char *shared_models(void)
     return path;
 }
 
-/*
- * Opens published checkpoints, if they are present. Each must open, or be refused with the expected
- * reason.
- */
+/* Tests only the checkpoints that are present. */
 static void test_real_models(void **state)
 {
     (void)state;
@@ -252,7 +239,6 @@ static void test_real_models(void **state)
     }
 }
 
-/* Context for comparing the tensors of two checkpoints as float32. */
 typedef struct {
     const kvd_checkpoint *other;
     double tolerance;
@@ -319,10 +305,6 @@ static void test_formats_agree(void **state)
     }
 }
 
-/*
- * Writes config.json for the malformed folders: a model of one layer, whose output head is or is
- * not tied to the embedding.
- */
 static void write_config(const char *path, int tied)
 {
     char text[1024];
@@ -343,7 +325,7 @@ static void test_tied_head(void **state)
     const char *file = "tied/model.safetensors";
     assert_int_equal(mkdir(in("tied"), 0777), 0);
     write_config(in("tied/config.json"), 1);
-    /* A tied tensor is stored under one of two names. Both names must find it. */
+    /* Both names must find the tensor, which is stored under one of them. */
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
         kvd_checkpoint *c = must_open(in("tied"));
@@ -369,7 +351,7 @@ static void test_tied_head(void **state)
     must_refuse(in("tied"), "tensor 'model.embed_tokens.weight' is missing");
 }
 
-/* A file with tensors that the forward pass would not use must be refused. */
+/* A file with tensors that the forward pass would ignore must be refused. */
 static void test_foreign_tensors(void **state)
 {
     (void)state;
@@ -407,7 +389,7 @@ static void test_index(void **state)
     static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {
                                                                           "model.norm.weight"};
     static const struct {
-        /* Expected part of the error message; NULL: the checkpoint opens. */
+        /* Part of the error message; NULL means that the checkpoint opens. */
         const char *index, *message;
     } cases[] = {
         {MAP(EMBED("a") "," NORM("b")), NULL},
@@ -465,7 +447,7 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     kvd_checkpoint_close(c);
 }
 
-/* The configuration and tokenizer of a checkpoint file must be found in the file's folder. */
+/* Configuration and tokenizer are found in the folder of the checkpoint file. */
 static void test_beside(void **state)
 {
     (void)state;
@@ -497,7 +479,7 @@ static void test_beside(void **state)
 
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
-    s.vocab = 16; /* too small for a tokenizer, so none is written */
+    s.vocab = 16; /* the vocabulary is too small for a tokenizer, so none is written */
     assert_int_equal(make_llama2c(in("beside/a[b]*.bin"), &s, &err), 0);
     expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
     write_text(in("beside/ab.tok.bin"), ""); /* the file name must not be used as a glob pattern */
@@ -518,14 +500,11 @@ static void test_beside(void **state)
     must_refuse("/dev/null", "is no checkpoint");
     write_text(in("beside/empty.bin"), "");
     must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
-    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* a folder, in spite of its name */
+    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* x.bin is a folder */
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
-/*
- * If the path of a checkpoint names no folder, the tokenizer's file must be found in the current
- * folder.
- */
+/* Without a folder in the path, the tokenizer is in the current folder. */
 static void test_relative_path(void **state)
 {
     (void)state;
@@ -568,7 +547,7 @@ static void test_unusable_dtype(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Thread function: reads one byte of every page of the mapped memory at *at. */
+/* Reads one byte of every page. */
 static void *read_pages(void *at)
 {
     const kvd_filemap *m = at;
@@ -579,8 +558,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Maps two files, truncates one of them and reads its lost part; in a new thread if `in_thread`. If
- * `foreign`, that file is mapped by mmap instead of kvd_filemap_load. Does not return.
+ * Reads the lost part of a truncated file, in a new thread if `in_thread`. If `foreign`, that file
+ * is mapped by mmap instead of kvd_filemap_load. Does not return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
@@ -607,10 +586,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     _exit(8);
 }
 
-/*
- * If a mapped file shrinks during a run, the program must end with a one-line message, whichever
- * thread reads the file.
- */
+/* The program must end with a one-line message, whichever thread reads the file. */
 static void test_shrunk_file(void **state)
 {
     (void)state;

@@ -1,7 +1,3 @@
-/*
- * Tests of config.json files (model/config): they must be read as written, and features that the
- * forward pass lacks must be refused.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +11,7 @@
 
 #include "model/checkpoint/config.h"
 
-/* Parts of the smallest valid configuration, without braces. Each test appends entries. */
+/* Parts of the smallest valid configuration, without braces. */
 static const char family[] = "\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"";
 static const char sizes[] =
     "\"num_hidden_layers\":3,\"num_attention_heads\":8,\"hidden_size\":64,"
@@ -25,10 +21,7 @@ static const char eps[] = "\"rms_norm_eps\":1e-5";
 static int parse(const char *text, kvd_config *c, kvd_err *err)
 {
     err->msg[0] = '\0';
-    /*
-     * The text is copied to a buffer of exactly its size, without a final zero, so that a sanitizer
-     * detects reads beyond the end.
-     */
+    /* The buffer has exactly the text's size, so that a sanitizer detects reads beyond the end. */
     const size_t len = strlen(text);
     char *exact = malloc(len ? len : 1);
     assert_non_null(exact);
@@ -46,7 +39,6 @@ static int parse_with(const char *more, kvd_config *c, kvd_err *err)
     return parse(text, c, err);
 }
 
-/* Reads the smallest configuration with the entries `more`. It must be accepted. */
 static kvd_config accept(const char *more)
 {
     kvd_config c;
@@ -115,10 +107,7 @@ static void test_rope(void **state)
     assert_int_equal(c.rope_scaling, KVD_ROPE_LINEAR);
     assert_true(c.rope_factor == 4);
     assert_true(c.rope_theta == 10000);
-    /*
-     * RoPE entries of Llama 3.2 1B as published, and then as newer versions of Transformers write
-     * them.
-     */
+    /* RoPE of Llama 3.2 1B as published, and then as newer versions of Transformers write it. */
     c = accept(
         "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
         "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}");
@@ -133,7 +122,6 @@ static void test_rope(void **state)
     assert_true(d.rope_factor == c.rope_factor && d.rope_theta == c.rope_theta);
 }
 
-/* A valid configuration with any of these entries must be refused. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -256,10 +244,6 @@ static void test_refused_whole(void **state)
     }
 }
 
-/*
- * A configuration must be refused if a required size is missing, zero, negative, huge, or of
- * another type.
- */
 static void test_sizes(void **state)
 {
     (void)state;
@@ -335,8 +319,6 @@ static void test_demo_file(void **state)
     assert_string_equal(err.msg, "cannot open 'data/models/none.json': No such file or directory");
 }
 
-/* ---- model families other than Llama ---- */
-
 /* config.json of Mistral 7B 0.1, without entries that do not affect the computation. */
 static const char mistral_01[] =
     "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"bos_token_id\":1,"
@@ -380,9 +362,7 @@ static const char opt_13b[] =
     "\"do_layer_norm_before\":true,\"eos_token_id\":2,\"ffn_dim\":20480,\"hidden_size\":5120,"
     "\"max_position_embeddings\":2048,\"model_type\":\"opt\",\"num_attention_heads\":40,"
     "\"num_hidden_layers\":40,\"vocab_size\":50272,\"word_embed_proj_dim\":5120}";
-/*
- * Configuration of Phi-3 with heads of 4 dimensions, so that its lists of RoPE factors are short.
- */
+/* Heads of 4 dimensions keep the lists of RoPE factors short. */
 static const char phi3[] =
     "{\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\",\"bos_token_id\":1,"
     "\"eos_token_id\":[3,4],\"hidden_act\":\"silu\",\"hidden_size\":16,\"intermediate_size\":32,"
@@ -391,10 +371,7 @@ static const char phi3[] =
     "\"rope_scaling\":{\"long_factor\":[1.5,64.25],\"short_factor\":[1.0,1.25],\"type\":\"longrope\"},"
     "\"sliding_window\":262144,\"tie_word_embeddings\":false,\"vocab_size\":64}";
 
-/*
- * Returns `text` with its first `from` replaced by `to`. If `from` is empty, inserts `to` after the
- * opening brace.
- */
+/* If `from` is empty, inserts `to` after the opening brace. */
 static const char *edit(const char *text, const char *from, const char *to)
 {
     static char result[4096];
@@ -432,7 +409,7 @@ static void test_mistral(void **state)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /* Missing entries must take the defaults of Transformers. A null window means no window. */
+    /* Missing entries take the defaults of Transformers; a null window means no window. */
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", "\"sliding_window\":null,"));
@@ -466,7 +443,7 @@ static void test_qwen(void **state)
     assert_int_equal(kvd_config_window(&c, 21), 32768);
     c = read_whole(edit(qwen3, "", "\"rope_parameters\":null,"));
     assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
-    /* Stated in the file; twice hidden_size / num_attention_heads. */
+    /* The file states 128, which is twice hidden_size / num_attention_heads. */
     assert_int_equal(c.d_head, 128);
     c = read_whole(edit(qwen3, "\"head_dim\":128,", ""));
     assert_int_equal(c.d_head, 128);
@@ -500,7 +477,7 @@ static void test_phi3(void **state)
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.rope_original_positions, 4096);
     assert_true(c.rope_short[0] == 1 && c.rope_short[1] == 1.25 && c.rope_long[1] == 64.25);
-    /* The expected attention factor is sqrt(1 + ln 32 / ln 4096). */
+    /* The expected value is sqrt(1 + ln 32 / ln 4096). */
     assert_true(fabs(c.rope_attention_factor - 1.1902380714238083) < 1e-15);
     assert_int_equal(c.eos_id, 3);
     c = read_whole(edit(phi3, "\"type\"", "\"attention_factor\":1.5,\"type\""));

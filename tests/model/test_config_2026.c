@@ -1,7 +1,3 @@
-/*
- * Tests of the configurations of model families of 2024 to 2026, as published and as newer versions
- * of the Hugging Face library write them, and of configurations that must be refused.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,10 +22,7 @@ static const char gemma2[] =
     "\"num_key_value_heads\":16,\"query_pre_attn_scalar\":144,\"rms_norm_eps\":1e-06,"
     "\"rope_theta\":10000.0,\"sliding_window\":4096,\"vocab_size\":256000}";
 
-/*
- * config.json of google/gemma-2b. The Hugging Face library replaces its hidden_act by another
- * function.
- */
+/* config.json of google/gemma-2b; the Hugging Face library replaces its hidden_act. */
 static const char gemma[] =
     "{\"architectures\":[\"GemmaForCausalLM\"],\"attention_bias\":false,"
     "\"attention_dropout\":0.0,\"bos_token_id\":2,\"eos_token_id\":1,\"head_dim\":256,"
@@ -91,7 +84,7 @@ static const char gemma3_text[] =
     "\"vocab_size\":262144}";
 
 /*
- * config.json of google/gemma-3-27b-it. Its text_config contains only entries that differ from the
+ * config.json of google/gemma-3-27b-it, whose text_config states only entries that differ from the
  * defaults.
  */
 static const char gemma3[] =
@@ -126,9 +119,7 @@ static void test_gemma3(void **state)
     assert_true(c.rope_factor == 8 && c.rope_theta == 1e6 && c.rope_local_theta == 1e4);
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
-    /*
-     * config.json as Transformers 5 writes it, with one object of RoPE settings per type of layer.
-     */
+    /* Transformers 5 writes one object of RoPE settings per type of layer. */
     c = accept("{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
                "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
                "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
@@ -148,7 +139,7 @@ static void test_gemma3(void **state)
         "rope_parameters: sliding_attention: rope type 'linear'");
 }
 
-/* config.json of allenai/OLMo-2-1124-7B, and then of allenai/Olmo-3-1025-7B. */
+/* config.json of allenai/OLMo-2-1124-7B, then of allenai/Olmo-3-1025-7B */
 static const char olmo2[] =
     "{\"architectures\":[\"Olmo2ForCausalLM\"],\"attention_bias\":false,\"eos_token_id\":100257,"
     "\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":11008,"
@@ -228,9 +219,7 @@ static void test_starcoder2(void **state)
     refuse_config(starcoder2, "\"norm_epsilon\":1e-05,", "", "'norm_epsilon' is missing");
 }
 
-/*
- * Tests Qwen2.5 with the YaRN rope_scaling of its model card, and the defaults of missing entries.
- */
+/* Tests Qwen2.5 with the YaRN scaling of its model card. */
 static void test_yarn(void **state)
 {
     (void)state;

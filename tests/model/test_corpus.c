@@ -1,7 +1,3 @@
-/*
- * Tests of text input (model/text/corpus and documents): how documents are cut into sequences,
- * hashes and batches, every kind of text file, and malformed input.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +53,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* Checks the lengths of the corpus's sequences against a list such as "4 4 2". */
+/* `want` is a list such as "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -94,10 +90,7 @@ static void test_random(void **state)
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
-    /*
-     * The random token ids are those of `a`, but cut into sequences of another length, so the hash
-     * must differ.
-     */
+    /* Equal ids in sequences of another length must have another hash. */
     spec.seed = 7, spec.seq_len = 99;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
@@ -135,10 +128,7 @@ static void test_max_tokens(void **state)
         assert_lengths(c, lengths[max - 2]);
         kvd_corpus_close(c);
     }
-    /*
-     * For every max_tokens there must be exactly max_tokens tokens, in sequences of 2 to seq_len
-     * tokens.
-     */
+    /* The corpus must have exactly max_tokens tokens, in sequences of 2 to seq_len tokens. */
     for (size_t max = 2; max < 60; max++)
         for (size_t seq_len = 3; seq_len < 9; seq_len++) {
             kvd_corpus_spec spec = {
@@ -151,10 +141,7 @@ static void test_max_tokens(void **state)
         }
 }
 
-/*
- * The corpus must keep the order and lengths of several text files and count the tokens of each.
- * Each file may name its own JSON field.
- */
+/* Each file may name its own JSON field. */
 static void test_by_text(void **state)
 {
     (void)state;
@@ -220,7 +207,6 @@ static void test_plain_text_is_what_the_tokenizer_gives(void **state)
     kvd_ids_release(&ids);
 }
 
-/* Two documents must give the same corpus from every kind of text file. */
 static void test_kinds_of_text(void **state)
 {
     (void)state;
@@ -251,7 +237,7 @@ static void test_kinds_of_text(void **state)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
-    /* Two plain text files with the same documents, in this order. */
+    /* Two plain text files with the documents of the files above. */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
@@ -340,9 +326,8 @@ static void test_refused_ids(void **state)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * 7 tokens are wanted, in sequences of at least 2. After the first sequence of 3, the second is
-     * cut to 2 tokens, so that 2 more could follow. The token cut off is not used, but the message
-     * must count it: the file has 6 tokens.
+     * The message must count the third token of the second sequence, although it is cut off so that
+     * 2 more tokens could follow.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
@@ -351,7 +336,7 @@ static void test_refused_ids(void **state)
     refused(&spec, "sequences of 1 tokens: at least 2 are needed");
 }
 
-/* The reader must not read text after the last token that is needed. */
+/* Text after the last needed token is malformed and must not be read. */
 static void test_stops_early(void **state)
 {
     (void)state;
@@ -368,11 +353,7 @@ static void test_stops_early(void **state)
     kvd_corpus_close(c);
 }
 
-/*
- * If max_tokens is set, only the start of a plain text is tokenized. The sequences must equal those
- * of the whole document's ids, for every number of tokens up to and beyond the end. Bytes after the
- * start must not be read.
- */
+/* With max_tokens, only the start of a plain text is tokenized, with the same ids. */
 static void test_start_of_a_long_text(void **state)
 {
     (void)state;

@@ -1,8 +1,3 @@
-/*
- * Tests of mixture-of-experts models: which experts a token uses and which weights are read,
- * batches, published configurations, and programs that refuse such models. test_families compares
- * the numbers with Transformers.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,11 +28,9 @@ static int make_folder(void **state)
     return 0;
 }
 
-/* ---- models with changed weights ------------------------------------------------------------- */
-
 typedef struct {
     unsigned char *bytes;
-    /* n is the size of the file in bytes, data the offset in `bytes` of the first tensor. */
+    /* n is the size of the file in bytes, data the offset of the first tensor. */
     size_t n, data;
     json_t *header;
 } file;
@@ -59,7 +52,7 @@ static file read_file(const char *path)
     return f;
 }
 
-/* Sets all bytes of a tensor to `byte`: 0, or 255, which is NaN in bf16 and f16. */
+/* `byte` is 0, or 255, which is NaN in bf16 and f16. */
 static void fill(file *f, const char *tensor, int byte)
 {
     const json_t *at = json_object_get(json_object_get(f->header, tensor), "data_offsets");
@@ -78,10 +71,6 @@ static void write_to(const char *path, const void *bytes, size_t n)
     assert_int_equal(fclose(out), 0);
 }
 
-/*
- * Computes the logits [vocab] of the last of n tokens. Returns false if the forward pass reported a
- * number that is not finite.
- */
 static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 {
     char path[256], config[256];
@@ -118,8 +107,8 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 }
 
 /*
- * A token must use exactly n_chosen experts of each layer. A NaN in the weights of a chosen expert
- * must reach the result; a NaN in any other expert must change no bit of it.
+ * A NaN in the weights of a chosen expert must reach the result; a NaN in any other expert must
+ * change no bit of it.
  */
 static void test_only_the_chosen(void **state)
 {
@@ -156,10 +145,7 @@ static void test_only_the_chosen(void **state)
     json_decref(f.header);
 }
 
-/*
- * If all router logits are equal, the experts with the lowest indices must be used, each with the
- * same factor.
- */
+/* Equal router logits choose the experts with the lowest indices, with equal factors. */
 static void test_equal_logits(void **state)
 {
     (void)state;
@@ -177,12 +163,7 @@ static void test_equal_logits(void **state)
     json_decref(f.header);
 }
 
-/* ---- large batches --------------------------------------------------------------------------- */
-
-/*
- * In a batch with more tokens than an expert processes at once, each sequence must have the results
- * that it has alone.
- */
+/* The batch has more tokens than an expert processes at once. */
 static void test_large_batch(void **state)
 {
     enum { SEQUENCES = 12, LENGTH = 100 };
@@ -219,8 +200,6 @@ static void test_large_batch(void **state)
     free(id);
     kvd_checkpoint_close(c);
 }
-
-/* ---- published configurations ---------------------------------------------------------------- */
 
 /* config.json of Mixtral, without fields that do not affect the computation. */
 static const char mixtral[] =
@@ -323,16 +302,14 @@ static void test_gpt_oss(void **state)
            "'quantization_config' is set, which is not supported");
 }
 
-/* ---- experts that are stored together -------------------------------------------------------- */
-
 typedef struct {
     const char *name, *dtype, *shape;
     size_t bytes;
 } stored_tensor;
 
 /*
- * Looks up the tensor `name` in a file that has the n tensors t. In the file, the matrices of all
- * experts may be stored in one tensor.
+ * Looks up one expert's tensor `name` in a file with the n tensors t, which may hold all experts
+ * together.
  */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
@@ -368,7 +345,7 @@ static void test_stored_together(void **state)
     kvd_err err = {""};
     kvd_tensor t;
     float x[128];
-    /* MXFP4 codes and scales of 3 experts, whose matrices are [2][64]. */
+    /* Codes and scales of 3 experts, whose matrices are [2][64] in MXFP4. */
     stored_tensor good[] = {{"m.experts.w_blocks", "U8", "[3,2,2,16]", 192},
                             {"m.experts.w_scales", "U8", "[3,2,2]", 12}};
     assert_int_equal(find_stored(good, 2, name, &t, &err), 0);
@@ -388,7 +365,7 @@ static void test_stored_together(void **state)
     assert_int_equal(find_stored(good, 2, "m.experts.1.v.weight", &t, &err), 1);
     assert_int_equal(find_stored(good, 2, "m.experts.1.w.bias", &t, &err), 1);
 
-    /* Unquantised matrices [in][out] of 3 experts, and their biases. */
+    /* Matrices [in][out] of 3 experts, not quantised, and their biases. */
     const stored_tensor plain[] = {{"m.experts.w", "F32", "[3,4,2]", 96},
                                    {"m.experts.w_bias", "F32", "[3,2]", 24}};
     assert_int_equal(find_stored(plain, 2, name, &t, &err), 0);
@@ -455,8 +432,6 @@ static void test_dtype_of_experts(void **state)
     assert_true(fabs(bytes - (experts / 2 + experts / 32 + (all - experts) * 2)) < 1e-6);
     kvd_checkpoint_close(c);
 }
-
-/* ---- attention sinks and the clamped activation, against their definitions ------------------- */
 
 static void test_sink_of_a_row(void **state)
 {
@@ -532,8 +507,6 @@ static void test_layers_and_refusals(void **state)
            "513 layers, at most 512 in a model with experts");
 }
 
-/* ---- programs that do not support routed experts --------------------------------------------- */
-
 static void test_refused_by_name(void **state)
 {
     (void)state;
@@ -547,7 +520,7 @@ static void test_refused_by_name(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* The operation count of a token must include only the matrices of its chosen experts. */
+/* The operation count must include only the matrices of the chosen experts. */
 static void test_flop_counts(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
- * Tests of every model family on small random checkpoints that Hugging Face Transformers made
- * (tests/oracle/make_family_fixtures.py), compared with the library's results and with a
- * double-precision reference.
+ * Tests of every model family on small random checkpoints, against Hugging Face Transformers
+ * (tests/oracle/make_family_fixtures.py) and a double-precision reference.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,10 +16,7 @@
 
 static const char folder[] = "tests/data/families";
 
-/*
- * Compares a model with the results of Transformers. The test's state is the name of the model's
- * folder.
- */
+/* *state is the name of the model's folder. */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -83,7 +79,6 @@ static void test_batch(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* A forward pass in two parts, split after any layer, must give the bits of one run. */
 static void test_two_parts(void **state)
 {
     kvd_err err = {""};
@@ -117,10 +112,7 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/*
- * The slices of W_V and W_O for each head must be read correctly from tensors that also contain
- * other matrices.
- */
+/* Weights of single heads must be read correctly from tensors with several matrices. */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -156,15 +148,12 @@ static void test_slices_of_shared_tensors(void **state)
     }
 }
 
-/* A tensor that the configuration does not call for must be refused, not ignored. */
+/* A tensor that the configuration does not call for is refused, not ignored. */
 static void test_configuration_decides(void **state)
 {
     (void)state;
     static const char *const cases[][4] = {
-        /*
-         * Columns: folder of the model, text of its config.json to replace, new text, expected
-         * error message.
-         */
+        /* Columns: folder of the model, text to replace in its config.json, new text, message. */
         {"llama-biases", "\"attention_bias\": true", "\"attention_bias\": false",
          "self_attn.k_proj.bias' is not part of this llama model of 2 layers"},
         {"opt-nobias", "\"enable_bias\": false", "\"enable_bias\": true",
@@ -198,9 +187,8 @@ static void test_configuration_decides(void **state)
 }
 
 /*
- * If a file was saved from a model without output head, all its tensor names lack the family's
- * prefix. Such a file must be read. A file in which only some names lack the prefix must be
- * refused.
+ * A file in which all tensor names lack the family's prefix must be read. If only some names lack
+ * the prefix, the file must be refused.
  */
 static void test_names_without_base(void **state)
 {
@@ -210,7 +198,7 @@ static void test_names_without_base(void **state)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* This model has an output head of its own. */
+        /* llama-biases has an output head of its own. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
          "tensor 'decoder.layers.0.fc1.bias' is not part of this opt model of 2 layers"},
@@ -240,10 +228,7 @@ static void test_names_without_base(void **state)
     }
 }
 
-/*
- * Tests the operation counts of models whose MLP has two matrices and no gate, and whose sliding
- * window limits the keys.
- */
+/* Feed-forward blocks have no gate here, and a sliding window limits the keys. */
 static void test_flop_counts(void **state)
 {
     (void)state;
@@ -260,8 +245,8 @@ static void test_flop_counts(void **state)
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
     /*
-     * In a sequence of 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3 and 3 keys, those
-     * of layer 1 (no window) 1 to 5.
+     * In 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3 and 3 keys, those of layer 1
+     * (no window) 1 to 5.
      */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);

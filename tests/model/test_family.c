@@ -1,8 +1,3 @@
-/*
- * Tests of the tables of tensor names (model/checkpoint/family) and of reading weights: where each
- * weight matrix is stored in every model family, which matrices a model has, and how rows of shared
- * tensors are read.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,10 +12,7 @@
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/weights.h"
 
-/*
- * Returns a configuration with three KV heads, each with two query heads, and the features that the
- * family requires.
- */
+/* Returns a configuration with three KV heads, each with two query heads. */
 static kvd_config sizes(const char *family)
 {
     kvd_config c = {.n_layers = 12,
@@ -135,9 +127,7 @@ static void test_grouped_rows(void **state)
                  20, 0, 0, 20, 20);
 }
 
-/*
- * Every row of a tensor that contains several weight matrices must belong to exactly one of them.
- */
+/* Every row of a tensor with several matrices belongs to exactly one of them. */
 static void test_parts_cover_their_tensor(void **state)
 {
     (void)state;
@@ -206,11 +196,7 @@ static void test_knows(void **state)
     assert_false(kvd_family_knows(&llama, "model.layers.12.self_attn.rotary_emb.inv_freq"));
 }
 
-/*
- * The file has one matrix with the rows of W_Q, W_K and W_V of the first KV head, then those of the
- * next. The rows of W_K are thus not adjacent. Any range of elements of W_K must be read correctly,
- * also across several heads. Weights that need no conversion must be used in place.
- */
+/* The rows of W_K are not adjacent: each KV head has its rows of W_Q, W_K and W_V. */
 static void test_read(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
- * Tests of the CPU's forward pass (model/pass/forward), compared with a double-precision reference
- * on random checkpoints of every kind, and with results of Hugging Face Transformers
- * (tests/oracle/make_llama_fixture.py). Also tests how batches are split, and refused input.
+ * Tests of the CPU's forward pass, against a double-precision reference and Hugging Face
+ * Transformers (tests/oracle/make_llama_fixture.py).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -31,8 +30,6 @@ static const char *in_folder(const char *name)
     (void)snprintf(path[turn], sizeof path[turn], "%s/%s", temp_folder(), name);
     return path[turn];
 }
-
-/* ---- comparison with the double-precision reference -------------------------- */
 
 static void test_random_checkpoints_match_reference(void **unused)
 {
@@ -94,7 +91,7 @@ static void test_demo_model_matches_reference(void **unused)
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
-/* The vocabulary is so large that the output head is converted to float32 in several parts. */
+/* The output head is so large that it is converted in several parts. */
 static void test_head_in_slabs(void **unused)
 {
     (void)unused;
@@ -133,8 +130,6 @@ static void test_unaligned_tensors(void **unused)
     free(bytes);
     compare_with_reference("unaligned", in_folder("odd"), 20);
 }
-
-/* ---- batches and threads ------------------------------------------------------- */
 
 static kvd_checkpoint *open_default(const char *name)
 {
@@ -181,7 +176,7 @@ static void test_ragged_batches_equal_single_sequences(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Sets the number of threads. Without OpenMP the forward pass always runs on one thread. */
+/* Without OpenMP the forward pass always runs on one thread. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -251,10 +246,7 @@ static void test_last_layer(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/*
- * A forward pass in two parts, split after any layer, must give the bits of one run, also if
- * another batch runs in between.
- */
+/* A forward pass that is split after any layer must give the bits of one run. */
 static void test_run_in_two_parts(void **unused)
 {
     (void)unused;
@@ -291,8 +283,6 @@ static void test_run_in_two_parts(void **unused)
     free(id);
     kvd_checkpoint_close(checkpoint);
 }
-
-/* ---- batches and weights that must be refused ------------------------------------- */
 
 static void test_bad_batches(void **unused)
 {
@@ -351,8 +341,8 @@ static void test_bad_batches(void **unused)
 }
 
 /*
- * If one weight is not finite, the error message must name the layer and token where this first
- * appears. Tokens 0 to 29 are two sequences.
+ * If a weight is not finite, the message must name the layer and token where this first appears.
+ * Tokens 0 to 29 are two sequences.
  */
 static void test_nonfinite_weights(void **unused)
 {
@@ -425,12 +415,7 @@ static void test_wrong_shape_and_missing_tensor(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* ---- slices of weights, and operation counts ------------------------------------------ */
-
-/*
- * The sum over heads of o W_O, computed from the slices of W_O for each head, must equal the
- * layer's output projection.
- */
+/* The sum over heads of o W_O must equal the layer's output projection. */
 static void test_weight_slices(void **unused)
 {
     (void)unused;
@@ -483,10 +468,7 @@ static void test_flop_counts(void **unused)
                           .d_model = 64,
                           .d_ffn = 96,
                           .vocab_size = 300};
-    /*
-     * Expected operations: two per weight that a token is multiplied by, and 4 d_head per query
-     * head and key that it sees, its own key included.
-     */
+    /* Expected: two operations per weight, 4 d_head per query head and key that it sees. */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
     assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));

@@ -1,8 +1,4 @@
-/*
- * Tests of GGUF files: models compared with numbers that Hugging Face Transformers computed (files
- * made by tests/oracle/make_gguf.py with llama.cpp's package gguf), quantised blocks, and damaged
- * or hostile files.
- */
+/* Tests of GGUF files made by tests/oracle/make_gguf.py with llama.cpp's package gguf. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,12 +16,7 @@
 
 #define DATA "tests/data/gguf/"
 
-/* ---- models read from GGUF files ------------------------------------------------------------ */
-
-/*
- * Compares a GGUF model with expected numbers. The test's state is "NAME FOLDER": the name of the
- * GGUF file, and the folder of the expected numbers.
- */
+/* *state is "NAME FOLDER": the GGUF file, and the folder of the expected numbers. */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -38,7 +29,6 @@ static void test_same_as_folder(void **state)
     print_message("%s: %.2g off Transformers at most\n", name, worst);
 }
 
-/* Compares a model with the numbers that Transformers computed after reading the same GGUF file. */
 static void test_transformers_loader(void **state)
 {
     const char *name = *state;
@@ -56,10 +46,7 @@ static void test_transformers_loader(void **state)
     kvd_checkpoint_close(c);
 }
 
-/*
- * Every weight must have the same bits as in the Hugging Face checkpoint of the model, with its
- * rows in the original order.
- */
+/* Every weight must have the bits and the order of the Hugging Face checkpoint. */
 static void test_same_weights(void **state)
 {
     (void)state;
@@ -105,7 +92,7 @@ static void test_same_weights(void **state)
                     kvd_weight_read(&y, 0, y.n, q);
                     assert_memory_equal(p, q, x.n * sizeof *p);
                     compared += x.n;
-                    /* The range to read starts in the middle of a row. */
+                    /* The range starts in the middle of a row. */
                     const size_t first = x.n / 3, n = x.n - first;
                     kvd_weight_read(&x, first, n, p);
                     assert_memory_equal(p, q + first, n * sizeof *p);
@@ -118,10 +105,7 @@ static void test_same_weights(void **state)
     }
 }
 
-/*
- * Quantised blocks with scale d = 0.5 must have the values that follow from the format's definition
- * by hand.
- */
+/* Blocks with scale 0.5 must have the values that follow from the format's definition by hand. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -153,10 +137,7 @@ static void test_blocks(void **state)
     assert_string_equal(kvd_tensor_type_name(&t), "q4_0");
 }
 
-/*
- * Quantised blocks of every format must have the same bits as those that the package gguf
- * dequantises.
- */
+/* Dequantised blocks must have the bits that the package gguf computes. */
 static void test_blocks_of_ggml(void **state)
 {
     (void)state;
@@ -187,14 +168,12 @@ static void test_blocks_of_ggml(void **state)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /* A block scale of 255 must be read as NaN, though ggml reads it as 2^127. */
+    /* ggml reads this scale as 2^127, but the format's specification says NaN. */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);
     assert_true(isnan(out[0]) && isnan(out[1]));
 }
-
-/* ---- tokenizers read from GGUF files -------------------------------------------------------- */
 
 static json_t *load_json(const char *path)
 {
@@ -263,8 +242,6 @@ static void test_tokenizers(void **state)
     assert_true(compared > 10000);
 }
 
-/* ---- damaged and hostile files -------------------------------------------------------------- */
-
 typedef struct {
     unsigned char b[65536];
     size_t n;
@@ -307,7 +284,7 @@ static void put_tensor(bytes *f, const char *name, size_t rows, size_t cols, uin
 static void expect(const bytes *f, size_t n, const char *message)
 {
     kvd_err err = {""};
-    /* Allocates exactly n bytes, so that a sanitizer detects reads beyond the end. */
+    /* The copy has exactly n bytes, so that a sanitizer detects reads beyond the end. */
     unsigned char *copy = malloc(n ? n : 1);
     assert_non_null(copy);
     memcpy(copy, f->b, n);
@@ -445,9 +422,7 @@ static void test_refused_tensors(void **state)
     expect(&f, f.n, "tensor 't': has 5 dimensions");
 }
 
-/*
- * Every truncated version of a valid file must be refused, and no changed byte may cause a crash.
- */
+/* Every truncated file must be refused, and no changed byte may cause a crash. */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -477,10 +452,6 @@ static void test_damaged(void **state)
     kvd_gguf_model_close(m);
 }
 
-/*
- * A file in which one text is replaced by another of equal length must be refused with the expected
- * message.
- */
 static void test_refused_models(void **state)
 {
     (void)state;
@@ -545,7 +516,7 @@ static void test_refused_values(void **state)
     static const struct {
         const char *key;
         uint32_t type;
-        uint64_t value; /* if the type is T_F32, the bits of the float */
+        uint64_t value; /* for T_F32, the bits of the float */
         const char *message;
     } cases[] = {
         {"split.count", T_U32, 2,
@@ -597,7 +568,6 @@ static void test_refused_values(void **state)
     }
 }
 
-/* A file in which one text or byte of the tokenizer is changed must be refused. */
 static void test_refused_tokenizers(void **state)
 {
     (void)state;
@@ -650,10 +620,7 @@ static void test_refused_tokenizers(void **state)
     }
 }
 
-/*
- * The tokenizer in the GGUF file must be used. If the file has none, tokenizer.json in its folder
- * must be used.
- */
+/* The tokenizer in the GGUF file is preferred to tokenizer.json in the folder. */
 static void test_where_the_tokenizer_is(void **state)
 {
     (void)state;

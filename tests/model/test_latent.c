@@ -1,8 +1,3 @@
-/*
- * Tests of latent attention and grouped routing of DeepSeek models (model/pass/latent,
- * model/pass/routing): the choice of experts against a reference, the weight matrices of single
- * heads against the products that they replace, and published configurations.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,8 +19,6 @@ static float normal(kvd_rng *rng)
 {
     return (float)kvd_rng_normal(rng);
 }
-
-/* ---- choice of experts by groups ---- */
 
 static void test_routing(void **state)
 {
@@ -72,8 +65,8 @@ static void test_routing(void **state)
 }
 
 /*
- * The best expert of all must not be chosen if its group is not. A NaN among the router logits must
- * never give a token finite factors.
+ * The best expert of all is not chosen if its group is not. A NaN among the logits never gives
+ * finite factors.
  */
 static void test_routing_by_hand(void **state)
 {
@@ -102,12 +95,9 @@ static void test_routing_by_hand(void **state)
     assert_true(isnan(factor[0]) && isnan(factor[1]));
 }
 
-/* ---- weight matrices of latent attention ---- */
-
 /*
- * The weight matrices per head must describe a layer with latent attention. For any outputs o of
- * the heads, the sum over heads of o w_o must equal the layer's output projection. For any input x,
- * w_v x must be parallel to the layer's V; the two differ only by the factor of a normalisation.
+ * The matrices w_o of all heads must together give the layer's output projection. For any input x,
+ * w_v x must be parallel to the layer's V.
  */
 static void test_matrices(void **state)
 {
@@ -170,7 +160,7 @@ static void test_matrices(void **state)
                 square += sum * sum;
                 other += (double)v[r * d + j] * (double)v[r * d + j];
             }
-            /* The two vectors are parallel. */
+            /* the two vectors are parallel */
             assert_true(fabs(dot - sqrt(square * other)) < 1e-5 * dot);
         }
         void *const all[] = {buffer, w_o, w_v, o, y, scratch, x, v, k};
@@ -180,8 +170,6 @@ static void test_matrices(void **state)
         kvd_checkpoint_close(checkpoint);
     }
 }
-
-/* ---- published configurations ---- */
 
 /* config.json of deepseek-ai/DeepSeek-V2-Lite */
 static const char v2_lite[] =
@@ -201,7 +189,7 @@ static const char v2_lite[] =
     "\"topk_group\":1,\"topk_method\":\"greedy\",\"torch_dtype\":\"bfloat16\","
     "\"use_cache\":true,\"v_head_dim\":128,\"vocab_size\":102400}";
 
-/* config.json of deepseek-ai/DeepSeek-V3, without its quantization_config. */
+/* config.json of deepseek-ai/DeepSeek-V3, without quantization_config */
 static const char v3[] =
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"attention_bias\":false,"
     "\"bos_token_id\":0,\"eos_token_id\":1,\"ep_size\":1,\"first_k_dense_replace\":3,"
@@ -234,16 +222,10 @@ static void test_configurations(void **state)
     assert_true(c.route_sigmoid && c.chosen_add_up && c.extra_layers == 1);
     assert_true(!kvd_config_routed(&c, 2) && kvd_config_routed(&c, 3));
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
-    /*
-     * Published files contain an additional layer that predicts the token after the next
-     * (multi-token prediction). Its tensors are accepted but not read.
-     */
+    /* The tensors of a layer for multi-token prediction are accepted but not read. */
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /*
-     * If the configuration states that there is no additional layer for multi-token prediction,
-     * tensors of such a layer must be refused.
-     */
+    /* Tensors of such a layer are refused if the configuration has none. */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers\":1")[strlen("_predict_layers\":")] = '0';

@@ -1,7 +1,3 @@
-/*
- * Tests of llama2.c checkpoints (model/checkpoint/llama2c): every tensor must be read from its
- * offset in the format, and a file of any other size must be refused.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,10 +12,7 @@
 
 enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 
-/*
- * Makes a file in which the i-th float has the value i, so that the first value of a tensor shows
- * its offset.
- */
+/* The i-th float has the value i, so that the first value of a tensor shows its offset. */
 static unsigned char *make_file(const int32_t *header, size_t n_floats, size_t *len)
 {
     *len = 28 + 4 * n_floats;
@@ -121,7 +114,7 @@ static void check_all(int tied)
         assert_int_equal(kvd_llama2c_find("m.bin", bytes, &c, none[i], &t), 1);
     }
 
-    /* Changes of the file size in bytes: one float or one byte less or more. */
+    /* Changes of the file size: one float or one byte less or more. */
     const long off[] = {-4, 4, -1, 1};
     unsigned char *longer = calloc(1, len + 4);
     assert_non_null(longer);
@@ -206,7 +199,7 @@ static void test_refused(void **state)
     }
 }
 
-/* If the header announces an output head that the file lacks, the error message must say so. */
+/* The message must say that the file lacks the output head that its header announces. */
 static void test_missing_head(void **state)
 {
     (void)state;

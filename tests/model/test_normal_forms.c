@@ -1,7 +1,6 @@
 /*
- * Tests of Unicode normalization (model/text/tokenizer/normalize): NFC, NFD, NFKC, NFKD and
- * Lowercase of every character are compared with hashes of the results of Hugging Face tokenizers
- * (tests/oracle/make_normal_forms.py).
+ * Tests of Unicode normalization of every character, against hashes of the results of Hugging Face
+ * tokenizers (tests/oracle/make_normal_forms.py).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,10 +29,7 @@ static void put(kvd_buffer *text, uint32_t c)
     assert_int_equal(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err), 0);
 }
 
-/*
- * Writes to *text the normal form of the character c in the middle of other characters, or, if
- * `lower` is set, of c alone (empty if it does not change). make_normal_forms.py does the same.
- */
+/* Normalizes c between other characters or alone (`lower`), as make_normal_forms.py does. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -82,7 +78,7 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    /* The fixture has 0x20000 / 0x1000 = 32 blocks of characters, and one block from U+2F800 on. */
+    /* There are 0x20000 / 0x1000 = 32 blocks of characters, and one from U+2F800 on. */
     assert_int_equal(seen, 33);
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);
@@ -106,10 +102,7 @@ static void test_every_character(void **state)
     json_decref(all);
 }
 
-/*
- * Sorting 100,000 combining marks in falling order of their combining classes must not take
- * quadratic time.
- */
+/* Sorting marks in falling order of combining class must not take quadratic time. */
 static void test_many_marks(void **state)
 {
     (void)state;

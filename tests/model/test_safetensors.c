@@ -1,7 +1,3 @@
-/*
- * Tests of safetensors files (model/checkpoint/safetensors): files of the reference library must be
- * read exactly, and inconsistent headers must be refused.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +10,7 @@
 
 #include "model/checkpoint/safetensors.h"
 
-/* A file in memory of exactly its size, so that a sanitizer detects reads beyond its end. */
+/* The bytes have exactly the file's size, so that a sanitizer detects reads beyond the end. */
 typedef struct {
     unsigned char *bytes;
     size_t len;
@@ -110,10 +106,7 @@ static void test_reference_file(void **state)
     kvd_safetensors_close(s);
 }
 
-/*
- * Unusual but valid files must be accepted: entries in any order, padding after the JSON header, no
- * tensor at all.
- */
+/* Valid files may have entries in any order, padding after the header, and no tensor. */
 static void test_accepted(void **state)
 {
     (void)state;
@@ -257,9 +250,7 @@ static void test_header_length(void **state)
     }
 }
 
-/*
- * A deeply nested header must be refused by the JSON reader's limit, without exhausting the stack.
- */
+/* The JSON reader's limit on nesting must protect the stack. */
 static void test_deep_nesting(void **state)
 {
     (void)state;
@@ -276,7 +267,6 @@ static void test_deep_nesting(void **state)
     free(b.bytes);
 }
 
-/* Every truncated version of a valid file must be refused. */
 static void test_every_cut(void **state)
 {
     (void)state;

@@ -1,7 +1,3 @@
-/*
- * Tests of writing safetensors files (model/checkpoint/safetensors_write): written tensors must be
- * read back unchanged, and invalid tensors must not be written.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +31,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes of data for tensor i, different from those of every other tensor. */
+/* Returns n bytes that differ from those of every other tensor. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = malloc(n ? n : 1);
@@ -46,8 +42,8 @@ static unsigned char *made_bytes(size_t i, size_t n)
 }
 
 /*
- * Written tensors must be read back unchanged: all ranks, empty tensors, number types that the
- * reader does not support, and a name that JSON must escape.
+ * Covers all ranks, empty tensors, dtypes that the reader does not support, and a name that JSON
+ * must escape.
  */
 static void test_round_trip(void **state)
 {
@@ -104,8 +100,8 @@ static void test_round_trip(void **state)
 }
 
 /*
- * Every tensor must begin at a multiple of its element size: the header's length is a multiple of
- * 8, and wide elements come first.
+ * Every tensor begins at a multiple of its element size: the header's length is a multiple of 8,
+ * and wide elements come first.
  */
 static void test_alignment(void **state)
 {

@@ -1,9 +1,3 @@
-/*
- * Tests of models with published shapes and random weights (model/checkpoint/shapes and random).
- * Sizes must be those that were published. Random weights must be those of the generator Philox,
- * have the moments that the headers state, and not depend on how they are read. Activations must
- * stay of the order of one through 80 layers of every family.
- */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -23,11 +17,9 @@
 #include "model/checkpoint/weights.h"
 #include "model/pass/forward.h"
 
-/* ---- published model shapes ----------------------------------------------------------------- */
-
 /*
- * Numbers of weights as Transformers counts them (tests/oracle/count_shapes.py). They equal those
- * of the published models, except that Falcon's output head, a copy of the embedding, counts once.
+ * Numbers of weights as Transformers counts them (tests/oracle/count_shapes.py). Falcon's output
+ * head, a copy of the embedding, counts once.
  */
 static const struct {
     const char *name;
@@ -85,12 +77,7 @@ static void test_unknown(void **state)
     assert_non_null(strstr(err.msg, ", falcon-180b"));
 }
 
-/* ---- random weights ------------------------------------------------------------------------- */
-
-/*
- * The generator must give the test vectors that the authors of Random123 published for philox4x32
- * with 10 rounds.
- */
+/* Test vectors that the authors of Random123 published for philox4x32 with 10 rounds. */
 static void test_philox(void **state)
 {
     (void)state;
@@ -114,10 +101,7 @@ static void test_philox(void **state)
     }
 }
 
-/*
- * Computes a random weight in double precision: the sum of four random 16-bit numbers (halves of
- * two 32-bit words), less its mean, scaled, and rounded to the nearest bf16.
- */
+/* Sum of four random 16-bit numbers, less its mean, scaled, and rounded to bf16. */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -158,10 +142,7 @@ static void test_any_piece(void **state)
         assert_true(whole[i] == 1);
 }
 
-/*
- * Mean, variance, kurtosis, and the correlations with the next weight, another tensor and another
- * seed, must be those of independent numbers, within a few standard deviations.
- */
+/* Moments and correlations of random weights must be those of independent numbers. */
 static void test_moments(void **state)
 {
     (void)state;
@@ -188,10 +169,7 @@ static void test_moments(void **state)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /*
-         * The random weights v have variance 1 and kurtosis 2.7. The variance of v^2 is then 2.7 -
-         * 1 = 1.7, its standard deviation 1.31.
-         */
+        /* With variance 1 and kurtosis 2.7, v^2 has the standard deviation sqrt(1.7) = 1.31. */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);
@@ -201,8 +179,6 @@ static void test_moments(void **state)
     for (int k = 0; k < 3; k++)
         free(x[k]);
 }
-
-/* ---- checkpoints with random weights ---- */
 
 /* Shapes of every model family with many narrow layers. */
 static const kvd_shape deep[] = {
@@ -253,10 +229,7 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
     return c;
 }
 
-/*
- * Every weight matrix must be found and read, never in place. In a tensor that contains several, it
- * must be at the rows that kvd_place describes.
- */
+/* Every weight matrix must be at the rows of its tensor that kvd_place describes. */
 static void test_parts(void **state)
 {
     (void)state;
@@ -321,7 +294,7 @@ static void test_names(void **state)
     assert_string_equal(err.msg,
                         "no tokenizer for 'shape:llama': random weights go with token ids");
 
-    /* If the output head is tied to the embedding, the tensor must be found under either name. */
+    /* A tied tensor is found under either name. */
     assert_int_equal(kvd_checkpoint_tensor(tied, "model.embed_tokens.weight", 500, 128, &t, &err),
                      0);
     assert_int_equal(kvd_checkpoint_tensor(tied, "lm_head.weight", 500, 128, &u, &err), 0);
@@ -330,10 +303,7 @@ static void test_names(void **state)
     kvd_checkpoint_close(tied);
 }
 
-/*
- * Equal configuration text and seed must give an equal hash. Another seed or any changed byte must
- * change it.
- */
+/* The hash depends on the seed and every byte of the configuration. */
 static void test_identity(void **state)
 {
     (void)state;
@@ -362,10 +332,8 @@ static void test_identity(void **state)
     kvd_run_release(&run);
 }
 
-/* ---- size of activations in deep models ---- */
-
 typedef struct {
-    double qk, v; /* largest magnitude over all layers of Q and K, and of V */
+    double qk, v; /* largest magnitudes over all layers, of Q and K, and of V */
 } extremes;
 
 static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)
@@ -382,10 +350,7 @@ static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return 0;
 }
 
-/*
- * Activations must neither grow towards the largest bf16 number nor vanish. Their size must be
- * about equal in all layers.
- */
+/* Activations must neither grow towards the largest bf16 number nor vanish. */
 static void test_depth(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
- * Tests of streaming weights from a file: weights whose pages were dropped from memory must be read
- * again with equal bits, and weights that are not in a file stay in memory. The files contain
- * random weights, whose values are known.
+ * Tests of streaming weights: weights whose pages were dropped must be read again with equal bits.
+ * The files contain random weights, whose values are known.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,8 +20,8 @@
 #include "write_shape.h"
 
 /*
- * Model shapes: one whose tensors contain several weight matrices, one with a tied output head, one
- * with grouped heads. Each matrix takes several memory pages.
+ * Shapes of models with several matrices in one tensor, with a tied output head, and with grouped
+ * heads. Each matrix takes several memory pages.
  */
 static const kvd_shape made[] = {
     {"phi3", "", "",
@@ -77,10 +76,6 @@ static void close_both(both b)
     kvd_checkpoint_close(b.file);
 }
 
-/*
- * A weight must have equal bits when it is generated, read from the file, and read again after its
- * pages were dropped.
- */
 static void test_same_elements(void **state)
 {
     (void)state;
@@ -125,10 +120,7 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     kvd_dense_attention dense;
     kvd_dense_attention_init(&dense);
     kvd_forward *f = kvd_forward_new(c, N, N, &err);
-    /*
-     * The first run drops the memory pages of the weights in the mapped file. The second run must
-     * read them again.
-     */
+    /* The first run drops the pages of the weights, the second run reads them again. */
     if (!f || kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_run(f, &batch, &dense.hook, -1, hidden, &err) ||
         kvd_forward_logits(f, hidden, N, logits, &err))
@@ -153,8 +145,8 @@ static void test_same_pass(void **state)
 }
 
 /*
- * Attention hook that fails. If a run ends at its first layer, no prefetch thread may go on and
- * read a closed file.
+ * Attention hook that fails. If a run ends at its first layer, no prefetch thread may read a closed
+ * file.
  */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {

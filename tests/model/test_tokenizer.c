@@ -1,7 +1,4 @@
-/*
- * Tests of tokenizer.json files (model/text/tokenizer): ids and texts are compared with those of
- * Hugging Face tokenizers (files made by tests/oracle/make_tokenizers.py).
- */
+/* Tests against Hugging Face tokenizers (tests/oracle/make_tokenizers.py). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -75,8 +72,8 @@ static void test_fixtures(void **state)
 }
 
 /*
- * Encodes the first `cut` bytes of `text` as the start of a longer document. Their ids must be the
- * first ids of the whole document. Returns the number of ids.
+ * The first `cut` bytes, encoded as the start of a document, must give the first ids of the
+ * document. Returns the number of ids.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -104,9 +101,8 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Runs expect_start on random documents, cut at every byte. Documents are made of `parts` and,
- * unless it is NULL, of `texts`. Returns how many ids the cut documents gave, as a fraction of the
- * ids that the same bytes give as whole documents.
+ * Runs expect_start on random documents made of `parts` and `texts`. Returns the fraction of ids
+ * that the starts of documents gave.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -141,10 +137,7 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
     return (double)found / (double)all;
 }
 
-/*
- * The ids of a prefix that is encoded as the start of a document must be the document's first ids,
- * whatever follows.
- */
+/* The ids of a document's start must be the document's first ids, whatever follows. */
 static void test_starts(void **state)
 {
     (void)state;
@@ -179,10 +172,7 @@ static void test_starts(void **state)
             variant(json_string_value(json_object_get(v, "base")), json_object_get(v, "patch"));
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
-        /*
-         * Encoding the start of a document returns only the ids that no later text can change. It
-         * must return at least half of them, because only the last words are uncertain.
-         */
+        /* At least half of the ids must be returned, because only the last words are uncertain. */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
         kvd_tokenizer_free(t);
@@ -191,9 +181,8 @@ static void test_starts(void **state)
 }
 
 /*
- * Tests each part of a tokenizer that cannot decide before it sees further text: splitting, normal
- * forms, stripping, replacing, added tokens, merging. Each tokenizer has only one such part, so
- * that another one cannot hide its errors.
+ * Each tokenizer has only one part that cannot decide before it sees further text, so that another
+ * part cannot hide its errors.
  */
 static void test_starts_that_wait(void **state)
 {
@@ -270,7 +259,7 @@ static char *read_start(const char *path, size_t len)
     return s;
 }
 
-/* Tests prefixes of real texts with real tokenizers, if the files are present. */
+/* Tests real tokenizers and texts, if the files are present. */
 static void test_shared_inputs(void **state)
 {
     (void)state;
@@ -310,7 +299,7 @@ static void test_shared_inputs(void **state)
         compared += ids.n;
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
-            /* Only the ids of about the last 300 characters before the cut may be withheld. */
+            /* Only the ids of about the last 300 characters of a start may be missing. */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
         free(text);
@@ -342,10 +331,7 @@ static void test_lowercase(void **state)
     kvd_ids_release(&lower);
 }
 
-/*
- * Documents of megabytes without a word boundary must take n log n time and decode to the same
- * bytes.
- */
+/* A document of megabytes without a word boundary must take n log n time. */
 static void test_long_documents(void **state)
 {
     (void)state;
@@ -385,9 +371,7 @@ static void test_long_documents(void **state)
     free(s);
 }
 
-/*
- * With a byte-level tokenizer, random text, also with special tokens in it, must decode to itself.
- */
+/* A byte-level tokenizer must decode random text, also with special tokens in it, to itself. */
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -434,7 +418,7 @@ static void test_round_trip(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* If ids end within a character, each ill-formed part must be decoded as one U+FFFD. */
+/* If ids end within a character, each ill-formed part becomes one U+FFFD. */
 static void test_decode_cut_character(void **state)
 {
     (void)state;
@@ -442,7 +426,6 @@ static void test_decode_cut_character(void **state)
     kvd_tokenizer *t = kvd_tokenizer_open(DATA "gpt2.json", 0, &err);
     assert_non_null(t);
     kvd_ids ids = {0};
-    /* This character is too rare to be in the vocabulary. */
     static const char s[] = "x\xf0\xa0\x80\x80";
     assert_int_equal(kvd_tokenizer_encode(t, s, strlen(s), false, &ids, &err), 0);
     assert_int_equal(ids.n, 5);
@@ -459,7 +442,6 @@ static void test_decode_cut_character(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* Many threads must be able to use one tokenizer at the same time. */
 static void test_threads(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
- * Tests of llama2.c's tokenizer.bin. The reference is a plain loop that examines all neighbouring
- * pieces again after every merge of two pieces. It was written from the description of the format
- * and shares no code with the library.
+ * Tests of llama2.c's tokenizer.bin. The reference is a plain loop, written from the description of
+ * the format, that examines all neighbouring pieces again after every merge.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,10 +36,7 @@ static int lookup(const vocabulary *v, const char *s, int len)
     return -1;
 }
 
-/*
- * Encodes a text by the reference loop and writes its ids to `out`. Returns the number of ids, or
- * -1 if a byte has no id.
- */
+/* Returns the number of ids, or -1 if a byte has no id. */
 static int naive_encode(const vocabulary *v, const char *s, size_t len, int bos, int *out)
 {
     int n = 0;
@@ -127,10 +123,7 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
         assert_int_equal(ids.n, n);
         for (int i = 0; i < n; i++)
             assert_int_equal(ids.id[i], want[i]);
-        /*
-         * The ids of every prefix, encoded as the start of a document, must be the first ids of the
-         * whole text.
-         */
+        /* The ids of every start of the text must be the first ids of the whole text. */
         for (size_t cut = 0; cut < len; cut++) {
             ids.n = 0;
             assert_int_equal(kvd_tokenizer_encode_start(t, s, cut, bos, &ids, &err), 0);
@@ -143,10 +136,7 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
     free(want);
 }
 
-/*
- * Tests random vocabularies with small alphabets and few distinct scores. They give many ties,
- * merges of pieces that are themselves merged, and merges with the BOS token.
- */
+/* Small alphabets and few scores give many ties and merges of merged pieces. */
 static void test_random_vocabularies(void **state)
 {
     (void)state;
@@ -215,7 +205,7 @@ static char *read_file(const char *folder, const char *name, size_t *len)
     return s;
 }
 
-/* Encodes and decodes parts of real texts with real tokenizers, if the files are present. */
+/* Tests real tokenizers and texts, if the files are present. */
 static void test_shared_inputs(void **state)
 {
     (void)state;
@@ -261,7 +251,7 @@ static void test_shared_inputs(void **state)
                 size_t n;
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
-                /* With BOS, decoding drops the leading space after it. */
+                /* If the ids begin with BOS, decoding drops the leading space. */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
                     assert_memory_equal(back, bos, strlen(bos));
@@ -346,10 +336,7 @@ static void test_hostile_files(void **state)
     assert_non_null(strstr(err.msg, "piece 0 has no number as its score"));
 }
 
-/*
- * A text of 512 KiB whose joins cascade must be encoded quickly, so no join may examine all
- * neighbours again.
- */
+/* A join of two pieces may not examine all neighbours again, or this text takes too long. */
 static void test_long_document(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
  * Tests of tokenizers on untrusted files and texts: each must be refused with a message within
- * seconds, and a signal must end a computation that takes longer.
+ * seconds.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -199,7 +199,6 @@ static void test_refused_bytes(void **state)
     expect_refused(text, (size_t)(p - text), "decoder: nested deeper than 32");
     free(text);
 
-    /* Every truncated file must be refused. */
     json_t *j = load_json(DATA "llama3.json");
     char *whole = json_dumps(j, JSON_COMPACT);
     json_decref(j);
@@ -213,7 +212,7 @@ static void test_refused_bytes(void **state)
     assert_string_equal(err.msg, "cannot open '/nonexistent': No such file or directory");
 }
 
-/* Large gaps between ids must not cost memory. */
+/* Large gaps between token ids must not cost memory. */
 static void test_sparse_ids(void **state)
 {
     (void)state;
@@ -294,10 +293,7 @@ static void test_bad_texts(void **state)
                         "match limit exceeded");
     kvd_tokenizer_free(t);
 
-    /*
-     * Normalizers must refuse a character that they do not know; U+378 is unassigned in every
-     * Unicode version so far.
-     */
+    /* U+378 is unassigned in every Unicode version so far. */
     static const char *const certain[][3] = {
         {"{\"normalizer\":{\"type\":\"Lowercase\"}}", "ab\xcd\xb8",
          "normalizer 'Lowercase': U+0378 at byte 2 is not in Unicode "},
@@ -306,7 +302,7 @@ static void test_bad_texts(void **state)
     };
     for (size_t i = 0; i < 2; i++) {
         patch = json_loads(certain[i][0], 0, &why);
-        /* Added tokens are normalized too; this test keeps one plain token. */
+        /* Added tokens are normalized too, so only one plain token is kept. */
         json_object_set_new(patch, "added_tokens", json_array());
         t = variant("unknown", patch);
         json_decref(patch);
@@ -314,7 +310,7 @@ static void test_bad_texts(void **state)
         kvd_tokenizer_free(t);
     }
 
-    /* The text has an unknown character, and the tokenizer's unk_token is not in its vocabulary. */
+    /* The unk_token of this tokenizer is not in its vocabulary. */
     static const char text[] =
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"?\"}}";
     t = must_parse("x", text, strlen(text));
@@ -322,7 +318,6 @@ static void test_bad_texts(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* Returns a tokenizer that splits text at the matches of the pattern `regex`. */
 static kvd_tokenizer *splits_at(const char *base, const char *regex)
 {
     char text[400];
@@ -338,10 +333,7 @@ static kvd_tokenizer *splits_at(const char *base, const char *regex)
     return t;
 }
 
-/*
- * A pattern that reads far ahead from every position must be refused within seconds, whether it
- * matches or not.
- */
+/* A pattern that reads far ahead from every position must be refused within seconds. */
 static void test_slow_patterns(void **state)
 {
     (void)state;
@@ -370,10 +362,7 @@ static void test_slow_patterns(void **state)
     free(s);
 }
 
-/*
- * The normalizer must refuse to let a text grow to more than 64 times its size, also between added
- * tokens.
- */
+/* A text may not grow to more than 64 times its size, also between added tokens. */
 static void test_growing_normalizer(void **state)
 {
     (void)state;
@@ -421,10 +410,7 @@ static timer_t stop_after(long ms)
     return timer;
 }
 
-/*
- * SIGTERM must end a tokenization that takes seconds: with a slow pattern, with a word that is
- * joined in parts, and with a text that has no word boundary.
- */
+/* SIGTERM must end a tokenization that takes seconds. */
 static void test_interrupted(void **state)
 {
     (void)state;
@@ -449,11 +435,11 @@ static void test_interrupted(void **state)
         const timer_t timer = stop_after(200);
         assert_int_equal(kvd_tokenizer_encode(t, s, len, true, &ids, &err), -1);
         assert_non_null(strstr(err.msg, "': interrupted"));
-        if (kvd_clock_s() - start > 5) /* one second, plus time taken by other processes */
+        if (kvd_clock_s() - start > 5) /* one second, plus time of other processes */
             fail_msg("%.1f s", kvd_clock_s() - start);
         assert_int_equal(timer_delete(timer), 0);
         kvd_run_release(&run);
-        /* Starting a run clears the flag by which the timer asked the program to stop. */
+        /* Starting a run clears the request to stop, which the timer made. */
         assert_int_equal(kvd_run_start(&run, name, 1, arguments, &options, &err), 0);
         kvd_run_release(&run);
         kvd_tokenizer_free(t);

@@ -18,37 +18,24 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    /*
-     * Path of the checkpoint and of its config.json; config_path is NULL if the file of weights
-     * contains the configuration.
-     */
+    /* config_path is NULL if the weight file contains the configuration (GGUF, llama2.c). */
     char *path, *config_path;
-    bool folder; /* true if `path` is a folder */
+    bool folder;
     kvd_config config;
     char embedding_name[KVD_PART_NAME], head_name[KVD_PART_NAME];
-    /*
-     * Prefix of the tensor names in the safetensors files, such as "language_model.model.", which
-     * replaces the usual prefix of the model family, such as "model.".
-     */
+    /* Prefix of the tensor names in the safetensors files, such as "language_model.model.". */
     const char *base;
     const char *dtype;
-    /* Memory map of a llama2.c file; its .len is 0 if the checkpoint has another format. */
     kvd_filemap llama2c;
-    /* Tensors of a GGUF file, or NULL if the checkpoint has another format. */
     kvd_gguf_model *gguf;
-    /* Content hash of random weights made from `seed`; NULL if the weights are read from files. */
+    /* Content hash of random weights; NULL if the weights are read from files. */
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    /*
-     * Number of bits per weight to which kvd_weight_read quantises the weights that it returns; 0
-     * if it returns weights as stored.
-     */
+    /* Bits per weight of kvd_checkpoint_quantise; 0 if weights are returned as stored. */
     int weight_bits;
     size_t weight_group;
 };
-
-/* ---- opening a checkpoint ----------------------------------------------------------------- */
 
 static int open_folder(kvd_checkpoint *c, kvd_err *err)
 {
@@ -95,11 +82,7 @@ done:
     return status;
 }
 
-/*
- * Fills *out with the tensor `name` of a checkpoint with random weights. Returns 0 if the model has
- * such a tensor, else 1. If the output head is tied (it is the embedding), the head has no tensor
- * of its own.
- */
+/* Returns 0 if the model has the tensor, else 1. A tied output head has no tensor of its own. */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
     kvd_part part;
@@ -122,11 +105,9 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 }
 
 /*
- * Translates the tensor name `name` to the name that the safetensors files use: writes that to
- * `out` and returns out. A family's tensor names usually begin with a prefix such as "model."; a
- * file may have a longer one (c->base), such as "language_model.model.". If `name` begins with the
- * usual prefix, the longer one replaces it. Otherwise (as for the output head), the additional text
- * "language_model." is put before `name`.
+ * Writes the name of the tensor `name` in the safetensors files to `out` and returns out. The
+ * prefix c->base, such as "language_model.model.", replaces the family's usual prefix "model.".
+ * Before other names, such as "lm_head.weight", the text "language_model." is put.
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
@@ -158,10 +139,6 @@ static int find_in_files(const kvd_checkpoint *c, const char *name, kvd_tensor *
     return kvd_shards_find(&c->shards, stored, out, err);
 }
 
-/*
- * Fills *out with the tensor stored under exactly this name. Returns 0 if it exists, 1 if not, or
- * -1 with *err on error.
- */
 static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
 {
     const int status =
@@ -174,15 +151,10 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /*
-     * Receives the error if the tensor exists but its data type is unsupported. Then true is
-     * returned, because the tensor is stored.
-     */
+    /* Holds the error of an unsupported data type; such a tensor counts as stored. */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
-
-/* ---- checks of the stored tensors ----------------------------------------------------------- */
 
 static void name_embedding_and_head(kvd_checkpoint *c)
 {
@@ -198,10 +170,6 @@ static bool begins_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/*
- * Returns true if the stored tensor is expected in this file: the model reads or ignores it, or it
- * belongs to another model in the same file, such as a vision model.
- */
 static bool belongs(const kvd_checkpoint *c, const char *tensor)
 {
     char name[2 * KVD_PART_NAME], head[2 * KVD_PART_NAME], expert[2 * KVD_PART_NAME];
@@ -220,8 +188,8 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
 }
 
 /*
- * Sets c->base, the prefix of the tensor names in the safetensors files. Tries the family's usual
- * prefix, its alternatives, and no prefix; takes the first with which an embedding is stored.
+ * Tries the family's usual prefix, its alternatives and no prefix. Takes the first with which an
+ * embedding is stored.
  */
 static void find_base(kvd_checkpoint *c)
 {
@@ -253,10 +221,6 @@ static int check_tensors(const kvd_checkpoint *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails if the configuration ties the output head to the embedding, but the file stores two tensors
- * with different values.
- */
 static int check_tied(const kvd_checkpoint *c, kvd_err *err)
 {
     kvd_tensor e, h;
@@ -287,18 +251,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /*
-     * Number of storage types: the data types KVD_F32 .. KVD_BF16 of plain tensors, then the packed
-     * formats after KVD_PLAIN, of which KVD_RANDOM is the last.
-     */
+    /* KVD_F32 to KVD_BF16, then the packed formats from KVD_PLAIN + 1 to KVD_RANDOM. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /*
-     * Receives the error of a tensor whose data type is unsupported. Such tensors are skipped when
-     * the elements of each type are counted; an attempt to read their weights fails later.
-     */
+    /* Holds the error of an unsupported data type; such a tensor is not counted here. */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -321,8 +279,6 @@ static const char *most_common_dtype(const kvd_checkpoint *c)
             best = k;
     return name[best] ? name[best] : "f32";
 }
-
-/* ---- public functions --------------------------------------------------------------------- */
 
 static int open_any(kvd_checkpoint *c, kvd_err *err)
 {
@@ -410,10 +366,7 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
 {
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
-    /*
-     * The number in "untrained 1" is the version of the random generator, so a changed generator
-     * changes the hash.
-     */
+    /* The number in "untrained 1" is the version of the random generator. */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
                            m->n_kv_heads, m->d_head, m->d_model, m->vocab_size);
@@ -485,10 +438,6 @@ int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err
                           : kvd_run_add_model(run, c->path, err);
 }
 
-/*
- * Fills *out with the tensor `name`, as find_stored does. If the output head is tied to the
- * embedding, either of the two names finds the one stored tensor.
- */
 static int find_tensor(const kvd_checkpoint *c, const char *name, kvd_tensor *out, kvd_err *err)
 {
     const bool shared =
@@ -522,18 +471,11 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
 int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /*
-     * Receives the error if the tensor exists but its data type is unsupported. Then 1 is returned,
-     * because the tensor is present.
-     */
     kvd_err ignored;
     return find_tensor(c, name, &t, &ignored) != 1;
 }
 
-/*
- * Fills *err with the message that the checkpoint has no tokenizer. If the file `model` (a
- * SentencePiece model) exists, the message says that such tokenizers are not supported.
- */
+/* If the file `model` exists, the message says that SentencePiece tokenizers are not supported. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

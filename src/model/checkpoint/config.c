@@ -29,9 +29,8 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
 }
 
 /*
- * Finds the model family that the key model_type of config.json names. If the key `architectures`
- * is present, it must list the language model of this family. Without model_type, takes the family
- * of the first known architecture.
+ * Finds the model family from `model_type`, or without it from the first known architecture. If the
+ * key `architectures` is present, it must list the language model of this family.
  */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
@@ -64,10 +63,7 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/*
- * Fails if config.json declares quantised weights, unless they are routed experts in MXFP4 and the
- * family supports that.
- */
+/* Quantised weights are refused, except routed experts in MXFP4 for families that support them. */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config"), *const method =
@@ -91,10 +87,7 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
     if (find_family(root, &family, err) || check_quantised(root, family, err) ||
         family->read(root, c, err))
         return -1;
-    /*
-     * Published models have an epsilon of 1e-12 to 1e-5. An epsilon of 1 or more would outweigh the
-     * mean square of the norm's input.
-     */
+    /* An epsilon of 1 or more would outweigh the mean square of the norm's input. */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);
     (void)snprintf(c->family, sizeof c->family, "%s", family->name);

@@ -42,10 +42,6 @@ int kvd_cfg_positive(const json_t *root, const char *key, double *out, kvd_err *
     *out = json_number_value(value);
     if (!isfinite(*out) || *out <= 0)
         return kvd_fail(err, "'%s' is %g, not positive and finite", key, *out);
-    /*
-     * The forward passes compute in float32, in which a value outside this range would become 0 or
-     * infinity.
-     */
     if (*out < (double)FLT_MIN || *out > (double)FLT_MAX)
         return kvd_fail(err, "'%s' is %g, outside the range of float32", key, *out);
     return 0;
@@ -80,8 +76,6 @@ int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err)
         return kvd_fail(err, "'%s' is set, which is not supported", key);
     return 0;
 }
-
-/* ---- sizes of the model and its heads ----------------------------------------------------- */
 
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -135,10 +129,7 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
     return check_heads(c, err);
 }
 
-/*
- * Reads the id of a special token, such as bos_token_id. The key may be absent, an integer, or a
- * list of alternative ids, of which the first is used.
- */
+/* The key may be absent, an integer, or a list of ids, of which the first is used. */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
 {
     const json_t *value = kvd_cfg_member(root, key);
@@ -202,8 +193,6 @@ int kvd_cfg_geglu(const json_t *root, const char *key, kvd_config *c, kvd_err *e
     return 0;
 }
 
-/* ---- layers with a sliding window --------------------------------------------------------- */
-
 static int check_window_layers(const kvd_config *c, kvd_err *err)
 {
     if (c->n_layers > KVD_CONFIG_WINDOW_LAYERS)
@@ -238,10 +227,7 @@ int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns 1 if entry i of the list layer_types is "sliding_attention", 0 if it is "full_attention",
- * or -1 with *err.
- */
+/* Returns 1 for "sliding_attention", 0 for "full_attention", or -1 with *err. */
 static int layer_type(const json_t *layers, size_t i, kvd_err *err)
 {
     const char *type = json_string_value(json_array_get(layers, i));
@@ -297,8 +283,8 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
 }
 
 /*
- * Reads a count under `key`, or `absent` if there is none. The number of experts is also found
- * under its other name: Hugging Face writes num_experts or num_local_experts.
+ * Writes `absent` to *out if there is no such key. Hugging Face writes the number of experts as
+ * num_experts or num_local_experts.
  */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {

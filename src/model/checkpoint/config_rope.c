@@ -18,10 +18,7 @@ static const struct {
                    {"su", KVD_ROPE_LONGROPE}}; /* the first Phi-3 models call longrope "su" */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
 
-/*
- * Reads rope_theta, the base of the RoPE frequencies, from `holder`, one of the three objects of
- * config.json that may contain it. If two of them contain rope_theta, the values must agree.
- */
+/* Three objects of config.json may contain rope_theta; if two of them do, the values must agree. */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
 {
@@ -73,10 +70,7 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
     return refuse_type(*name, types, err);
 }
 
-/*
- * Reads partial_rotary_factor, the fraction of each head's dimensions that RoPE rotates, such as
- * 0.75 in Phi-4-mini. The number of dimensions is rounded down, as in the Hugging Face library.
- */
+/* The number of rotated dimensions is rounded down, as in the Hugging Face library. */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
     double factor = 1;
@@ -101,8 +95,8 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
 }
 
 /*
- * Fails if the JSON object `rope` has a scaling parameter that its RoPE type does not use, because
- * it would silently have no effect.
+ * Fails if `rope` has a scaling parameter that its type does not use, because it would silently
+ * have no effect.
  */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
@@ -116,7 +110,6 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
     };
     static const struct {
         const char *key;
-        /* RoPE types that use the parameter `key`: bit t is set for type t of kvd_rope_scaling. */
         unsigned types;
     } known[] = {
         {"rope_type", ALL},
@@ -193,9 +186,8 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
 }
 
 /*
- * Reads LongRoPE scaling (Ding et al. 2024) as the Hugging Face library does. It has a divisor for
- * each RoPE frequency, and one factor on cosines and sines that grows with the extension of the
- * context.
+ * LongRoPE (Ding et al. 2024) has a divisor for each frequency, and a factor on cosines and sines
+ * that grows with the extension of the context.
  */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
@@ -217,19 +209,12 @@ static int read_longrope(const json_t *root, const json_t *rope, int original, k
     return 0;
 }
 
-/*
- * Returns YaRN's factor on cosines and sines for a context extended `scale` times: 0.1 mscale
- * ln(scale) + 1.
- */
 static double mscale_of(double scale, double mscale)
 {
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/*
- * Reads YaRN scaling of RoPE (Peng et al. 2023, arXiv:2309.00071), with the defaults of the Hugging
- * Face library.
- */
+/* YaRN: Peng et al. 2023, arXiv:2309.00071. The defaults are those of the Hugging Face library. */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
 {
@@ -272,10 +257,7 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /*
-     * The blend of scaled and unscaled RoPE frequencies divides by high_freq_factor -
-     * low_freq_factor, so this difference must be positive.
-     */
+    /* The blend of frequencies divides by high_freq_factor - low_freq_factor. */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -304,9 +286,8 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
 }
 
 /*
- * Reads the RoPE settings into *c from the top level `root` of config.json, from `parameters`
- * (rope_parameters or one of its members) and from rope_scaling. `theta` is the base of the
- * frequencies if none of them states it.
+ * `parameters` is the object rope_parameters or one of its members. `theta` is the base if none of
+ * the objects states it.
  */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
@@ -341,9 +322,8 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
 }
 
 /*
- * Reads the RoPE base theta of the layers with a sliding window from the object `sliding` of
- * config.json. These layers do not support scaling, so the object may name no RoPE type but
- * "default".
+ * Layers with a sliding window do not support scaling, so the object `sliding` may name no RoPE
+ * type but "default".
  */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {

@@ -43,8 +43,6 @@ const kvd_family *kvd_family_of(const kvd_config *c)
     return f;
 }
 
-/* ---- weight matrices and norms that a model has --------------------------------------------- */
-
 static bool has_bias(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -79,10 +77,6 @@ static bool is_of_expert(kvd_part part)
     return part >= KVD_PART_EXPERT_GATE;
 }
 
-/*
- * Returns true if layer `layer` has the weight matrix or norm `part`. A layer has either one
- * feed-forward block or routed experts. All other matrices and norms are in every layer.
- */
 static bool in_layer(const kvd_config *c, kvd_part part, int layer)
 {
     switch (part) {
@@ -221,8 +215,6 @@ bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows,
     return true;
 }
 
-/* ---- location of a matrix's rows in its stored tensor --------------------------------------- */
-
 static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd_part part)
 {
     for (size_t i = 0; i < f->n_stored; i++)
@@ -232,8 +224,8 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
 }
 
 /*
- * Computes the location of a matrix in a tensor that stores several matrices one after another:
- * place->first is the number of rows before it, place->stored_rows the rows of the whole tensor.
+ * For a tensor that stores several matrices one after another: place->first is the number of rows
+ * before the matrix, place->stored_rows the rows of the whole tensor.
  */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
@@ -270,10 +262,6 @@ static void interleave(const kvd_stored *s, kvd_place *place)
     place->stored_rows = 2 * place->rows;
 }
 
-/*
- * Writes the tensor name of a weight of a layer to `to`. A '#' in the stored name becomes the index
- * of the expert.
- */
 static void name_in_layer(const kvd_family *f, const kvd_stored *s, const char *ending, int layer,
                           int expert, char *to, size_t size)
 {
@@ -334,11 +322,10 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * Returns the index of the routed expert in a tensor's name. The argument of_layer is the name
- * without the prefix of the layer, such as "mlp.experts.7.up_proj.weight", whose index is 7.
- * s->name is the pattern of such names, with the character '#' in the place of the index. Returns
- * -1 if the pattern has no '#', if of_layer does not begin with the text before the '#', or if the
- * index is not below the number of experts.
+ * of_layer is a tensor name without the prefix of the layer, such as
+ * "mlp.experts.7.up_proj.weight", whose index is 7. In the pattern s->name, '#' has the place of
+ * the index. Returns -1 if the name does not match the pattern, or if the index is not below the
+ * number of experts.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

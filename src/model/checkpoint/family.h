@@ -1,9 +1,7 @@
 /*
- * Model families. A family is one file in families/. It reads config.json into a kvd_config, and
- * lists under which tensor name each weight matrix and norm is stored. The kvd_config alone decides
- * which weights a model has and how the forward pass uses them, in the same way for all families.
- *
- * docs/adding.md explains how to add a family.
+ * A model family is one file in families/, which reads config.json into a kvd_config and lists the
+ * names of stored tensors. The kvd_config alone decides which weights a model has and how the
+ * forward pass uses them. docs/adding.md explains how to add a family.
  */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILY_H
 #define KVD_MODEL_CHECKPOINT_FAMILY_H
@@ -14,20 +12,16 @@
 #include "common/err.h"
 #include "model/checkpoint/config.h"
 
-/*
- * Parts of a model. A part is one kind of weight matrix, such as W_Q, or the gain of a norm,
- * together with its bias if it has one.
- */
+/* Kinds of weights: a matrix such as W_Q, or the gain of a norm, with its bias if it has one. */
 typedef enum {
-    /* Parts that each layer has once, in the order in which the forward pass uses them. */
+    /* Weights of a layer, in the order in which the forward pass uses them. */
     KVD_PART_NORM_ATTENTION,
     KVD_PART_Q,
     KVD_PART_K,
     KVD_PART_V,
     /*
-     * Gains of the norms of Q and K: vectors [d_head], common to all heads of a layer. If the
-     * configuration sets qk_norm_whole, each norm covers all heads together: [n_heads * d_head] for
-     * Q, [n_kv_heads * d_head] for K.
+     * Gains [d_head], common to all heads of a layer. With qk_norm_whole, [n_heads * d_head] for Q
+     * and [n_kv_heads * d_head] for K.
      */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
@@ -39,28 +33,22 @@ typedef enum {
     KVD_PART_DOWN,
     KVD_PART_NORM_DOWN, /* norm of the output of the feed-forward block */
     /*
-     * Matrix that scores the routed experts: [n_experts][d_model]. Layers with a router have no
+     * Matrix [n_experts][d_model] that scores the routed experts. Layers with a router have no
      * GATE, UP and DOWN.
      */
     KVD_PART_ROUTER,
     KVD_PART_SHARED_GATE,
     KVD_PART_SHARED_UP,
     KVD_PART_SHARED_DOWN,
-    /*
-     * Matrix w [1][d_model] of a layer with a shared expert, whose output is multiplied by
-     * sigmoid(x w) for the input x.
-     */
+    /* w [1][d_model]: the output of the shared expert is multiplied by sigmoid(x w). */
     KVD_PART_SHARED_SCALE,
-    /* Attention sink logits [n_heads], stored under a name without ".weight". */
+    /* Attention sink logits [n_heads]; the tensor name has no ".weight". */
     KVD_PART_SINKS,
-    /*
-     * Bias [n_experts] that is added to router scores only to choose experts; stored under a name
-     * without ".weight".
-     */
+    /* Bias [n_experts] of router scores, only to choose experts; the name has no ".weight". */
     KVD_PART_ROUTER_BIAS,
     /*
-     * Latent attention: first factor [q_rank][d_model] of the query projection; KVD_PART_Q is the
-     * second factor.
+     * Latent attention: KVD_PART_Q_DOWN [q_rank][d_model] and KVD_PART_Q are the two factors of the
+     * query projection.
      */
     KVD_PART_Q_DOWN,
     KVD_PART_NORM_Q_DOWN, /* gain [q_rank] of the norm after Q_DOWN */
@@ -73,33 +61,26 @@ typedef enum {
      */
     KVD_PART_LATENT_UP,
     KVD_N_LAYER_PARTS,
-    /* Weights outside the layers, which a model has once. */
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
     /* Learned position embeddings: two unused rows, then one row per position. */
     KVD_PART_POSITIONS,
     KVD_PART_PROJECT_IN, /* projection from d_embed to d_model */
     KVD_PART_NORM_FINAL,
     KVD_PART_PROJECT_OUT, /* projection from d_model to d_embed */
-    /*
-     * Output head. If it is tied to the embedding, it is the embedding, though a file may store
-     * both.
-     */
+    /* Output head; a file may store it even if it is tied to the embedding. */
     KVD_PART_HEAD,
     KVD_N_PARTS,
-    /* Matrices that each routed expert of a layer has once. */
+    /* Matrices that each routed expert of a layer has. */
     KVD_PART_EXPERT_GATE = KVD_N_PARTS,
     KVD_PART_EXPERT_UP,
     KVD_PART_EXPERT_DOWN,
     KVD_N_ALL_PARTS
 } kvd_part;
 
-/*
- * Arrangement of the rows of a weight matrix (part) in its stored tensor, which may hold several
- * matrices. KVD_ROWS_ALL: the tensor holds this matrix alone.
- */
+/* Arrangement of a matrix's rows in its tensor. KVD_ROWS_ALL: no other matrix is in it. */
 typedef enum {
     KVD_ROWS_ALL,
-    /* Several matrices are in one tensor, one after another in the order of kvd_part. */
+    /* One tensor holds several matrices, one after another in the order of kvd_part. */
     KVD_ROWS_STACKED,
     /*
      * Falcon: the tensor holds, for each KV head, the rows of its query heads, its key head and its
@@ -116,133 +97,109 @@ typedef enum {
 typedef struct {
     kvd_part part;
     /*
-     * Tensor name without ".weight" or ".bias". For a weight of a layer, the text after
-     * "<layers>N.", in which '#' is replaced by the index of a routed expert.
+     * Tensor name without ".weight" or ".bias", and without the prefix of the layer. A '#' is
+     * replaced by the index of a routed expert.
      */
     const char *name;
     kvd_part_rows rows;
-    /*
-     * Returns true if a model of configuration *c stores the weight under this name; NULL means
-     * always.
-     */
+    /* Returns true if a model of configuration *c has a tensor of this name; NULL means always. */
     bool (*when)(const kvd_config *c);
 } kvd_stored;
 
 struct json_t;
 
 typedef struct {
-    const char *name;         /* value of model_type in config.json */
+    const char *name;
     const char *architecture; /* name of the language model in `architectures` of config.json */
-    /*
-     * Reads the configuration: fills the zeroed *c from the JSON object `root`, except for the
-     * member c->family.
-     */
+    /* Fills the zeroed *c from the JSON object `root` of config.json, except for c->family. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
     /*
-     * Prefix of all tensor names except the output head's, such as "model.". The prefix is absent
-     * in a file that was saved from the model without its output head.
+     * Prefix of all tensor names except the output head's, such as "model.". A file saved from a
+     * model without its output head may omit the prefix.
      */
     const char *base;
     /*
-     * other_bases: prefixes that a file may have in place of `base`. other_models: prefixes of
-     * tensors that belong to other models in the same file and are ignored. Both lists end with
-     * NULL, and a NULL list is empty.
+     * other_bases are prefixes that a file may have in place of `base`. other_models are prefixes
+     * of tensors that are ignored, such as those of a vision model. Both lists end with NULL, and a
+     * NULL list is empty.
      */
     const char *const *other_bases, *const *other_models;
-    /*
-     * Prefix of the names of a layer's tensors, to which the layer number is appended, such as
-     * "model.layers.".
-     */
+    /* Prefix of a layer's tensors, before the layer number, such as "model.layers.". */
     const char *layers;
     const kvd_stored *stored;
     size_t n_stored;
     /*
-     * Name of a tensor in each layer of old exports that is not read, because the configuration
-     * determines its values; NULL if there is none.
+     * Name of a tensor in each layer of old exports that is not read, because it follows from the
+     * configuration; NULL if there is none.
      */
     const char *ignored_layer;
     /*
-     * Name of a tensor outside the layers that is not read, because the configuration determines
-     * its values; NULL if there is none.
+     * Name of a tensor outside the layers that is not read, because it follows from the
+     * configuration; NULL if there is none.
      */
     const char *ignored;
     /*
-     * True if safetensors files store each weight matrix of all experts of a layer in one tensor
-     * (shards.h). If the key quantization_config says so, the tensor holds blocks of MXFP4.
+     * One tensor of a safetensors file stores the same matrix of all experts of a layer (shards.h).
+     * With the key quantization_config, the tensor holds blocks of MXFP4.
      */
     bool experts_together;
 } kvd_family;
 
-/*
- * kvd_family_count returns the number of model families, kvd_family_at family i. kvd_family_find
- * returns the family with this model_type or architecture, or NULL if there is none.
- */
+/* kvd_family_find returns NULL if there is no family with this model_type or architecture. */
 size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 
-/*
- * Returns the model family of a configuration that has been read. llama2.c files belong to the
- * family llama.
- */
+/* For a llama2.c file, returns the family llama. */
 const kvd_family *kvd_family_of(const kvd_config *c);
-
-/* ---- weights of a model and their tensors --------------------------------------------------- */
 
 enum { KVD_PART_NAME = 128 };
 
 /*
- * Location of a weight matrix or vector (part) in its stored tensor. Row i of the matrix is row
- * first + (i / block) * stride + i % block of the tensor, which has stored_rows rows.
+ * Location of a weight in its stored tensor: row i is row first + (i / block) * stride + i % block
+ * of the tensor.
  */
 typedef struct {
     char name[KVD_PART_NAME];
     size_t stored_rows;
-    /* Size of the matrix W [rows = outputs][cols = inputs], as stored; cols is 0 for a vector. */
+    /* Size [rows = outputs][cols = inputs]; cols is 0 for a vector. */
     size_t rows, cols;
     size_t first, block, stride;
 } kvd_place;
 
 /*
- * Stores the shape of a weight matrix or vector in *rows and *cols, or of its bias if `bias`.
- * Returns false and sets *rows to 0 if a model of this configuration does not have it.
+ * Stores the shape of a weight (or of its bias) in *rows and *cols. Returns false and sets *rows to
+ * 0 if a model of this configuration does not have it.
  */
 bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows, size_t *cols);
 
 /*
- * Finds where a weight matrix or vector (or, if `bias`, its bias) is stored, and fills *place with
- * the tensor's name and the rows of the tensor that hold it. `layer` is ignored for weights outside
- * the layers. Returns false if a model of this configuration does not have the weight.
+ * Finds the tensor, and its rows, that hold a weight (or its bias). `layer` is ignored for weights
+ * outside the layers. Returns false if a model of this configuration does not have the weight.
  */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
 /*
- * Finds where a weight (or, if `bias`, its bias) of the routed expert number `expert` of a layer is
- * stored, and fills *place with the tensor's name and the rows of the tensor that hold the weight.
- * Returns false if a model of this configuration does not have the weight.
+ * Finds where a weight (or its bias) of a routed expert is stored. Returns false if a model of this
+ * configuration does not have the weight.
  */
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
 /*
- * Finds which weight the stored tensor `tensor` holds. Sets *part to the weight (to the first if
- * the tensor holds several), sets *bias to true if the tensor is the weight's bias, and fills
- * *place with the rows of the tensor that hold the weight. Returns false if a model of this
- * configuration has no such tensor. A tied output head is found under its own name.
+ * Finds which weight, or bias, the stored tensor `tensor` holds. If it holds several, *part is the
+ * first. Returns false if a model of this configuration has no such tensor.
  */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 
 /*
- * Returns true if a file of a model of this configuration may contain a tensor of that name: a
- * weight, a tied output head, or a tensor that is ignored.
+ * Returns true if a file of such a model may contain a tensor of that name: a weight, a tied output
+ * head, or a tensor that is ignored.
  */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 
-/*
- * Returns the number of weights of a model, biases included. An output head that is tied to the
- * embedding is not counted again.
- */
+/* Returns the number of weights, biases included; a tied output head is counted once. */
 size_t kvd_family_elements(const kvd_config *c);
 
 #endif

@@ -13,12 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- files that shrink while they are mapped --------------------------- */
-
 /*
- * Entry of the list of mapped files. The SIGBUS handler reads the list in any thread, so entries
- * are reused but never freed. The fields begin and path change only while len is 0, which marks an
- * entry without a map.
+ * The SIGBUS handler reads the list in any thread, so entries are reused but never freed. Other
+ * fields change only while len is 0, which marks an unused entry.
  */
 typedef struct entry {
     _Atomic uintptr_t begin;
@@ -42,9 +39,8 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
 }
 
 /*
- * Handles SIGBUS, the signal for access beyond the end of a mapped file. If the address is in a
- * mapped file, ends the program with one line that names the file. Otherwise restores the earlier
- * handler. Calls only functions that are allowed in a signal handler.
+ * If the address is in a mapped file, ends the program with one line that names the file. Otherwise
+ * restores the earlier handler.
  */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
@@ -55,15 +51,13 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
     /*
-     * The address is not in a mapped file of this program. Restore the handler of SIGBUS that was
-     * installed before on_bus_error. When this function returns, the processor repeats the failed
-     * access, so SIGBUS occurs again and the restored handler receives it.
+     * If no file is mapped at the address, the processor repeats the failed access, and the
+     * restored handler receives SIGBUS.
      */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);
         return;
     }
-    /* Another thread is already writing the message and will end the process. */
     if (atomic_flag_test_and_set(&first))
         for (;;)
             (void)pause();
@@ -86,7 +80,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     _exit(1);
 }
 
-/* Installs the SIGBUS handler if it is not yet installed. The caller must hold list_lock. */
+/* The caller must hold list_lock. */
 static int install_handler(kvd_err *err)
 {
     struct sigaction now, action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
@@ -142,17 +136,12 @@ static void unlist_map(const void *bytes)
     (void)pthread_mutex_unlock(&list_lock);
 }
 
-/* ---- mapping and unmapping a file -------------------------------------- */
-
 int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
 {
     int status = -1;
     struct stat st;
     *m = (kvd_filemap){.bytes = "", .len = 0};
-    /*
-     * O_NONBLOCK keeps open from waiting if the path is a pipe without a writer; pipes are refused
-     * below.
-     */
+    /* O_NONBLOCK keeps open from waiting if the path is a pipe without a writer. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);
@@ -182,10 +171,7 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
         }
         m->bytes = p;
         m->len = (size_t)st.st_size;
-        /*
-         * Advises the kernel that the file is read from start to end. A failure changes no result,
-         * so it is ignored.
-         */
+        /* A failure of this advice changes no result. */
         (void)madvise(p, m->len, MADV_SEQUENTIAL);
     }
     status = 0;

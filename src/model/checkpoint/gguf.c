@@ -38,8 +38,8 @@ static const unsigned char type_bytes[N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 
 typedef struct {
     const char *key;
     size_t key_len;
-    uint32_t type, item; /* type of the value; if it is a list, item is the type of its items */
-    /* Length of a string value in bytes, or number of items of a list. */
+    uint32_t type, item; /* type of the value; `item` is the type of a list's items */
+    /* Bytes of a text, or items of a list. */
     size_t n;
     const unsigned char *at;
 } value;
@@ -53,19 +53,15 @@ typedef struct {
 
 struct kvd_gguf {
     char *path;
-    kvd_filemap map; /* mapped file; len is 0 if the bytes belong to the caller */
+    kvd_filemap map; /* len is 0 if the bytes belong to the caller */
     const unsigned char *data;
-    value *values; /* n_values named values, sorted by key */
+    value *values; /* sorted by key */
     size_t n_values;
-    tensor *tensors; /* n_tensors tensors in the order of the file */
+    tensor *tensors; /* in the order of the file */
     const tensor **by_name;
     size_t n_tensors;
 };
 
-/*
- * Element type of ggml, the library that defines GGUF: name, number of elements and of bytes per
- * block.
- */
 typedef struct {
     uint32_t type;
     const char *name;
@@ -91,8 +87,6 @@ static const tensor_type *find_type(uint32_t type)
             return &tensor_types[i];
     return NULL;
 }
-
-/* ---- reading bytes -------------------------------------------------------------------------- */
 
 typedef struct {
     const unsigned char *start, *at, *end;
@@ -147,9 +141,6 @@ static int take_text(reader *r, const char *what, const char **s, size_t *len, k
     return 0;
 }
 
-/* ---- named values --------------------------------------------------------------------------- */
-
-/* Returns how many bytes of a key of length `len` an error message shows, at most 80. */
 static int shown(size_t len)
 {
     return len < 80 ? (int)len : 80;
@@ -255,7 +246,7 @@ static bool whole_at(const unsigned char *at, uint32_t type, int64_t *out)
     if (!has_sign && u > INT64_MAX)
         return false;
     uint64_t v = u << unused;
-    /* The sign of a negative number is extended into the unused higher bits. */
+    /* Extends the sign of a negative number into the unused higher bits. */
     if (has_sign && v >> 63)
         v = unused ? v >> unused | ~(UINT64_MAX >> unused) : v;
     else
@@ -395,8 +386,6 @@ bool kvd_gguf_next_real(kvd_gguf_list *list, double *out)
     return true;
 }
 
-/* ---- descriptions of tensors ---------------------------------------------------------------- */
-
 static int take_shape(reader *r, tensor *t, kvd_err *err)
 {
     uint32_t rank = 0;
@@ -492,12 +481,10 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
                             t->name, at, t->bytes, available);
         at += t->bytes;
     }
-    if (available - at >= step) /* more than alignment padding follows the last tensor */
+    if (available - at >= step)
         return kvd_fail(err, "%zu bytes after the last tensor", available - at);
     return 0;
 }
-
-/* ---- opening a file ------------------------------------------------------------------------- */
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
@@ -622,10 +609,6 @@ size_t kvd_gguf_find(const kvd_gguf *g, const char *name)
     return g->n_tensors;
 }
 
-/*
- * Sets *packing to the quantised format whose name is that of ggml's type `type`. Returns false if
- * there is none.
- */
 static bool find_packing(const char *type, kvd_packing *packing)
 {
     for (int p = KVD_PLAIN + 1; p < KVD_RANDOM; p++)

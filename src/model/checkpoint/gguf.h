@@ -1,9 +1,8 @@
 /*
  * Reads one memory-mapped GGUF file, versions 2 and 3, little-endian: named values, then tensors
- * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Before a value or a tensor is
- * returned, the whole file is checked: counts and lengths against the file's size, types, and
- * unique names. As llama.cpp requires, tensors must follow one another in the order of their list,
- * with only alignment padding between them.
+ * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Opening a file checks all counts,
+ * lengths, types and names. As llama.cpp requires, tensors must follow one another in the order of
+ * their list, with only alignment padding between them.
  */
 #ifndef KVD_MODEL_CHECKPOINT_GGUF_H
 #define KVD_MODEL_CHECKPOINT_GGUF_H
@@ -16,34 +15,31 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/tensor.h"
 
-enum { KVD_GGUF_NAME = 64 }; /* size of a tensor's name in bytes, including the terminating zero */
+enum { KVD_GGUF_NAME = 64 }; /* bytes of a tensor's name, including the terminating zero */
 
 typedef struct kvd_gguf kvd_gguf;
 
 kvd_gguf *kvd_gguf_open(const char *path, kvd_err *err);
 /*
- * Opens a GGUF file from bytes in memory, as kvd_gguf_open does from a path. The caller must keep
- * the bytes until kvd_gguf_close. Error messages call the file `name`.
+ * Opens a GGUF file from bytes, which the caller must keep until kvd_gguf_close. Error messages
+ * call the file `name`.
  */
 kvd_gguf *kvd_gguf_parse(const char *name, const void *bytes, size_t len, kvd_err *err);
 void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/* ---- named values -------------------------------------------------------------------------- */
-
 /*
- * Functions that look up a named value (metadata) of the GGUF file. Each returns 0 if the key is
- * found, 1 without a message if there is no such key, and -1 with *err if the value has another
- * type.
+ * The functions below return 0 if the key is found, 1 without a message if there is no such key,
+ * and -1 with *err if the value has another type.
  */
 
-/* Looks up an integer value of any size and signedness. */
+/* Accepts every integer type. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
-/* Looks up a real number stored as f32 or f64. */
+/* Accepts f32 and f64. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* Looks up a string value, which may contain any bytes and is not zero-terminated. */
+/* The text may contain any bytes and is not zero-terminated. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
 /* Iterator over the items of a list value. A zeroed iterator is at its end. */
@@ -57,79 +53,66 @@ int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 /*
- * Store the next item of the list in *out (or *s and *len) and return true, or return false at the
- * end. The list must hold items of the type in the function's name.
+ * Store the next item and return true, or return false at the end. The list must hold items of the
+ * type in the function's name.
  */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
 
-/* ---- tensors of the file ------------------------------------------------------------------- */
-
 size_t kvd_gguf_count(const kvd_gguf *g);
-/* Returns the name of tensor i, counted in the order of the file; valid until kvd_gguf_close. */
+/* Tensors are counted in the order of the file. The name is valid until kvd_gguf_close. */
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
 /* Returns the index of the tensor `name`, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
-/*
- * Fills *out with tensor i of the file; its dimensions are [rows][columns]. Returns -1 with *err if
- * its type is not supported.
- */
+/* Returns -1 with *err if the tensor's type is not supported. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /*
- * Reads a model from a GGUF file: its configuration, and its tensors under their Hugging Face names
- * (family.h). The conversion to GGUF reorders some rows (queries and keys of llama, Q, K and V of
- * Falcon); they are read in their original order.
+ * A model in a GGUF file: its configuration, and its tensors under their Hugging Face names
+ * (family.h). Rows that the conversion to GGUF reordered are read in their original order.
  */
 
 typedef struct kvd_gguf_model kvd_gguf_model;
 
 /*
- * Opens the GGUF file `path` and fills *c with its configuration. On failure returns NULL and fills
- * *err. Also fails if the file has a tensor that a model of this configuration does not have.
+ * Fills *c with the model's configuration. On failure returns NULL and fills *err. Also fails if
+ * the file has a tensor that a model of this configuration does not have.
  */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
 /*
- * Opens a GGUF model from bytes in memory, as kvd_gguf_model_open does from a path. The caller must
- * keep the bytes until kvd_gguf_model_close. Error messages call the file `name`.
+ * Opens a model from bytes, which the caller must keep until kvd_gguf_model_close. Error messages
+ * call the file `name`.
  */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
 /*
- * kvd_gguf_model_count returns the number of tensors that are weights of the model,
- * kvd_gguf_model_name the Hugging Face name of tensor i in the order of the file. Names are valid
+ * Tensor i is the i-th weight in the order of the file. Names are the Hugging Face names, valid
  * until kvd_gguf_model_close.
  */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
 /*
- * Finds a tensor of the GGUF model by its Hugging Face name. Returns 0 and fills *out, 1 without a
- * message if there is no such tensor, or -1 with *err if its type is not supported.
+ * `name` is a Hugging Face name. Returns 0 and fills *out, 1 without a message if there is no such
+ * tensor, or -1 with *err if its type is not supported.
  */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 
-/* Returns true if the file holds a tokenizer. */
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
 /*
- * Returns true if the tensor of this name is not a weight but holds the numbers by which RoPE's
- * frequencies are divided. They are read as a part of the model's configuration.
+ * Returns true if the tensor holds divisors of RoPE's frequencies, which are read as a part of the
+ * configuration.
  */
 bool kvd_gguf_is_setting(const char *tensor);
 
 /*
- * Fills *c from a GGUF file of the architectures llama (Llama, Mistral, Yi, Mixtral), qwen2,
- * qwen2moe, qwen3, qwen3moe, gpt-oss, phi3, falcon, gemma2, gemma3, olmo2, glm4 and starcoder2. The
- * values are renamed to the keys of config.json and read as config.h describes, so they pass the
- * same checks, and messages use the names of config.json. Returns 0, or -1 with *err.
- *
- * Also fails for models in several files, key and value heads of different sizes, partial RoPE
- * (except in phi3 and glm4), and for experts, scales and sliding windows that the reader of the
- * architecture does not support.
+ * Fills *c from the values of a GGUF file, renamed to the keys of config.json and read as config.h
+ * describes. Messages therefore use the names of config.json. Returns 0, or -1 with *err. Fails for
+ * models in several files, and for features that the reader of the architecture does not support.
  */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 

@@ -20,9 +20,9 @@ bool kvd_gguf_is_setting(const char *tensor)
 
 typedef struct {
     const kvd_gguf *g;
-    const char *arch; /* architecture of the model, the prefix of its GGUF keys */
+    const char *arch; /* architecture, the prefix of its GGUF keys */
     json_t *root;
-    bool experts; /* true if the model family has routed experts */
+    bool experts;
 } builder;
 
 static bool has(const builder *b, const char *tensor)
@@ -37,7 +37,7 @@ static bool has_in_layers(const builder *b, const char *part)
     return has(b, name);
 }
 
-/* Sets `key` of the JSON object to `value`; takes ownership of `value`, also on failure. */
+/* Takes ownership of `value`, also on failure. */
 static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 {
     return value && json_object_set_new(object, key, value) == 0
@@ -45,10 +45,7 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/*
- * Read an integer or real value of the GGUF file as kvd_gguf_whole and kvd_gguf_real do. The name
- * of the architecture is put before `key`, as in "llama.block_count".
- */
+/* The name of the architecture is put before `key`, as in "llama.block_count". */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -64,10 +61,7 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
     return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
-/*
- * Copies an integer value of the GGUF file to the key `to` of the rebuilt config.json. If the value
- * is absent, the key is left out; the reader of config.json decides whether it is required.
- */
+/* An absent value leaves the key out; the reader of config.json may require it. */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
     int64_t v = 0;
@@ -122,10 +116,8 @@ static bool is(const builder *b, const char *arch)
 }
 
 /*
- * Fails if the GGUF file has a value that kvdim does not support: routed experts of a family
- * without them, a model in several files, a factor or cap on embeddings, residuals, attention
- * scores or logits, or key and value heads of different sizes. A factor or cap of 0 or 1 is
- * accepted as unset.
+ * Fails for features that kvdim does not support, such as a model in several files. A factor or cap
+ * of 0 or 1 is accepted as unset.
  */
 static int refuse(const builder *b, kvd_err *err)
 {
@@ -158,10 +150,6 @@ static int refuse(const builder *b, kvd_err *err)
                             wholes[i], whole);
     }
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
-        /*
-         * Caps (soft limits) of attention scores and logits are supported for gemma2 and gemma3:
-         * put_gemma reads them.
-         */
         if (strstr(reals[i], "softcapping") && (is(b, "gemma2") || is(b, "gemma3")))
             continue;
         const int status = arch_real(b, reals[i], &real, err);
@@ -180,9 +168,6 @@ static int refuse(const builder *b, kvd_err *err)
     return 0;
 }
 
-/* ---- RoPE settings -------------------------------------------------------------------------- */
-
-/* Stores the RoPE frequency divisors of the GGUF tensor `tensor` as a JSON list under `key`. */
 static int put_divisors(const builder *b, json_t *rope, const char *key, const char *tensor,
                         kvd_err *err)
 {
@@ -212,8 +197,8 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
 }
 
 /*
- * Stores the RoPE frequency divisors of Llama 3.1 and later. Their GGUF files hold the divisors in
- * a tensor instead of the parameters from which config.json computes them.
+ * GGUF files of Llama 3.1 and later hold RoPE's divisors in a tensor instead of the parameters from
+ * which config.json computes them.
  */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
@@ -246,10 +231,7 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
                : 0;
 }
 
-/*
- * Stores the YaRN settings of RoPE. The factor on cosines and sines is computed from the scaling
- * factor, as in llama.cpp.
- */
+/* The factor on cosines and sines is computed from the scaling factor, as in llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -315,8 +297,6 @@ static int put_rope(builder *b, kvd_err *err)
                  : put_scaled(b, rope, err);
 }
 
-/* ---- settings of each family ---------------------------------------------------------------- */
-
 static int put_llama_like(builder *b, const char *family, kvd_err *err)
 {
     const bool biases = has_in_layers(b, "attn_q.bias") || has_in_layers(b, "attn_output.bias");
@@ -346,9 +326,8 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Stores the settings of routed experts. GGUF files do not tell whether the probabilities of the
- * chosen experts are divided by their sum. As in llama.cpp, they are divided for every architecture
- * except qwen2moe.
+ * GGUF files do not tell whether the probabilities of the chosen experts are divided by their sum.
+ * As in llama.cpp, they are divided for every architecture except qwen2moe.
  */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
@@ -370,9 +349,8 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Stores the settings of gpt-oss. The file does not tell which layers have the sliding window; the
- * reader of config.json gives it to every second layer. put_yarn stores that the ends of YaRN's
- * ramp are not rounded.
+ * The file does not tell which layers have the sliding window. The reader of config.json gives it
+ * to every second layer.
  */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
@@ -389,10 +367,9 @@ static int put_gpt_oss(builder *b, kvd_err *err)
 }
 
 /*
- * Stores the settings of Gemma. The file does not contain the scale of attention scores; as in
- * llama.cpp, it is derived from the size of the model. Every second layer of Gemma 2 has the
- * sliding window. In Gemma 3 all layers but every sixth have it, unless the file states another
- * period.
+ * GGUF files lack the scale of attention scores; as in llama.cpp, it is derived from the size of
+ * the model. In Gemma 2 every second layer has the sliding window, in Gemma 3 all but every sixth,
+ * unless the file states another period.
  */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
@@ -414,10 +391,6 @@ static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
     return put(b->root, "query_pre_attn_scalar", json_real(scalar), err);
 }
 
-/*
- * Stores the fraction of each head's dimensions that RoPE rotates, for families in which it may be
- * below 1.
- */
 static int put_partial(builder *b, kvd_err *err)
 {
     int64_t rotated = 0, d_head = 0, wide = 0, heads = 1;
@@ -435,10 +408,7 @@ static int put_partial(builder *b, kvd_err *err)
                    ? 0
                    : kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                               b->arch, rotated, d_head);
-    /*
-     * Half a dimension is added, so that the reader of config.json, which rounds down, gets the
-     * right number of dimensions.
-     */
+    /* Half a dimension is added because the reader of config.json rounds down. */
     return put(b->root, "partial_rotary_factor",
                json_real(((double)rotated + 0.5) / (double)d_head), err);
 }
@@ -454,10 +424,7 @@ static int put_starcoder2(builder *b, kvd_err *err)
                : 0;
 }
 
-/*
- * Determines which variant of Falcon the file holds from its tensors, because no GGUF value tells
- * it.
- */
+/* No GGUF value tells the variant of Falcon, but its tensors do. */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;

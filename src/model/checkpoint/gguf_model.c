@@ -10,31 +10,23 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    /*
-     * True if the model needs a matrix of one row but the GGUF file may store a vector; the tensor
-     * found then gets a second dimension.
-     */
+    /* True if the model needs a matrix of one row, but the GGUF file may store a vector. */
     bool column;
     /*
-     * If the GGUF tensor holds the matrices of n_experts routed experts, `expert` is the index of
-     * the one that has this name. n_experts is 0 for other tensors.
+     * If one GGUF tensor holds n_experts experts, `expert` is the index of the one with this name.
+     * For other tensors, n_experts is 0.
      */
     size_t expert, n_experts;
 } entry;
 
 struct kvd_gguf_model {
     kvd_gguf *file;
-    /*
-     * The n weights of the model by their Hugging Face names, in the order of the GGUF tensors that
-     * hold them.
-     */
+    /* Weights of the model in the order of the GGUF tensors that hold them. */
     entry *entries;
     const entry **by_name;
     size_t n;
     size_t d_head, group, n_kv_heads;
 };
-
-/* ---- tensor names in GGUF files ------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -71,10 +63,8 @@ static const struct {
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
 /*
- * Finds which norm of a layer the tensor `name` of a Falcon model with two norms per layer holds.
- * In such a model, "attn_norm" is the norm before the feed-forward block and "attn_norm_2" that
- * before attention. Returns true if the tensor is one of the two. Returns false for other names,
- * and for models with other norms.
+ * In a Falcon model with two norms per layer, "attn_norm" is the norm before the feed-forward block
+ * and "attn_norm_2" that before attention. Returns false for other names and models.
  */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
@@ -100,10 +90,6 @@ static bool find_part(const kvd_config *c, const char *name, bool layer, kvd_par
     return false;
 }
 
-/*
- * Splits a GGUF tensor name such as "blk.12.attn_q.weight" into layer number 12, "attn_q", and
- * weight or bias.
- */
 static bool split(const char *tensor, bool *layer, int *number, char part[KVD_GGUF_NAME],
                   bool *bias)
 {
@@ -137,9 +123,9 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
 }
 
 /*
- * Writes to e[] the Hugging Face names under which a GGUF tensor is found: one name, or one per
- * routed expert if the tensor holds the matrices of all experts. Returns the number of names, or 0
- * if a model of this configuration does not have the tensor.
+ * Writes one Hugging Face name to e[], or one per routed expert if the GGUF tensor holds all
+ * experts. Returns the number of names, or 0 if a model of this configuration does not have the
+ * tensor.
  */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
@@ -205,12 +191,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* ---- public functions ------------------------------------------------------------------------ */
-
-/*
- * Builds the model from an opened GGUF file; takes ownership of `file`. Returns NULL if `file` is
- * NULL.
- */
+/* Takes ownership of `file`, which may be NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)
@@ -296,10 +277,7 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /*
-     * Without the key tokenizer.ggml.model, the file holds no tokenizer. If the key has a value
-     * that is no text, true is returned too, and reading the tokenizer fails later with a message.
-     */
+    /* A key that is no text also counts as a tokenizer; reading it then fails with a message. */
     kvd_err ignored;
     const char *s;
     size_t len;

@@ -9,17 +9,14 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 typedef enum { ONCE, PER_LAYER } repeat;
 
 /*
- * One kind of tensor in the file, such as all matrices wq; the tensors of this kind of all layers
- * are consecutive. Sizes are those of one layer's tensor.
+ * One kind of tensor, such as all matrices wq; the file stores those of all layers one after
+ * another. Sizes are those of one layer's tensor.
  */
 typedef struct {
-    /*
-     * Hugging Face name; if PER_LAYER, the part of the name after "model.layers.N.". Tensors with
-     * name "" are not read.
-     */
+    /* Hugging Face name, without "model.layers.N." if PER_LAYER; "" if not read. */
     const char *name;
     repeat repeat;
-    size_t rows, cols; /* cols is 0 for a vector of `rows` elements */
+    size_t rows, cols;
 } part;
 
 enum { N_PARTS = 14 };
@@ -42,9 +39,9 @@ static int list_parts(const kvd_config *c, part *p)
         {"self_attn.v_proj.weight", PER_LAYER, kv, d},
         {"self_attn.o_proj.weight", PER_LAYER, d, q},
         {"post_attention_layernorm.weight", PER_LAYER, d, 0},
-        {"mlp.gate_proj.weight", PER_LAYER, f, d}, /* called w1 in llama2.c */
-        {"mlp.down_proj.weight", PER_LAYER, d, f}, /* called w2 in llama2.c */
-        {"mlp.up_proj.weight", PER_LAYER, f, d},   /* called w3 in llama2.c */
+        {"mlp.gate_proj.weight", PER_LAYER, f, d}, /* w1 */
+        {"mlp.down_proj.weight", PER_LAYER, d, f}, /* w2 */
+        {"mlp.up_proj.weight", PER_LAYER, f, d},   /* w3 */
         {"model.norm.weight", ONCE, d, 0},
         {"", ONCE, table, 0}, /* RoPE cosines, not read */
         {"", ONCE, table, 0}, /* RoPE sines, not read */
@@ -64,10 +61,6 @@ static size_t part_copies(const kvd_config *c, const part *p)
     return p->repeat == PER_LAYER ? (size_t)c->n_layers : 1;
 }
 
-/*
- * Computes the size in bytes of a llama2.c file of a model with this configuration. Returns -1 if
- * the size overflows.
- */
 static int file_bytes(const kvd_config *c, size_t *bytes)
 {
     part p[N_PARTS];
@@ -93,10 +86,7 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return value;
 }
 
-/*
- * If the first bytes of the file identify another format with the ending .bin, returns the name of
- * that format, else NULL.
- */
+/* If the first bytes are those of another .bin format, returns its name, else NULL. */
 static const char *other_format(const unsigned char *bytes)
 {
     static const struct {
@@ -183,18 +173,15 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     c->rope_layout = KVD_ROPE_INTERLEAVED;
     c->rope_scaling = KVD_ROPE_DEFAULT;
     c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = 1;
-    /*
-     * llama2.c fixes the ids of the begin and end tokens at 1 and 2. They are -1 if the vocabulary
-     * is too small to contain them.
-     */
+    /* llama2.c fixes these ids. */
     c->bos_id = c->vocab_size > 1 ? 1 : -1;
     c->eos_id = c->vocab_size > 2 ? 2 : -1;
     return 0;
 }
 
 /*
- * Splits a tensor name such as "model.layers.12.mlp.up_proj.weight": *layer becomes 12, and the
- * returned text is "mlp.up_proj.weight". Returns NULL for names that are not a layer's.
+ * Sets *layer to 12 and returns "mlp.up_proj.weight" for "model.layers.12.mlp.up_proj.weight".
+ * Returns NULL for names that are not a layer's.
  */
 static const char *split_layer(const char *name, size_t *layer)
 {

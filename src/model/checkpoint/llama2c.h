@@ -13,16 +13,14 @@
 #include "model/checkpoint/safetensors.h"
 
 /*
- * Reads the header of a llama2.c file into *c, and checks that the file has exactly the size that
- * the header implies. Sets bos_id to 1 and eos_id to 2, which llama2.c assumes. Returns 0, or -1
- * with *err.
+ * Reads the header of a llama2.c file into *c, and fails unless the file has exactly the size that
+ * the header implies. Returns 0, or -1 with *err.
  */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 
 /*
- * Fills *out with the tensor of Hugging Face name `name`, such as
- * "model.layers.3.self_attn.q_proj.weight". If the output head is tied, lm_head.weight is the
- * embedding. Returns 0, or 1 if the format has no such tensor. kvd_llama2c_parse must have accepted
+ * Finds a tensor by its Hugging Face name. Returns 0, or 1 if the format has no such tensor. If the
+ * output head is tied, lm_head.weight is the embedding. kvd_llama2c_parse must have accepted
  * `bytes` and filled `c`. out->name is the caller's `name`, and out->file is `file`.
  */
 int kvd_llama2c_find(const char *file, const void *bytes, const kvd_config *c, const char *name,

@@ -24,10 +24,7 @@ static float float_of_bf16(uint32_t bits)
     return x;
 }
 
-/*
- * Computes n pairs of random elements, from pair number `first` on, and writes these 2 * n elements
- * to `out`.
- */
+/* Writes elements 2 * first to 2 * (first + n) - 1 of a random tensor. */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {
@@ -41,10 +38,8 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 #if defined(__x86_64__)
 
 /*
- * Writes random elements as read_pairs_plain does, four pairs at a time with AVX2. Each 32-bit word
- * of the Philox state is in the lower half of a 64-bit lane, where the multiplication vpmuludq
- * reads it; upper halves are never used. Without intrinsics the compiler makes twice as many
- * instructions.
+ * Each 32-bit word of the Philox state is in the lower half of a 64-bit lane, where vpmuludq reads
+ * it. Without intrinsics the compiler makes twice as many instructions.
  */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)

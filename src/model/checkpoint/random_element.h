@@ -1,11 +1,11 @@
 /*
  * Counter-based random weights, for C and CUDA. The generator Philox4x32-10 (Salmon, Moraes, Dror,
- * Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011) turns the tensor's key and the index
- * of a pair of elements into four words. Each element is the sum of the four 16-bit halves of two
- * of these words, which is close to normal. All steps before one final float product are in
- * integers, so every machine makes the same bits.
+ * Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011) makes four random words from a
+ * tensor's key and a counter. Each element is the sum of the four 16-bit halves of two words, which
+ * is close to normal. All steps before one final float product are in integers, so every machine
+ * makes the same bits.
  *
- * The sum has mean 131070, variance (2^32 - 1) / 3 and kurtosis 3 - 0.3, and is at most 3.46
+ * The sum has mean 131070, variance (2^32 - 1) / 3 and kurtosis 3 - 0.3. The sum is at most 3.46
  * standard deviations from its mean.
  */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_ELEMENT_H
@@ -26,10 +26,7 @@
 #define KVD_PHILOX_W1 0xbb67ae85u
 enum { KVD_PHILOX_ROUNDS = 10, KVD_RANDOM_MEAN = 131070 };
 
-/*
- * Philox4x32-10 generator: replaces the counter x (four words) by four random words that depend on
- * x and on the key.
- */
+/* Replaces the counter x by four random words that depend on x and on the key. */
 KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -48,32 +45,26 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 }
 
 /*
- * Returns the factor `unit` that turns an integer sum of four random 16-bit numbers, less its mean,
- * into an element with standard deviation `scale`: scale / sqrt((2^32 - 1) / 3).
+ * Returns scale / sqrt((2^32 - 1) / 3), the factor from an integer sum to an element with standard
+ * deviation `scale`.
  */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/*
- * Returns a random element as bits of bf16, computed from its two random words a and b and the
- * factor kvd_random_unit.
- */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;
     const float v = (float)sum * unit;
     uint32_t u;
     memcpy(&u, &v, sizeof u);
-    /* Rounded to nearest, ties to even; v is never NaN. */
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
 /*
- * Computes two neighbouring random elements of a tensor, as bits of bf16. Element number 2 * pair
- * is written to *even and element 2 * pair + 1 to *odd. `unit` is the result of
- * kvd_random_unit(scale), where `scale` is the standard deviation of the tensor's elements.
+ * Computes elements 2 * pair and 2 * pair + 1 of a tensor, as bits of bf16. `unit` is the result of
+ * kvd_random_unit.
  */
 KVD_RANDOM_FUNCTION void kvd_random_pair(uint64_t key, float unit, uint64_t pair, uint32_t *even,
                                          uint32_t *odd)

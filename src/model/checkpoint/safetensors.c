@@ -11,19 +11,16 @@
 #include "model/checkpoint/filemap.h"
 
 /*
- * LENGTH_BYTES: size in bytes of the number at the start of the file, which is the header's length.
- * MAX_HEADER_BYTES: largest header in bytes that the format's reference reader accepts.
+ * LENGTH_BYTES is the size of the header's length at the start of the file. MAX_HEADER_BYTES is the
+ * limit of the format's reference reader.
  */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
-/*
- * Row of the table of all dtypes of the format. Unsupported dtypes are listed too, because the
- * sizes of their tensors are checked.
- */
+/* Unsupported dtypes are listed too, because the sizes of their tensors are checked. */
 typedef struct {
     const char *name;
     unsigned bits;
-    int usable; /* 1 if tensors of this dtype can be read, as `type` */
+    int usable;
     kvd_dtype type;
 } stored_dtype;
 
@@ -39,12 +36,11 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* Name of a tensor; points into the JSON text that kvd_safetensors.header keeps. */
+    /* Points into the JSON text that kvd_safetensors.header keeps. */
     const char *name;
     const stored_dtype *dtype;
     int rank;
     size_t dims[KVD_TENSOR_RANK];
-    /* Number of elements, and byte range of the tensor from the start of the file's data. */
     size_t n, begin, end;
 } entry;
 
@@ -53,7 +49,7 @@ struct kvd_safetensors {
     kvd_filemap map;
     const unsigned char *data;
     json_t *header;
-    entry *entries; /* `count` tensors, sorted by name */
+    entry *entries; /* sorted by name */
     size_t count;
 };
 
@@ -71,10 +67,7 @@ unsigned kvd_safetensors_bits(const char *dtype)
     return d ? d->bits : 0;
 }
 
-/*
- * Reads a JSON integer that is a size, 0 or more. Returns -1 for anything else, such as true, 1.0
- * or -1.
- */
+/* Returns -1 for anything but an integer of 0 or more, such as true or 1.0. */
 static int read_size(const json_t *value, size_t *out)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -158,7 +151,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* At equal begin, an empty tensor is sorted before a tensor with data. */
+    /* If two tensors begin at one byte, the empty one is sorted first. */
     return (x->end > y->end) - (x->end < y->end);
 }
 
@@ -172,7 +165,6 @@ static int name_order(const void *key, const void *e)
     return strcmp(key, ((const entry *)e)->name);
 }
 
-/* Fails unless every byte of the file's data belongs to exactly one tensor. */
 static int check_coverage(entry *entries, size_t count, size_t data_len, kvd_err *err)
 {
     size_t at = 0;
@@ -371,11 +363,9 @@ struct kvd_safetensors_writer {
     char *path;
     FILE *file;
     const kvd_tensor_spec *spec;
-    size_t n, at; /* number of tensors; index of the tensor that is being written */
-    size_t left;  /* bytes of this tensor that are not yet written */
+    size_t n, at; /* n tensors; `at` is the one that is being written */
+    size_t left;
 };
-
-/* ---- names and sizes of dtypes --------------------------------------------------------------- */
 
 const char *kvd_safetensors_dtype(kvd_dtype t)
 {
@@ -407,8 +397,6 @@ int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *e
     *bytes = bits / 8;
     return 0;
 }
-
-/* ---- building the header --------------------------------------------------------------------- */
 
 static int add_tensor(json_t *header, const kvd_tensor_spec *spec, size_t *end, kvd_err *err)
 {
@@ -482,7 +470,6 @@ static int write_header(kvd_safetensors_writer *w, const kvd_safetensors_note *n
     return status ? -1 : 0;
 }
 
-/* Advances the writer to the next tensor that has at least one byte of data. */
 static int skip_empty(kvd_safetensors_writer *w, kvd_err *err)
 {
     while (w->left == 0 && w->at < w->n) {
@@ -492,8 +479,6 @@ static int skip_empty(kvd_safetensors_writer *w, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- creating and finishing a file ----------------------------------------------------------- */
 
 kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tensor_spec *spec,
                                                size_t n, const kvd_safetensors_note *notes,

@@ -4,13 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/*
- * Each shape is the config.json that its source publishes, without the keys that are neither read
- * nor describe the model. Parameter counts computed from the shapes equal those of Transformers
- * exactly (tests/model/test_shapes.c). Two models are omitted because they differ from listed ones
- * only in the number of positions: Yi-34B-200K (as Yi-34B), and the 128K version of Phi-3 medium
- * (as the 4K version).
- */
+/* Each text is the published config.json, without keys that are not read. */
 #define LLAMA                                                                                      \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\","
 #define ROPE_31                                                                                       \
@@ -145,10 +139,7 @@ kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_e
     kvd_config config;
     if (kvd_config_parse(s->name, s->json, strlen(s->json), &config, err))
         return NULL;
-    /*
-     * The number in "random weights 1" is the version of the random generator, so a changed
-     * generator changes the hash.
-     */
+    /* The number in "random weights 1" is the version of the random generator. */
     const int n = snprintf(text, sizeof text, "random weights 1, seed %llu\n%s",
                            (unsigned long long)seed, s->json);
     if (snprintf(path, sizeof path, "shape:%s", s->name) >= (int)sizeof path ||

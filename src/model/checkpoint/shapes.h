@@ -1,10 +1,7 @@
 /*
  * Published model shapes with random weights: checkpoints without a file, for studies of time and
- * memory. Singular values and accuracies of such a model mean nothing. Every result made with it
- * shows that: its name is "shape:NAME" and its dtype "random".
- *
- * A shape is the config.json of a published model, read like that of any checkpoint.
- * kvd_checkpoint_random defines the weights.
+ * memory. Singular values and accuracies of such a model mean nothing. Result files mark it by the
+ * name "shape:NAME" and the dtype "random".
  */
 #ifndef KVD_MODEL_CHECKPOINT_SHAPES_H
 #define KVD_MODEL_CHECKPOINT_SHAPES_H
@@ -15,32 +12,24 @@
 #include "model/checkpoint/checkpoint.h"
 
 typedef struct {
-    const char *name;  /* name on the command line, such as "llama-3.1-8b" */
-    const char *title; /* name in messages, such as "Llama 3.1 8B" */
-    /* Publication from which the sizes of the model are taken. */
+    const char *name;  /* on the command line, such as "llama-3.1-8b" */
+    const char *title; /* in messages, such as "Llama 3.1 8B" */
     const char *source;
-    const char *json; /* keys of config.json that the model family's reader uses */
+    const char *json;
 } kvd_shape;
 
-/*
- * Seed of the random weights of a published shape, the same for all users. The option --seed of the
- * programs does not change it.
- */
+/* The option --seed of the programs does not change this seed of the weights. */
 enum { KVD_SHAPE_SEED = 1 };
 
 size_t kvd_shape_count(void);
 const kvd_shape *kvd_shape_at(size_t i);
-/*
- * Returns the published model shape of this name. If there is none, returns NULL, and *err lists
- * all names.
- */
+/* If there is none of this name, returns NULL, and *err lists all names. */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /*
- * Returns a checkpoint with random weights and the model shape *s, which need not be one of the
- * published shapes. On failure returns NULL and fills *err. The strings of *s are not needed
- * afterwards. The checkpoint's path is "shape:NAME". Its content hash is computed from s->json and
- * the seed.
+ * Returns a checkpoint with random weights and the path "shape:NAME". *s need not be a published
+ * shape and is not needed afterwards. The content hash follows from s->json and the seed. On
+ * failure returns NULL and fills *err.
  */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);
 

@@ -164,10 +164,7 @@ int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err)
     return list_entries(s, err);
 }
 
-/*
- * Fails unless the file name in the index is a plain name, without a path that leads to another
- * folder.
- */
+/* The index may not name files in other folders. */
 static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err)
 {
     const char *name = json_string_value(file);
@@ -179,10 +176,6 @@ static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err
     return 0;
 }
 
-/*
- * Stores the distinct file names in the index's weight_map, sorted, in s->name, and allocates
- * s->file.
- */
 static int list_files(kvd_shards *s, json_t *map, kvd_err *err)
 {
     const size_t n = json_object_size(map);
@@ -225,10 +218,6 @@ done:
     return status;
 }
 
-/*
- * Fails unless the index's weight_map and the safetensors files list the same tensors in the same
- * files.
- */
 static int check_map(const kvd_shards *s, json_t *map, kvd_err *err)
 {
     const char *tensor;
@@ -318,10 +307,7 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 
 static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
                   biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
-/*
- * NAME: room in bytes for a tensor name. CODES: bytes that the 4-bit codes of the 32 weights of an
- * MXFP4 block take.
- */
+/* NAME is the room for a tensor name. CODES are the bytes of the 32 codes of an MXFP4 block. */
 enum { NAME = 160, CODES = 16 };
 
 static bool ends_with(const char *s, const char *end)
@@ -345,9 +331,8 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
 }
 
 /*
- * Splits the tensor name of an expert's matrix, such as "x.experts.7.y.weight", into the expert's
- * index 7 and the name "x.experts.y" of the tensor that stores all experts. Sets *of_bias if the
- * name ends with ".bias".
+ * Splits the tensor name "x.experts.7.y.weight" of an expert into index 7 and "x.experts.y", the
+ * tensor that stores all experts. Sets *of_bias if the name ends with ".bias".
  */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
@@ -377,7 +362,6 @@ static int check_count(const char *stored, const kvd_tensor *t, int rank, size_t
     return 0;
 }
 
-/* Finds a tensor of bytes (dtype U8). Fails if the tensor exists with another dtype. */
 static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kvd_err *err)
 {
     kvd_tensor_spec spec;
@@ -395,10 +379,7 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/*
- * Finds the codes and scales of one expert's matrix in MXFP4. Returns 1 if the file does not store
- * them.
- */
+/* Returns 1 if the file does not store this expert's matrix in MXFP4. */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

@@ -6,16 +6,11 @@
 
 typedef struct {
     const unsigned char *first;
-    /*
-     * Size in bytes of the memory pages from `first` on; 0 if the tensor is not in a mapped file.
-     */
+    /* Size in bytes of the pages; 0 if the tensor is not in a mapped file. */
     size_t bytes;
 } pages;
 
-/*
- * Returns the memory pages that contain the n bytes at `data`. Rounding to whole pages is safe: a
- * file map begins at a page, and the rest of its last page is beyond the file.
- */
+/* Rounding to whole pages is safe, because a file map consists of whole pages. */
 static pages pages_around(const void *data, size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -41,13 +36,12 @@ void kvd_mapped_drop(const void *data, size_t bytes)
 {
     const pages p = pages_around(data, bytes);
     if (p.bytes > 0)
-        /* If this call fails, the pages only stay in memory. */
+        /* If the call fails, the pages only stay in memory. */
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
 /*
- * Reads the pages of all tensors ahead by reading one byte of every page. Advice to the kernel is
- * not enough: MADV_WILLNEED reads no further than the device's read-ahead, 128 KiB by default, and
+ * Reads one byte of every page. MADV_WILLNEED reads only 128 KiB ahead by default, and
  * MADV_POPULATE_READ requires a recent kernel.
  */
 static void *touch(void *of)

@@ -7,10 +7,7 @@
 
 #include "common/half.h"
 
-/*
- * Numbers of elements: of a small and a large quantised block, of half a small block. GROUPS:
- * number of groups of 16 elements in a large block.
- */
+/* Elements per quantised block, and groups of 16 elements in a large block. */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -40,11 +37,9 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/* ---- quantised blocks of 32 elements --------------------------------------------------------- */
-
 /*
- * Returns the 4-bit code of element i of a block of 32. The low halves of the 16 bytes at q hold
- * the codes of elements 0 to 15, the high halves those of elements 16 to 31.
+ * 4-bit code of element i of a block of 32. The low halves of the 16 bytes at q hold elements 0 to
+ * 15, the high halves elements 16 to 31.
  */
 static int nibble(const unsigned char *q, size_t i)
 {
@@ -52,8 +47,8 @@ static int nibble(const unsigned char *q, size_t i)
 }
 
 /*
- * Returns the highest bit of the 5-bit code of element i of a Q5_0 or Q5_1 block, as 0 or 16.
- * `high` holds one such bit per element, 32 bits in little-endian order.
+ * Highest bit of a 5-bit code of a Q5_0 or Q5_1 block, as 0 or 16. `high` holds one bit per
+ * element, in little-endian order.
  */
 static int fifth(const unsigned char *high, size_t i)
 {
@@ -81,14 +76,11 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
     }
 }
 
-/*
- * Values of the 4-bit floating-point format E2M1: a sign, two bits of exponent, one of mantissa.
- * Code 8 is -0.
- */
+/* Values of the 4-bit float E2M1: a sign, two bits of exponent, one of mantissa. */
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/* Returns 2^(scale - 127), the power of two that a byte in format E8M0 encodes, or NaN for 255. */
+/* Format E8M0; 255 is NaN. */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -102,11 +94,9 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
         out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
 }
 
-/* ---- quantised blocks of 256 elements -------------------------------------------------------- */
-
 /*
- * Dequantises a Q2_K block of 256 weights. It consists of 16 bytes, each with a 4-bit scale and a
- * 4-bit minimum of 16 weights, 64 bytes of 2-bit codes, and the float16 factors d and m.
+ * Q2_K: 16 bytes, each with a 4-bit scale and a 4-bit minimum of 16 weights; 64 bytes of 2-bit
+ * codes; float16 factors d and m.
  */
 static void read_q2_k(const unsigned char *b, float *out)
 {
@@ -119,8 +109,8 @@ static void read_q2_k(const unsigned char *b, float *out)
 }
 
 /*
- * Dequantises a Q3_K block of 256 weights. It consists of bit 2 of the codes (32 bytes), bits 0 and
- * 1 (64 bytes), 6-bit scales (12 bytes), and the float16 factor d.
+ * Q3_K: bit 2 of the codes (32 bytes), bits 0 and 1 (64 bytes), 6-bit scales (12 bytes), float16
+ * factor d.
  */
 static void read_q3_k(const unsigned char *b, float *out)
 {
@@ -139,10 +129,7 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/*
- * Unpacks the 6-bit scale and minimum of group g (32 weights) of a Q4_K or Q5_K block from the
- * block's 12 bytes of scales at p.
- */
+/* Unpacks the 6-bit scale and minimum of group g (32 weights) from the 12 bytes of scales at p. */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -155,9 +142,8 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
 }
 
 /*
- * Dequantises a Q4_K or Q5_K block of 256 weights. It consists of float16 factors d and m, scales
- * (12 bytes) and 4-bit codes (128 bytes). In Q5_K, bit 4 of the codes (32 bytes) comes before the
- * 4-bit codes.
+ * Q4_K: float16 factors d and m, scales (12 bytes), 4-bit codes (128 bytes). In Q5_K, bit 4 of the
+ * codes (32 bytes) comes before the 4-bit codes.
  */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
@@ -177,8 +163,8 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 }
 
 /*
- * Dequantises a Q6_K block of 256 weights. It consists of bits 0 to 3 of the codes (128 bytes),
- * bits 4 and 5 (64 bytes), signed scales (16 bytes), and the float16 factor d.
+ * Q6_K: bits 0 to 3 of the codes (128 bytes), bits 4 and 5 (64 bytes), signed scales (16 bytes),
+ * float16 factor d.
  */
 static void read_q6_k(const unsigned char *b, float *out)
 {
@@ -256,10 +242,6 @@ int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes elements first .. first+n-1 of the tensor to out as float32, in the order in which the
- * file stores them.
- */
 static void read_stored(const kvd_tensor *t, size_t first, size_t n, float *out)
 {
     const unsigned char *data = t->data;

@@ -1,7 +1,4 @@
-/*
- * A tensor in a memory-mapped file, or a tensor of random weights that is not stored, whose
- * elements can be read as float32.
- */
+/* A tensor in a memory-mapped file, or of random weights, whose elements can be read as float32. */
 #ifndef KVD_MODEL_CHECKPOINT_TENSOR_H
 #define KVD_MODEL_CHECKPOINT_TENSOR_H
 
@@ -15,15 +12,15 @@
 /*
  * Quantised weights are stored in blocks: consecutive elements of a row share scales. The layouts
  * and the order of the operations are those of ggml
- * (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), so that the float32 values are
- * the same bit for bit.
+ * (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), so the float32 values have the
+ * same bits.
  */
 
 /*
- * Packings: formats in which a file stores the elements of a tensor.
+ * Formats in which a file stores the elements of a tensor.
  *
  * KVD_PLAIN has no blocks: one number after another. KVD_RANDOM takes no bytes: its elements are
- * computed (random.h). The other names are those of ggml; q is an element's code, d, m, s and s'
+ * computed (random.h). The other names are those of ggml. q is an element's code. d, m, s and s'
  * are float16 or integer scales of the block or of a group of 16 or 32 elements.
  *
  *   Q4_0, Q5_0, Q8_0    blocks of 32: d (q - 8), d (q - 16), d q
@@ -52,32 +49,25 @@ typedef enum {
     KVD_RANDOM
 } kvd_packing;
 
-enum { KVD_BLOCK_MOST = 256 }; /* number of elements of the largest block */
+enum { KVD_BLOCK_MOST = 256 };
 
-/* Block layout of a storage format (packing): name, number of elements and of bytes per block. */
 typedef struct {
-    const char *name; /* name in lower case, such as "q4_k" */
-    size_t elements;  /* elements per block */
-    size_t bytes;     /* bytes per block */
+    const char *name; /* in lower case, such as "q4_k" */
+    size_t elements;
+    size_t bytes;
 } kvd_block_layout;
 
-/*
- * Returns the block layout (elements and bytes per block) of a storage format, or NULL for
- * KVD_PLAIN and KVD_RANDOM.
- */
+/* Returns NULL for KVD_PLAIN and KVD_RANDOM. */
 const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 
-/*
- * Dequantises elements first .. first+n-1 of the block at `block`, which may be unaligned, and
- * writes them to out. first + n is at most the number of elements in a block.
- */
+/* Dequantises elements first .. first+n-1 of the block at `block`, which may be unaligned. */
 void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t first, size_t n,
                     float *out);
 
 /*
- * Dequantises n 4-bit codes of an MXFP4 block, beginning with code `first`: writes their E2M1
- * values times 2^(scale - 127) to out. `codes` holds two codes per byte, the low half first. A
- * scale of 255 means NaN, as in the OCP Microscaling Formats specification, version 1.0.
+ * Dequantises n 4-bit codes of an MXFP4 block, beginning with code `first`. `codes` holds two codes
+ * per byte, the low half first. A scale of 255 means NaN, as in the OCP Microscaling Formats
+ * specification, version 1.0.
  */
 void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
                     float *out);
@@ -85,8 +75,8 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 enum { KVD_TENSOR_RANK = 4 };
 
 /*
- * Order in which the file stores the rows of a matrix, if it differs from the order that
- * kvd_tensor_read returns (that of Hugging Face's tensor of this name).
+ * Order of a matrix's rows in the file, if it differs from the order of Hugging Face's tensor,
+ * which kvd_tensor_read returns.
  *
  *   KVD_ROWS_IN_PAIRS   the file has rows i and i + d_head / 2 of every head next to each other, as
  *                       rows 2i and 2i + 1
@@ -103,52 +93,43 @@ typedef enum {
 } kvd_row_order;
 
 typedef struct {
-    const char *name; /* name of the tensor, valid as long as `data` */
-    kvd_dtype dtype;  /* type of the elements; KVD_F32 if they are quantised */
+    const char *name;
+    kvd_dtype dtype; /* KVD_F32 if the elements are quantised */
     kvd_packing packing;
     int rank;
     size_t dims[KVD_TENSOR_RANK];
-    size_t n; /* number of elements */
+    size_t n;
     /*
-     * Elements in the mapped file, maybe unaligned; valid until the file is closed. NULL for random
+     * Elements in the mapped file, maybe unaligned, valid until the file is closed; NULL for random
      * weights.
      */
     const void *data;
-    /* For KVD_MXFP4_APART: scales of the blocks, one byte each, in the mapped file. */
+    /* For KVD_MXFP4_APART: one byte per block, in the mapped file. */
     const unsigned char *scales;
-    bool mapped;              /* true if `data` is in a mapped file */
-    kvd_random_tensor random; /* for KVD_RANDOM: parameters of the random elements */
-    const char *file;         /* path of the tensor's file, for messages */
+    bool mapped;
+    kvd_random_tensor random;
+    const char *file;
     kvd_row_order order;
-    /*
-     * Sizes of a head, of the group of query heads per KV head, and number of KV heads; unused with
-     * KVD_ROWS_IN_ORDER.
-     */
+    /* Unused with KVD_ROWS_IN_ORDER. */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 
-/*
- * Returns the name of the tensor's storage type: "f32", "f16", "bf16", "random", or the name of a
- * quantised format such as "q4_k".
- */
+/* Returns "f32", "f16", "bf16", "random", or the name of a quantised format such as "q4_k". */
 const char *kvd_tensor_type_name(const kvd_tensor *t);
 
 /*
- * Returns the number of bytes that n elements of the tensor take in the file, 0 for random weights.
- * For a quantised tensor n must be a multiple of the block size.
+ * Returns the bytes that n elements take in the file, 0 for random weights. For a quantised tensor,
+ * n must be a multiple of the block size.
  */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
 /*
- * Replaces a tensor of shape [n][...] by its slice number `at` along the first dimension. Returns
- * 0, or -1 with *err if the first dimension differs from n or is the only one.
+ * Replaces a tensor of shape [n][...] by its slice number `at`. Returns 0, or -1 with *err if the
+ * first dimension is not n or is the only one.
  */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 
-/*
- * Writes elements first .. first+n-1 of the tensor to out as float32, row by row in the order that
- * Hugging Face's tensor of this name has.
- */
+/* Writes elements first .. first+n-1 to out, in the order of Hugging Face's tensor. */
 void kvd_tensor_read(const kvd_tensor *t, size_t first, size_t n, float *out);
 
 #endif

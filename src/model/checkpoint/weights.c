@@ -5,7 +5,7 @@
 
 #include "common/quantise.h"
 
-enum { CHUNK = 65536 }; /* number of elements that a thread converts at a time */
+enum { CHUNK = 65536 };
 
 static bool is_matrix_of_layers(kvd_part part)
 {
@@ -16,7 +16,7 @@ static bool is_matrix_of_layers(kvd_part part)
            part == KVD_PART_LATENT_UP || part >= KVD_PART_EXPERT_GATE;
 }
 
-/* Returns true if `part` is the gain of a norm that the model stores less 1 (as Gemma does). */
+/* Returns true if `part` is the gain of a norm that the family (such as Gemma) stores less 1. */
 static bool is_plus_one(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -53,10 +53,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /*
-     * Such families store the norm's gain less 1, so 1 is added on reading. Randomly generated
-     * gains are already the full gain of 1, so nothing is added to them.
-     */
+    /* Families such as Gemma store a norm's gain less 1. Random gains are already the full gain. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     if (!bias && is_matrix_of_layers(part))
@@ -84,10 +81,7 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/*
- * Reads elements first .. first+n-1 of the weight matrix *w as float32. Its rows may be scattered
- * over the stored tensor, so each run of consecutive elements is read on its own.
- */
+/* The rows may be scattered over the tensor, so each consecutive run is read on its own. */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {
@@ -108,10 +102,7 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
     kvd_quantise_group(out, n, 1, w->bits, out);
 }
 
-/*
- * Reads elements as read_piece does, and quantises them to w->bits bits. Quantisation groups are
- * read whole, even if they begin or end outside the requested range.
- */
+/* Quantisation groups are read whole, even if they begin or end outside the requested range. */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     float group[KVD_WEIGHT_GROUP];

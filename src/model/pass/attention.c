@@ -11,11 +11,8 @@
 
 /*
  * Computes attention of one head for the queries of tokens first .. first+rows-1; q and out point
- * to the first of them. None of these queries sees a key before `from`.
- *
- * `scores` is scratch for one row per query; rows are lds floats apart. Element j of row i belongs
- * to query first + i and key from + j. On return it is the probability, or 0 if the query does not
- * see the key. Each row is filled up to element `width` - 1.
+ * to the first of these tokens. No query sees a key before `from`. `scores` [rows][lds] is scratch;
+ * on return element j of a row is the probability of key from + j, up to element `width` - 1.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
@@ -69,8 +66,6 @@ kvd_scores kvd_attention_scores(const kvd_attention_in *in, size_t head)
     score.sink = in->sinks ? in->sinks + head : NULL;
     return score;
 }
-
-/* ---- dense (exact) attention ------------------------------------------ */
 
 static int reserve(kvd_dense_attention *a, size_t n, kvd_err *err)
 {
@@ -137,10 +132,7 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
         for (size_t s = 0; s < in->n_sequences; s++) {
             const size_t at = in->offset[s], n = in->offset[s + 1] - at;
             const size_t blocks = (n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
-            /*
-             * The longest query blocks come first, so that all threads finish at nearly the same
-             * time.
-             */
+            /* The longest blocks come first, so that all threads finish at nearly the same time. */
 #pragma omp for schedule(dynamic) collapse(2) nowait
             for (size_t b = 0; b < blocks; b++)
                 for (size_t h = 0; h < heads; h++) {
@@ -168,8 +160,6 @@ void kvd_dense_attention_release(kvd_dense_attention *a)
     a->scratch = NULL;
     a->scratch_n = 0;
 }
-
-/* ---- hook that records Q, K and V ----------------------------------------- */
 
 static int capture_run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {

@@ -18,57 +18,43 @@
 #include "model/pass/vector.h"
 
 enum {
-    /*
-     * Token rows are divided into blocks. Each thread takes one block at a time through the steps
-     * of a layer before attention or after it. MOST_ROWS and FEWEST_ROWS are the largest and
-     * smallest number of token rows in a block (as in forward.c).
-     */
+    /* Most and fewest token rows that a thread takes through the steps of a layer at a time. */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
-    /* Number of token rows whose logits are in memory at one time. */
+    /* Token rows whose logits are in memory at one time. */
     PIECE = 256,
-    /* The output head is converted to float32 in portions of so many bytes. */
     HEAD_SLAB = 16 * 1024 * 1024,
 };
 
 struct kvd_backward {
     const kvd_config *c;
-    kvd_experts *experts; /* NULL if no layer has routed experts */
-    kvd_forward *forward; /* computes the embedding and the logits */
+    kvd_experts *experts;
+    kvd_forward *forward;
     kvd_dense_attention dense;
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
-    /* Weights of the n_layers layers: [n_layers][KVD_LAYER_WEIGHTS]. */
     kvd_weight *part;
     kvd_weight head;
-    /*
-     * Gain and bias of the final norm, and projection before the output head; NULL if the model has
-     * none.
-     */
+    /* NULL if the model has none. */
     float *final_gain, *final_bias, *project_out;
-    float *layer; /* float32 copies of the weights of one layer */
-    /*
-     * Buffer for slab_rows rows of the output head, converted to float32; NULL if the file stores
-     * the head in float32.
-     */
+    float *layer;
+    /* slab_rows rows of the output head in float32; NULL if the file stores the head in float32. */
     float *slab;
     size_t slab_rows;
     /*
-     * Residual stream [n_layers + 1][max_tokens][d_model]: the input of each layer, then the output
-     * of the last layer.
+     * [n_layers + 1][max_tokens][d_model]: the input of each layer, then the output of the last
+     * layer.
      */
     float *x;
-    /* Gradient with respect to the residual stream: [max_tokens][d_model]. */
+    /* Gradient of the residual stream: [max_tokens][d_model]. */
     float *dx;
     /*
-     * One layer's queries after RoPE (q) and attention output (o). The others are gradients: with
-     * respect to q (dq), to o (d_o), and to the queries before RoPE (dq_pre). Each is
-     * [max_tokens][width_q].
+     * One layer's queries after RoPE (q) and attention output (o), their gradients, and the
+     * gradient of the queries before RoPE (dq_pre): [max_tokens][width_q].
      */
     float *q, *o, *dq, *d_o, *dq_pre;
     /*
-     * One layer's keys after RoPE (k) and values (v). The others are gradients: with respect to k
-     * (dk), to v (dv), to the keys before RoPE (dk_pre), and to the output of the K projection
-     * before its norm (dk_raw). Each is [max_tokens][width_k].
+     * One layer's keys after RoPE (k) and values (v), their gradients, and the gradients of the
+     * keys before RoPE (dk_pre) and before the norm of K (dk_raw): [max_tokens][width_k].
      */
     float *k, *v, *dk, *dv, *dk_pre, *dk_raw;
     /* Input of the projections to Q, K and V: [max_tokens][d_model]. */
@@ -76,17 +62,15 @@ struct kvd_backward {
     float *cosine, *sine, *minus_sine;
     uint32_t *position, *rope_row;
     float *logits, *d_embedded;
-    /* Logits after the softcap: [PIECE][vocab]; NULL if the model has no softcap. */
+    /* Logits after the softcap: [PIECE][vocab], or NULL. */
     float *capped;
-    float *work; /* scratch of all threads */
+    float *work;
     size_t block, work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* For each of max_tokens tokens a random number in [0, 1), from which its target is drawn. */
+    /* For each token a random number in [0, 1) from which its target is drawn. */
     double *drawn;
 };
-
-/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
 {
@@ -100,10 +84,6 @@ static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
     return p;
 }
 
-/*
- * Reads a weight of the model as float32 into *out, or sets *out to NULL if the model does not have
- * the weight.
- */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, float **out, kvd_err *err)
 {
     kvd_weight w;
@@ -238,8 +218,6 @@ void kvd_backward_free(kvd_backward *w)
     free(w);
 }
 
-/* ---- recomputing a layer's forward pass ------------------------------------------------------ */
-
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -250,10 +228,6 @@ static float *work_of_thread(const kvd_backward *w)
     return w->work + kvd_thread_index() * w->work_size;
 }
 
-/*
- * Chooses the number of token rows per block such that every thread has a block, if there are
- * enough tokens. Allocates the scratch of every thread.
- */
 static int reserve_work(kvd_backward *w, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences], threads = kvd_thread_count(),
@@ -277,15 +251,11 @@ static float *entering(const kvd_backward *w, int layer)
     return w->x + (size_t)layer * w->max_tokens * w->d;
 }
 
-/* Returns the index of the first element of the RoPE tables that this layer reads. */
 static size_t tables_of(const kvd_backward *w, int layer)
 {
     return kvd_batch_rope_layer(w->c, w->max_len, layer) * ((size_t)w->c->d_head / 2);
 }
 
-/*
- * Recomputes queries, keys, values and attention output of a layer from the layer's stored input.
- */
 static int attention_of(kvd_backward *w, const kvd_batch *b, int layer,
                         const kvd_layer_weights *weights, kvd_err *err)
 {
@@ -357,18 +327,12 @@ static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, kvd_err *er
     return check_finite(b, "forward", layer, x, w->d, err);
 }
 
-/* ---- loss and output head -------------------------------------------------------------------- */
-
 void kvd_backward_draw(kvd_backward *w, uint64_t seed)
 {
     w->draws = true;
     w->seed = seed;
 }
 
-/*
- * Draws a token from the softmax of the logits: returns the first token at which the cumulative
- * probability exceeds u, a random number in [0, 1).
- */
 static uint32_t token_at(const float *logits, size_t vocab, double u)
 {
     double top = -INFINITY, sum = 0, up_to = 0;
@@ -384,10 +348,7 @@ static uint32_t token_at(const float *logits, size_t vocab, double u)
     return (uint32_t)(vocab - 1);
 }
 
-/*
- * Computes the loss -log softmax(logits)[target] of one token row and returns it. Replaces the
- * logits by the gradient of this loss.
- */
+/* Returns the loss -log softmax(logits)[target]; the logits become its gradient. */
 KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
     const float of_target = logits[target];
@@ -405,26 +366,19 @@ KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uin
 #pragma omp simd
     for (size_t j = 0; j < vocab; j++)
         logits[j] *= inverse;
-    /* The largest term of the sum is exp(0) = 1, so a sum below 1 is a rounding error. */
+    /* The largest term is exp(0) = 1, so a sum below 1 is a rounding error. */
     const double loss = log(fmax(sum, 1)) + (double)top - (double)of_target;
     logits[target] = (float)expm1(-loss); /* p(target) - 1 without cancellation */
     return loss;
 }
 
-/*
- * Multiplies dx [n] by the derivative of value = softcap * tanh(x / softcap), computed from
- * `value`.
- */
 static void through_softcap(const float *value, size_t n, float softcap, float *dx)
 {
     for (size_t i = 0; i < n; i++)
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/*
- * Computes d_embedded [rows][d_embed], the gradient with respect to the output head's input, as
- * d_logits [rows][vocab] times the output head.
- */
+/* d_embedded [rows][d_embed] = d_logits [rows][vocab] times the output head. */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const float *const in_place = kvd_weight_in_place(&w->head);
@@ -447,9 +401,8 @@ static void head_back(kvd_backward *w, size_t rows)
 }
 
 /*
- * Computes the losses of tokens first .. first + rows - 1, and writes the gradient of their sum
- * with respect to the last layer's output for these tokens to w->dx. A token whose target is
- * UINT32_MAX has no next token and contributes no loss.
+ * Adds the losses of tokens first .. first + rows - 1 to *loss, and writes the gradient of the last
+ * layer's output to w->dx. A token with target UINT32_MAX has no loss.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
@@ -478,12 +431,12 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
-    /* Losses are added in row order, so that the sum does not depend on the number of threads. */
+    /* Added in row order, so that the sum does not depend on the number of threads. */
     for (size_t i = 0; i < rows; i++)
         sum += loss_of[i];
     *loss += sum;
     head_back(w, rows);
-    /* d_hidden overwrites `hidden` (or dx if there is no final norm), which is no longer read. */
+    /* d_hidden overwrites an array that is no longer read. */
     float *const d_hidden = w->final_gain ? hidden : dx;
     if (w->project_out)
         kvd_linear_back(w->d_embedded, w->project_out, rows, w->d, w->d_embed, d_hidden, 0);
@@ -500,7 +453,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /* Reuses the array of positions, which nothing reads after the batch has been checked. */
+    /* The array of positions is free, because nothing reads it after the batch has been checked. */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];
@@ -519,12 +472,6 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
     return check_finite(b, "gradient after", w->c->n_layers - 1, w->dx, w->d, err);
 }
 
-/* ---- backward pass of a layer ---------------------------------------------------------------- */
-
-/*
- * Computes the gradients of attention in a layer. `sinks` holds one attention sink logit per query
- * head, or is NULL.
- */
 static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const float *sinks)
 {
     const size_t d = (size_t)w->c->d_head, kv_heads = (size_t)w->c->n_kv_heads,
@@ -554,9 +501,8 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 }
 
 /*
- * Turns dx from the gradient of the layer's output into the gradient of its input, and computes the
- * layer's gradients of K and V. If `last`, no lower layer needs dx, so the contribution of
- * attention to dx is not computed.
+ * Turns dx from the gradient of the layer's output into the gradient of its input. If `last`,
+ * attention does not contribute to dx, because no lower layer needs it.
  */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {

@@ -15,10 +15,7 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
     return 0;
 }
 
-/*
- * Returns true if sequences of up to max_len tokens need a second set of RoPE tables: LongRoPE has
- * other frequencies beyond the original context length.
- */
+/* LongRoPE has other frequencies in sequences beyond the original context length. */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {
     return c->rope_scaling == KVD_ROPE_LONGROPE && max_len > (size_t)c->rope_original_positions;

@@ -12,12 +12,10 @@
 #include "model/pass/vector.h"
 
 /*
- * WORTH_THREADS: number of elements from which a second thread saves more than it costs. CHUNK:
- * number of elements that a thread processes at a time.
+ * WORTH_THREADS is the number of elements from which a second thread saves more than it costs.
+ * CHUNK is the number of elements that a thread processes at a time.
  */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
-
-/* ---- norms ---------------------------------------------------------- */
 
 KVD_CLONES static void norm_row(const float *x, const float *gain, double eps, size_t d, float *y)
 {
@@ -63,11 +61,9 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
         layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
 }
 
-/* ---- matrix products ------------------------------------------------ */
-
 /*
- * Divides 0 .. n into `parts` ranges that begin at multiples of `step`, and returns the beginning
- * of range i.
+ * Returns the beginning of range i if 0 .. n is divided into `parts` ranges that begin at multiples
+ * of `step`.
  */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
@@ -87,9 +83,8 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
         threads = 1;
 
     /*
-     * The product is divided among the threads into by_row x by_column parts. Each thread copies
-     * (packs) its rows of x and its rows of W once, so the division that copies the least is
-     * chosen.
+     * Each thread packs its rows of x and of W once, so the division into by_row x by_column parts
+     * that copies the least is chosen.
      */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
@@ -138,11 +133,9 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
         add_row(y + i * d, bias, d);
 }
 
-/* ---- rotary position embedding --------------------------------------- */
-
 /*
- * Returns a RoPE frequency scaled as in Llama 3.1: wavelengths above original/low are divided by
- * the factor, wavelengths below original/high are unchanged, and those between are blended.
+ * Llama 3.1: wavelengths above original/low are divided by the factor, those below original/high
+ * are unchanged, and those between are blended.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -158,8 +151,8 @@ static double llama3_frequency(const kvd_config *c, double frequency)
 }
 
 /*
- * Returns the index of the RoPE frequency that makes `turns` full turns within the original
- * context, as a real number.
+ * Returns the index, as a real number, of the RoPE frequency that makes `turns` full turns within
+ * the original context.
  */
 static double pair_of(const kvd_config *c, double turns)
 {
@@ -169,8 +162,8 @@ static double pair_of(const kvd_config *c, double turns)
 }
 
 /*
- * Returns RoPE frequency i scaled as in YaRN (Peng et al. 2023). Frequencies with an index below
- * `low` are unchanged, those above `high` are divided by the factor, those between are blended.
+ * YaRN (Peng et al. 2023): frequencies with an index below `low` are unchanged, those above `high`
+ * are divided by the factor, those between are blended.
  */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
@@ -182,7 +175,6 @@ static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
     }
     low = fmax(low, 0);
     high = fmin(high, last);
-    /* Avoids a division by 0. */
     high += high <= low ? 0.001 : 0;
     const double keep = 1 - fmin(1, fmax(0, ((double)i - low) / (high - low)));
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
@@ -279,8 +271,6 @@ void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
     }
 }
 
-/* ---- activations and other elementwise functions ---------------------- */
-
 KVD_CLONES static void swiglu_chunk(float *restrict gate, const float *restrict up, size_t n)
 {
 #pragma omp simd
@@ -331,10 +321,7 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
         swiglu_clamped_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK, alpha, limit);
 }
 
-/*
- * gcc does not vectorise erff, but its time is negligible next to the products of a feed-forward
- * block.
- */
+/* gcc does not vectorise erff, but its time is negligible. */
 static void gelu_chunk(float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -363,7 +350,7 @@ void kvd_gelu_tanh(float *x, size_t n)
         gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
-/* The comparison is written such that a NaN input stays NaN, so that later checks find it. */
+/* The comparison is written such that a NaN stays NaN, so that later checks find it. */
 void kvd_relu(float *x, size_t n)
 {
 #pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
@@ -384,10 +371,7 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /*
-         * If the sink logit is so large that its exponential is infinite, 1 / sum is 0. Then every
-         * key gets probability 0, as it should.
-         */
+        /* If exp(sink) is infinite, 1 / sum is 0, and every key rightly gets probability 0. */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -396,9 +380,8 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
 }
 
 /*
- * Replaces x by softcap * tanh(scale x / softcap). Near 0 the hyperbolic tangent is a polynomial
- * (Cephes tanhf, S. L. Moshier), elsewhere 1 - 2 / (e^2y + 1), which saturates at 1 and -1. NaN
- * stays NaN.
+ * x = softcap * tanh(scale x / softcap), with a polynomial near 0 (Cephes tanhf, S. L. Moshier).
+ * NaN stays NaN.
  */
 KVD_CLONES static void softcap_chunk(float *x, size_t n, float scale, float softcap)
 {
@@ -440,10 +423,7 @@ void kvd_causal_softmax(float *product, size_t n, kvd_scores scores)
         kvd_softmax_row(product + i * n, 0, i + 1, n, scores);
 }
 
-/*
- * Returns the largest |x[i]| of x [n] as the bit pattern of a float32 number. If any x[i] is NaN or
- * infinite, all exponent bits of the pattern are 1.
- */
+/* Returns the bits of the largest |x[i]|; exponent bits are 1 if one is not finite. */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {
     uint32_t top = 0;

@@ -1,11 +1,10 @@
 /*
- * The arithmetic of all model families in float32: norms, products, RoPE, activations, softmax.
- * Each row of a matrix x or y belongs to one token.
+ * The arithmetic of all model families in float32. Each row of a matrix x or y belongs to one
+ * token.
  *
- * All threading is OpenMP's. A product is divided into one part per thread, and each part is a
- * single-threaded cblas_sgemm; threads of the BLAS would compete for the cores while they wait.
- * Inside a parallel region a function runs on the calling thread alone. For a fixed number of
- * threads, equal calls give bitwise equal results.
+ * Products are divided among OpenMP threads, each with a single-threaded cblas_sgemm. Inside a
+ * parallel region a function runs on the calling thread alone. For a fixed number of threads, equal
+ * calls give bitwise equal results.
  */
 #ifndef KVD_MODEL_PASS_BLOCKS_H
 #define KVD_MODEL_PASS_BLOCKS_H
@@ -16,105 +15,94 @@
 
 #include "model/checkpoint/config.h"
 
-/* Computes y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; x and y may be equal. */
+/* y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; x and y may be equal. */
 void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_t d, float *y);
 
 /*
- * Computes y [n][d] = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain [d] + bias [d]; x
- * and y may be equal.
+ * y [n][d] = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain [d] + bias [d]; x and y may
+ * be equal.
  */
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,
                     size_t d, float *y);
 
 /*
- * Computes y [n][out] = x [n][in] W^T with the row-major matrix W [out][in], as checkpoints store
- * it. If `add` is not 0, adds the product to y. n, in and out are below 2^31.
+ * y [n][out] = x [n][in] W^T with the row-major matrix W [out][in]. If `add` is not 0, adds the
+ * product to y. n, in and out are below 2^31.
  */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
-/*
- * Computes the product of kvd_linear into some columns of a wider matrix: row i of the result
- * starts at y + i * ldy, ldy >= out.
- */
+/* Computes kvd_linear into columns of a wider matrix: row i starts at y + i * ldy. */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
 
-/* Multiplies x [n] by `factor` in place. */
 void kvd_scale(float *x, size_t n, float factor);
 
-/* Adds bias [d] to every row of y [n][d]. */
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * Fills the RoPE tables of cosines and sines [n_positions][d_head/2] for sequences of seq_len
- * tokens. Angles are computed in float64, scaled as the configuration says. LongRoPE has other
- * angles in sequences longer than rope_original_positions; for other scalings seq_len makes no
- * difference. `local` selects the tables of layers with a sliding window (kvd_rope_local).
- * Dimensions that RoPE does not rotate have cosine 1 and sine 0.
+ * Fills the tables [n_positions][d_head/2]. seq_len matters for LongRoPE only, which has other
+ * angles in long sequences. `local` selects the frequencies of layers with a sliding window
+ * (kvd_rope_local). Dimensions that RoPE does not rotate have cosine 1 and sine 0.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
 /*
- * Returns true if this layer reads the RoPE tables of layers with a sliding window, because it has
- * a window and the model has a separate RoPE base for such layers.
+ * Returns true if the model has a separate RoPE base for layers with a sliding window, and this
+ * layer has one.
  */
 bool kvd_rope_local(const kvd_config *c, int layer);
 
 /*
- * Returns the i-th RoPE angle per position, i < d_head/2, by which two dimensions are rotated:
- * theta^(-2i/dims), scaled. Returns 0 for dimensions that RoPE does not rotate. `local`: the layer
- * has a sliding window (kvd_rope_local). seq_len: number of tokens of the sequence; it makes a
- * difference for LongRoPE only.
+ * Returns the scaled angle per position, theta^(-2i/dims) if unscaled, for i < d_head/2. Returns 0
+ * for dimensions that RoPE does not rotate. `local` and seq_len are as in kvd_rope_tables.
  */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
 /*
- * Applies RoPE to x [n][n_heads][d_head] in place; position[i] is the row of the tables for token
- * i. With KVD_ROPE_HALF, dimensions i and i + dims/2 are rotated together, where dims is the number
- * of rotated dimensions of a head.
+ * Rotates x [n][n_heads][d_head] in place; position[i] is the row of the tables for token i. With
+ * KVD_ROPE_HALF, dimensions i and i + dims/2 are rotated together, where dims is the number of
+ * rotated dimensions of a head.
  */
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
 /*
- * Compute the activation of a gated feed-forward block in place. kvd_swiglu: gate [n] = silu(gate)
- * * up. kvd_geglu_tanh: gate [n] = gelu(gate) * up, with the gelu of kvd_gelu_tanh.
+ * kvd_swiglu: gate [n] = silu(gate) * up. kvd_geglu_tanh: gate [n] = gelu(gate) * up, with the gelu
+ * of kvd_gelu_tanh.
  */
 void kvd_swiglu(float *gate, const float *up, size_t n);
 void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 /*
- * Computes gate [n] = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to
- * -limit .. limit (gpt-oss, arXiv:2508.10925).
+ * gate [n] = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to -limit ..
+ * limit (gpt-oss, arXiv:2508.10925).
  */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /*
- * Apply an activation function to x [n] in place. kvd_gelu: x Phi(x), where Phi is the cumulative
- * normal distribution. kvd_gelu_tanh: the approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
- * kvd_relu: max(x, 0).
+ * All work in place. kvd_gelu: x Phi(x), where Phi is the cumulative normal distribution.
+ * kvd_gelu_tanh: x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)). kvd_relu: max(x, 0).
  */
 void kvd_gelu(float *x, size_t n);
 void kvd_gelu_tanh(float *x, size_t n);
 void kvd_relu(float *x, size_t n);
 
-/* Computes x [n] = softcap * tanh(scale * x / softcap) in place, softcap above 0. */
+/* x [n] = softcap * tanh(scale * x / softcap) in place, softcap above 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
 /*
- * Computes the causal softmax of a sequence in place. product [n][n] holds q . k of query i (row)
- * and key j (column); `scores` gives scale, softcap and sink. Row i becomes the probabilities of
- * keys 0 .. i, and 0 for later keys.
+ * Turns product [n][n], q . k of query i (row) and key j (column), into probabilities in place.
+ * Keys after the query get probability 0.
  */
 void kvd_causal_softmax(float *product, size_t n, kvd_scores scores);
 
 /*
  * Computes the softmax of elements from .. to-1 of row [n], which holds q . k of one query, in
- * place; `scores` gives scale, softcap and sink. Sets the other elements to 0; from < to <= n.
+ * place. The other elements become 0; from < to <= n.
  */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
-/* Returns the index of the first value of x [n] that is NaN or infinite, or n if there is none. */
+/* Returns the index of the first NaN or infinite value, or n if there is none. */
 size_t kvd_first_nonfinite_f32(const float *x, size_t n);
 
 #endif

@@ -12,14 +12,13 @@
 #include "model/pass/routing.h"
 
 enum {
-    PIECE = 1024, /* largest number of tokens that an expert processes at a time */
-    BLOCK = 256,  /* largest number of token rows per thread in the output projection */
+    PIECE = 1024,
+    BLOCK = 256, /* most token rows per thread in the output projection */
     MATRICES = KVD_N_ALL_PARTS - KVD_PART_EXPERT_GATE,
-    /* Number of weights of an expert: three matrices, and a bias for each. */
     WEIGHTS = 2 * MATRICES,
 };
 
-/* A token that uses a certain expert, and the factor p on the expert's output for this token. */
+/* A token that uses an expert, and the factor p on the expert's output. */
 typedef struct {
     size_t row;
     float p;
@@ -28,56 +27,35 @@ typedef struct {
 struct kvd_experts {
     const kvd_config *c;
     size_t d, experts, chosen, piece;
-    /*
-     * Weights of the routed experts: [n_layers][n_experts][WEIGHTS]; zeroed in layers without
-     * experts.
-     */
+    /* [n_layers][n_experts][WEIGHTS]; zeroed in layers without experts. */
     kvd_weight *part;
-    float *copy;   /* float32 copies of the weights of one expert */
+    float *copy;
     float *normed; /* input of the experts: [max_tokens][d_model] */
-    /* Values of latent attention: [max_tokens][n_heads * d_value]; NULL without it. */
+    /* Values of latent attention: [max_tokens][n_heads * d_value], or NULL. */
     float *values;
-    float *logits; /* router logits: [max_tokens][n_experts] */
-    /*
-     * The n_chosen experts of each token with their factors, in the order of tokens:
-     * [max_tokens][n_chosen].
-     */
+    float *logits;
+    /* Experts of each token with their factors: [max_tokens][n_chosen]. */
     use *uses;
     /* Index of the expert of each element of `uses`: [max_tokens][n_chosen]. */
     size_t *expert;
-    /* Pairs of token and factor from the array `uses`, sorted by expert. */
+    /* The elements of `uses`, sorted by expert. */
     use *by_expert;
-    /*
-     * Indices into by_expert: the elements of expert x are by_expert[first[x]] .. by_expert[first[x
-     * + 1] - 1]. [n_experts + 1].
-     */
+    /* Elements first[x] .. first[x + 1] - 1 of by_expert belong to expert x: [n_experts + 1]. */
     size_t *first;
-    /*
-     * Input and output of one expert: [piece][d_model]; an expert processes up to `piece` tokens at
-     * a time.
-     */
+    /* Input and output of one expert: [piece][d_model]. */
     float *in, *out;
-    /*
-     * Gate and up projections of one expert for up to `piece` tokens: [piece][d_expert or
-     * d_shared].
-     */
     float *gate, *up;
     kvd_prefetch prefetch;
     /*
-     * All buffers from here to the last are for the backward pass. They are NULL until its first
-     * run. x1: residual stream after attention. dy: gradient with respect to the input of the
-     * experts. Both are [max_tokens][d_model].
+     * Residual stream after attention (x1) and gradient of the experts' input (dy):
+     * [max_tokens][d_model]. These and the buffers below are NULL before the first backward pass.
      */
     float *x1, *dy;
-    float *d_logits; /* gradient of the router logits: [max_tokens][n_experts] */
-    /* Gradients of an expert's output and input for up to `piece` tokens: [piece][d_model]. */
+    float *d_logits; /* gradient of the logits: [max_tokens][n_experts] */
     float *d_out, *d_in;
-    /* Gradients inside an expert for up to `piece` tokens: [piece][d_expert or d_shared]. */
     float *d_gate, *d_hidden;
     size_t max_tokens;
 };
-
-/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static size_t width_of(const kvd_config *c)
 {
@@ -89,7 +67,6 @@ static size_t piece_of(size_t max_tokens)
     return max_tokens < PIECE ? max_tokens : PIECE;
 }
 
-/* Returns the number of elements of one expert's matrices and biases. */
 static size_t expert_size(const kvd_config *c)
 {
     size_t sum = 0;
@@ -193,12 +170,9 @@ void kvd_experts_free(kvd_experts *e)
     free(e);
 }
 
-/* ---- router: the choice of experts ----------------------------------------------------------- */
-
 /*
- * Picks the experts of one token from the router's logits, and their factors. A logit that is NaN
- * is never picked. If too few other logits are left, the factors are NaN, which makes the token's
- * output NaN.
+ * A logit that is NaN is never picked. If too few other logits are left, the factors are NaN, which
+ * makes the token's output NaN.
  */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
@@ -228,7 +202,6 @@ static void choose(const kvd_experts *e, const float *logit, const float *bias, 
         uses[j].p = (float)(picked[j] / (e->c->chosen_add_up ? of_chosen : sum));
 }
 
-/* Chooses the experts of all n tokens, and lists the tokens of every expert. */
 static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
 {
     kvd_layer_project(e->normed, w, KVD_PART_ROUTER, n, e->d, e->experts, e->logits, 0);
@@ -250,12 +223,7 @@ static void route(kvd_experts *e, const kvd_layer_weights *w, size_t n)
     e->first[0] = 0;
 }
 
-/* ---- output of the experts ------------------------------------------------------------------- */
-
-/*
- * Weights of one expert in float32: gate, up and down matrix, and a bias for each, or NULL if the
- * model has none.
- */
+/* Weights of one expert: gate, up and down matrix, and a bias for each, or NULL. */
 typedef struct {
     const float *w[MATRICES], *b[MATRICES];
     size_t width;
@@ -270,17 +238,13 @@ static void multiply(const float *x, const block *m, kvd_part part, size_t n, si
         kvd_add_bias(y, m->b[i], n, out);
 }
 
-/* Computes the gate and up projections [n][width] of an expert from the expert's input `in`. */
 static void gate_and_up(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     multiply(in, m, KVD_PART_EXPERT_GATE, n, e->d, m->width, e->gate);
     multiply(in, m, KVD_PART_EXPERT_UP, n, e->d, m->width, e->up);
 }
 
-/*
- * Computes an expert's output e->out [n][d_model] from its gate and up projections; overwrites
- * e->gate.
- */
+/* Overwrites e->gate. */
 static void rest_of_block(kvd_experts *e, const block *m, size_t n)
 {
     if (e->c->expert_limit > 0)
@@ -291,9 +255,6 @@ static void rest_of_block(kvd_experts *e, const block *m, size_t n)
     multiply(e->gate, m, KVD_PART_EXPERT_DOWN, n, m->width, e->d, e->out);
 }
 
-/*
- * Computes the output of an expert's feed-forward block, e->out [n][d_model], from its input `in`.
- */
 static void feed_forward(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -326,17 +287,13 @@ static size_t uses_of(const kvd_experts *e, size_t expert)
     return e->first[expert + 1] - e->first[expert];
 }
 
-/* Copies the experts' inputs of the tokens list[0 .. rows-1] to consecutive rows of e->in. */
 static void gather(kvd_experts *e, const use *list, size_t rows)
 {
     for (size_t i = 0; i < rows; i++)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/*
- * Adds the outputs of one expert, times their factors, to the residual stream x of the tokens that
- * chose the expert.
- */
+/* x += factor * output of the expert, for all tokens that chose it. */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;
@@ -353,10 +310,7 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/*
- * Calls `run` for every expert that at least one token chose, in ascending order, while the weights
- * of the next one are read ahead.
- */
+/* Experts run in ascending order, while the weights of the next chosen expert are read ahead. */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -385,10 +339,7 @@ static block shared_block(const kvd_experts *e, const kvd_layer_weights *w)
         .width = (size_t)e->c->d_shared};
 }
 
-/*
- * Returns the factor of the shared expert's output for one token: sigmoid(in . scale), or 1 if
- * `scale` is NULL.
- */
+/* Returns sigmoid(in . scale), or 1 if `scale` is NULL. */
 static float shared_factor(const kvd_experts *e, const float *scale, const float *in)
 {
     double z = 0;
@@ -397,7 +348,6 @@ static float shared_factor(const kvd_experts *e, const float *scale, const float
     return scale ? (float)(1 / (1 + exp(-z))) : 1.0f;
 }
 
-/* Adds the output of the shared expert, which every token uses, to the residual stream x. */
 static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, float *x)
 {
     const block m = shared_block(e, w);
@@ -412,10 +362,7 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/*
- * Adds attention's projected output to the residual stream x1 [n][d_model], and computes the norm
- * of the sum, the experts' input.
- */
+/* Adds the output projection of attention to x1, and computes the norm of x1. */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {
@@ -444,8 +391,6 @@ void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, in
         run_shared(e, w, n, x);
 }
 
-/* ---- gradients of the experts and of the router ---------------------------------------------- */
-
 static int allocate_back(kvd_experts *e, kvd_err *err)
 {
     const size_t n = e->max_tokens, width = width_of(e->c);
@@ -473,9 +418,8 @@ static float dot(const float *x, const float *y, size_t n)
 }
 
 /*
- * Computes e->d_in [n][d_model], the gradient with respect to the input of an expert's feed-forward
- * block, from e->d_out, the gradient with respect to its output. On entry e->d_gate holds the gate
- * projection, and e->up the up projection. Overwrites e->d_gate.
+ * Computes e->d_in, the gradient of an expert's input, from e->d_out. On entry e->d_gate holds the
+ * gate projection, and e->up the up projection. Overwrites e->d_gate.
  */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
@@ -490,10 +434,7 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }
 
-/*
- * Recomputes the output of an expert's feed-forward block into e->out, and keeps its gate
- * projection in e->d_gate for block_back.
- */
+/* Computes an expert's output again, and keeps its gate projection in e->d_gate. */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -502,10 +443,9 @@ static void forward_again(kvd_experts *e, const block *m, const float *in, size_
 }
 
 /*
- * dy [n][d_model] collects the gradient of the loss with respect to the input of the experts. Adds
- * the part of it that comes from one expert. d_total [n][d_model] is the gradient with respect to
- * the layer's output. Each token's output of the expert is multiplied by a factor (the router's
- * weight); the gradient with respect to this factor is written to e->d_logits.
+ * Adds one expert's contribution to dy [n][d_model], the gradient of the experts' input. d_total
+ * [n][d_model] is the gradient of the layer's output. Also writes the gradient of the router's
+ * factors to e->d_logits.
  */
 static void expert_back(kvd_experts *e, const block *m, size_t expert, const float *d_total,
                         float *dy)
@@ -529,9 +469,8 @@ static void expert_back(kvd_experts *e, const block *m, size_t expert, const flo
 }
 
 /*
- * dy [n][d_model] collects the gradient of the loss with respect to the input of the experts. Adds
- * the part of it that comes from the shared expert, which every token uses. d_total [n][d_model] is
- * the gradient with respect to the layer's output.
+ * Adds the shared expert's contribution to dy [n][d_model], the gradient of the experts' input.
+ * d_total [n][d_model] is the gradient of the layer's output.
  */
 static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, const float *d_total,
                         float *dy)
@@ -557,9 +496,8 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 }
 
 /*
- * Turns the gradients of one token's expert factors into gradients of its router logits, in place.
- * The factors are the softmax of all logits or, with chosen_add_up, of the chosen experts' logits
- * alone.
+ * Turns the gradients of one token's factors into gradients of its router logits, in place. With
+ * chosen_add_up, the factors are the softmax of the chosen experts' logits alone.
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

@@ -14,14 +14,12 @@
 #include "model/pass/layer.h"
 
 enum {
-    /* The output head is converted to float32 in portions of so many bytes. */
+    /* Bytes of the output head that are converted to float32 at a time. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * Token rows are divided into blocks. Each thread takes one block at a time through the steps
-     * of a layer before attention or after it. MOST_ROWS: largest number of token rows in a block.
-     * The BLAS copies all weights again for each block; with 256 rows this cost is negligible, with
-     * 32 rows it halves the speed. FEWEST_ROWS: smallest number. With few tokens some threads then
-     * have no block, because smaller blocks would cost more than these threads gain.
+     * Smallest and largest number of token rows that a thread takes through a layer at a time. The
+     * BLAS copies all weights again for each such block: with 256 rows this cost is negligible,
+     * with 32 rows it halves the speed.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -31,61 +29,44 @@ enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 
 struct kvd_forward {
     kvd_config config;
-    /*
-     * Numbers of floats per token in the arrays below: width_q = n_heads * d_head for queries and
-     * attention output, width_k = n_kv_heads * d_head for keys and values.
-     */
+    /* width_q = n_heads * d_head, and width_k = n_kv_heads * d_head. */
     size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
 
-    kvd_weight *part; /* weights of the layers: [n_layers][KVD_LAYER_WEIGHTS] */
+    kvd_weight *part; /* [n_layers][KVD_LAYER_WEIGHTS] */
     kvd_weight embedding, positions, head;
-    kvd_prefetch prefetch; /* reads the weights of the next layer ahead */
-    kvd_experts *experts;  /* NULL if no layer has routed experts */
+    kvd_prefetch prefetch;
+    kvd_experts *experts;
 
-    /* float32 copies of the weights of one layer that the file does not store as float32. */
     float *layer;
     /*
      * float32 copy of some rows of the output head, beginning with row slab_first; NULL if the file
-     * stores the head in float32.
+     * stores float32.
      */
     float *slab;
-    size_t slab_rows; /* number of rows (tokens of the vocabulary) that fit into `slab` */
+    size_t slab_rows;
     size_t slab_first;
 
-    /*
-     * Weights outside the layers, each followed by its bias: the final norm, and the projections
-     * after the embedding and before the output head. NULL if the model does not have the weight.
-     */
+    /* Weights and biases outside the layers, such as the final norm, or NULL. */
     float *once[N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
-    /*
-     * Queries and attention output: [max_tokens][width_q]. Keys and values: [max_tokens][width_k].
-     */
+    /* q and o are [max_tokens][width_q], k and v [max_tokens][width_k]. */
     float *q, *k, *v, *o;
-    /*
-     * Buffers for attention hooks that read these arrays, allocated when first requested; NULL
-     * before.
-     */
+    /* Arrays for attention hooks that read them; NULL before they are first requested. */
     float *q_pre, *k_pre, *input;
-    float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
-    uint32_t *position;   /* position of each token in its sequence: [max_tokens] */
-    uint32_t *rope_row;   /* row of the RoPE tables for each token: [max_tokens] */
+    float *cosine, *sine; /* [kvd_batch_rope_rows][d_head / 2] */
+    uint32_t *position;
+    uint32_t *rope_row;
 
-    /* Number of token rows that a thread processes at a time in the running batch (a block). */
+    /* Token rows that a thread processes at a time in the running batch. */
     size_t block;
-    /* Floats of scratch per thread: `block` times the larger of kvd_layer_scratch and d_embed. */
     size_t work_size;
-    size_t work_n; /* floats allocated in `work` */
+    size_t work_n;
     float *work;
-    /*
-     * Input of the output head if a projection precedes it: narrow_n floats, d_embed per token row.
-     */
+    /* Input of the output head if a projection precedes it: narrow_n floats. */
     float *narrow;
     size_t narrow_n;
 };
-
-/* ---- loading weights ------------------------------------------------- */
 
 static const kvd_weight *parts_of(const kvd_forward *f, int layer)
 {
@@ -110,8 +91,6 @@ static int find_weights(kvd_forward *f, const kvd_checkpoint *c, kvd_err *err)
     return 0;
 }
 
-/* ---- creating and freeing -------------------------------------------- */
-
 static void *allocate(const char *what, size_t a, size_t b, size_t element, kvd_err *err)
 {
     if (b > 0 && a > SIZE_MAX / b / element) {
@@ -130,24 +109,19 @@ static float *floats(const char *what, size_t a, size_t b, kvd_err *err)
     return allocate(what, a, b, sizeof(float), err);
 }
 
-/* Returns the number of token rows per block if the threads divide n rows among them. */
 static size_t block_rows(size_t n)
 {
     const size_t threads = kvd_thread_count(), each = ((n + threads - 1) / threads + 15) / 16 * 16;
     return each < FEWEST_ROWS ? FEWEST_ROWS : each > MOST_ROWS ? MOST_ROWS : each;
 }
 
-/* Returns the number of floats of scratch that a thread needs per token row of its block. */
 static size_t work_width(const kvd_forward *f)
 {
     const size_t wide = kvd_layer_scratch(&f->config);
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/*
- * Returns the number of floats of the buffer for a layer's converted weights: how many numbers the
- * file does not store as float32, in the layer that has most of them.
- */
+/* Returns the most numbers of one layer that the file does not store as float32. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -158,7 +132,6 @@ static size_t layer_buffer_size(const kvd_forward *f)
     return most;
 }
 
-/* Reads a small weight outside the layers, which stays in memory as float32. */
 static int keep_once(kvd_forward *f, const kvd_checkpoint *c, kvd_part part, kvd_err *err)
 {
     for (int bias = 0; bias < 2; bias++) {
@@ -218,7 +191,6 @@ static int allocate_buffers(kvd_forward *f, kvd_err *err)
     return 0;
 }
 
-/* Finds the tensors of the model and computes buffer sizes, without allocating large buffers. */
 static kvd_forward *describe(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err)
 {
@@ -306,8 +278,6 @@ void kvd_forward_free(kvd_forward *f)
     free(f);
 }
 
-/* ---- running a batch --------------------------------------------------- */
-
 static int check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
                         kvd_err *err)
 {
@@ -330,10 +300,6 @@ static int reserve_input(kvd_forward *f, kvd_err *err)
                                                                                                : -1;
 }
 
-/*
- * Chooses the size of the blocks into which n token rows are divided, and allocates the scratch of
- * every thread.
- */
 static int reserve_work(kvd_forward *f, size_t n, kvd_err *err)
 {
     const size_t threads = kvd_thread_count();
@@ -353,9 +319,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * Computes queries, keys and values of `rows` token rows, beginning with row `first`, from the
- * residual stream. Returns the first row with a value that is not finite, or SIZE_MAX if there is
- * none.
+ * Computes `rows` token rows from row `first` on. Returns the first row with a value that is not
+ * finite, or SIZE_MAX.
  */
 static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_weights *w,
                                   const kvd_attention *hook, size_t first, size_t rows)
@@ -377,8 +342,8 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
                                f->work + kvd_thread_index() * f->work_size, &out);
 
     /*
-     * Q, K and V are checked before attention: an infinite key may have no visible effect after the
-     * softmax.
+     * Q, K and V are checked before attention, because an infinite key may have no visible effect
+     * after the softmax.
      */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
@@ -387,9 +352,8 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
 }
 
 /*
- * Computes the layer's output from the residual stream and the attention output, for `rows` token
- * rows beginning with row `first`. Returns the first row that is not finite, or SIZE_MAX if there
- * is none.
+ * Computes `rows` token rows from row `first` on. Returns the first row that is not finite, or
+ * SIZE_MAX.
  */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
@@ -428,7 +392,6 @@ static int run_hook(kvd_forward *f, const kvd_batch *b, int layer, const kvd_lay
     return check_finite(b, where, f->o, f->width_q, err);
 }
 
-/* Computes one layer. If `stop`, ends after attention, because the layer's output is not needed. */
 static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
                          kvd_attention *hook, int stop, kvd_err *err)
 {
@@ -462,10 +425,7 @@ static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kv
     return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
 }
 
-/*
- * Computes one layer while the weights of layer `next` are read ahead; -1 means that no layer
- * follows.
- */
+/* The weights of layer `next` are read ahead; -1 means that no layer follows. */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -480,9 +440,6 @@ static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kv
     return status;
 }
 
-/*
- * Checks the batch, and allocates the buffers that it needs. Every run calls this function first.
- */
 static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err)
 {
     if (kvd_batch_check(&f->config, b, f->max_tokens, f->max_len, f->position, f->rope_row, err) ||
@@ -493,9 +450,7 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook
     return hook->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
 }
 
-/*
- * Adds the learned position embedding; position t reads row t + 2 of the table (OPT's convention).
- */
+/* Position t reads row t + 2 of the table (OPT's convention). */
 static void add_positions(kvd_forward *f, size_t first, size_t rows)
 {
     float *row = f->work + kvd_thread_index() * f->work_size;
@@ -530,20 +485,14 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
     return check_finite(b, "embedding", f->x, f->d_model, err);
 }
 
-/*
- * Runs layers first .. last on the residual stream. If `whole` is 0, layer `last` ends after its
- * attention.
- */
+/* If `whole` is 0, layer `last` ends after its attention. */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
 {
     int status = 0;
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
-    /*
-     * After a failed run the read-ahead of weights may still be running, and the caller may close
-     * the checkpoint next.
-     */
+    /* The caller may close the checkpoint next, so the prefetch thread must end. */
     kvd_prefetch_wait(&f->prefetch);
     return status;
 }
@@ -599,11 +548,9 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
     return final_norm(f, b, hidden, err);
 }
 
-/* ---- output head ------------------------------------------------------- */
-
 /*
- * Returns the input of the output head: `hidden` itself, or its projection if the model has one
- * before the head. On failure returns NULL and fills *err.
+ * Returns `hidden` itself, or its projection if the model has one before the head. On failure
+ * returns NULL and fills *err.
  */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
@@ -633,10 +580,6 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     } else {
         for (size_t first = 0; first < vocab; first += f->slab_rows) {
             const size_t rows = vocab - first < f->slab_rows ? vocab - first : f->slab_rows;
-            /*
-             * f->slab holds float32 rows of the output head from row slab_first on. If all rows
-             * fit, they are converted only once and used again by later calls.
-             */
             if (f->slab_first != first) {
                 kvd_weight_read(&f->head, first * f->d_embed, rows * f->d_embed, f->slab);
                 f->slab_first = first;
@@ -654,11 +597,9 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/* ---- counts of operations, and weights for rotations ---------------------------------------- */
-
 /*
- * Returns the number of keys that a query sees, averaged over the queries of a sequence of seq_len
- * tokens; window 0 means no sliding window.
+ * Returns how many keys a query sees, averaged over a sequence of seq_len tokens; window 0 means no
+ * sliding window.
  */
 static double mean_keys(double seq_len, double window)
 {
@@ -699,10 +640,7 @@ static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
-    /*
-     * W_O is transposed TILE rows at a time: the rows are read, then written as columns of the
-     * result. 16 floats side by side fill a cache line, so each line is written once.
-     */
+    /* 16 floats fill a cache line, so each line of the transposed W_O is written once. */
     enum { TILE = 16 };
     if (check_layer(f, layer, err))
         return -1;
@@ -733,10 +671,6 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err)
         return -1;
     if (f->config.latent)
         return kvd_latent_weights(&f->config, parts_of(f, layer), NULL, w_v, err);
-    /*
-     * A checkpoint stores the weights of each dimension of V as one row. The result has the same
-     * form, so it is a copy.
-     */
     const kvd_weight *w = matrix_of(f, layer, KVD_PART_V);
     kvd_weight_read(w, 0, w->n, w_v);
     kvd_tensor_drop(&w->tensor);

@@ -1,12 +1,9 @@
 /*
- * The forward pass of every model family (family.h) on the CPU: embedding, layers, final norm,
- * output head. Weights are converted to float32 one layer at a time into a buffer of one layer, so
- * a checkpoint larger than memory can run. A batch holds whole sequences, or the next tokens of
- * continued sequences if the attention hook keeps their earlier tokens (batch.h).
+ * The forward pass of every model family on the CPU. Weights are converted to float32 one layer at
+ * a time, so a checkpoint larger than memory can run.
  *
- * Between two attentions the tokens of a batch are processed in blocks, each on one thread. Equal
- * batches and thread counts give bitwise equal results. The grouping of sequences into batches and
- * the number of threads change results by rounding only (1e-6 relative).
+ * Equal batches and thread counts give bitwise equal results. The grouping of sequences into
+ * batches and the number of threads change results by rounding only (1e-6 relative).
  */
 #ifndef KVD_MODEL_PASS_FORWARD_H
 #define KVD_MODEL_PASS_FORWARD_H
@@ -22,40 +19,37 @@
 typedef struct kvd_forward kvd_forward;
 
 /*
- * Returns a new forward pass, after finding every tensor that the model needs and checking its
- * shape. On failure returns NULL and fills *err. Buffers are allocated for batches of max_tokens
- * tokens and sequences of max_len tokens, at most the model's max_positions. The checkpoint is
- * borrowed and must stay open. Only one thread may use a kvd_forward at a time; it creates its own
- * threads.
+ * Finds every tensor that the model needs and checks its shape. max_tokens limits a batch, and
+ * max_len, at most max_positions, a sequence. The checkpoint is borrowed and must stay open. On
+ * failure returns NULL and fills *err. Only one thread may use a kvd_forward at a time; it creates
+ * its own threads.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
 /*
- * Computes the bytes that a forward pass allocates: *weights for weights in float32, *activations
- * for a batch of max_tokens tokens with dense attention. Set `pre` if the attention hook reads Q
- * and K before RoPE.
+ * Computes the bytes of a forward pass: *weights in float32, and *activations with dense attention.
+ * Set `pre` if the attention hook reads Q and K before RoPE.
  */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
 /*
- * Runs layers 0 .. last_layer (-1: all layers) with the attention hook `hook`. If `hidden` is not
- * NULL, it receives the input of the output head, [n_tokens][d_model] after the final norm if the
- * model has one; this requires all layers. If `hidden` is NULL, the last layer ends after its
- * attention. Fails on an id beyond the vocabulary, on an empty or too long sequence, and on an
- * activation that is not finite. The message is like "layer 3, row 17 (sequence 2, position 5):
- * ...", with the token's row in the batch and the sequence's index in the corpus.
+ * Runs layers 0 .. last_layer (-1: all layers). `hidden` [n_tokens][d_model], which requires all
+ * layers, receives the input of the output head. If `hidden` is NULL, the last layer ends after its
+ * attention.
+ *
+ * Fails on an invalid batch and on an activation that is not finite. The message is like "layer 3,
+ * row 17 (sequence 2, position 5): ...", with the token's row in the batch and the sequence's index
+ * in the corpus.
  */
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
 /*
- * Two functions that together do what kvd_forward_run does, bit for bit, for studies that change
- * one layer at a time. kvd_forward_residual runs the layers below `layer` and writes the residual
- * stream [n_tokens][d_model] that enters `layer`. kvd_forward_run_from continues from such a
- * residual through layers first_layer .. n_layers-1 to the final norm.
+ * Together both functions do what kvd_forward_run does, bit for bit, for studies that change one
+ * layer at a time.
  */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
@@ -63,27 +57,22 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
                          const float *residual, float *hidden, kvd_err *err);
 
 /*
- * Writes logits [n][vocab_size] of the rows of `hidden` [n][d_model], which kvd_forward_run
- * computed; the caller may pass any number of rows at a time. Fails if a logit is not finite. An
- * output head larger than 16 MiB in float32 is converted again in every call, so n should not be
+ * Writes logits [n][vocab_size] of n rows of the array `hidden` of kvd_forward_run. Fails if a
+ * logit is not finite. A large output head is converted again in every call, so n should not be
  * small.
  */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * Return the floating-point operations per token in matrix products, from which throughput is
- * computed. kvd_forward_flop_per_token: of all layers, in a sequence of seq_len tokens.
- * kvd_head_flop_per_token: of the output head.
+ * Return the floating-point operations per token in matrix products: of all layers, in a sequence
+ * of seq_len tokens, and of the output head.
  */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
 /*
- * Write weights of one layer in float32 into arrays that the caller allocates. Compression of V
- * rotates the dimensions of each head to the directions in which V and W_O are largest (their
- * singular vectors); these are the matrices from which the rotations are computed. Biases are not
- * included: V as the attention hook receives it already contains the bias of V, and the bias of O
- * is added after attention.
+ * Write weights of one layer in float32, from which compression methods compute rotations of V.
+ * Biases are not included.
  *
  *   w_o [n_heads][d_head][d_model]     output projection W_O of each head; rows are dimensions of
  *                                      the head
@@ -94,9 +83,8 @@ int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 
 /*
- * A reference implementation of the forward pass (forward.h) in double precision, for one sequence:
- * plain loops that a reader can check against the formulas, without BLAS or threads. The tests
- * compare forward.c with it.
+ * A reference implementation in double precision, for one sequence, without BLAS or threads. The
+ * tests compare forward.c with it.
  */
 
 /*
@@ -110,8 +98,7 @@ typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
     /*
      * Callback, or NULL, that may change K before RoPE and V of a layer, both
-     * [n][n_kv_heads][d_head], before they are used. Tests use it to compute gradients from
-     * differences of logits.
+     * [n][n_kv_heads][d_head].
      */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;

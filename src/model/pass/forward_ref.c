@@ -10,31 +10,30 @@
 #include "model/pass/routing.h"
 
 /*
- * State of the reference forward pass of one sequence of n tokens. The code of this file is written
- * from the definitions (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017,
- * 2020; Ba et al. 2016; Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team
- * 2024, 2025; DeepSeek-AI 2024, 2025). It shares no code with blocks.c, attention.c or forward.c.
+ * The reference forward pass of one sequence of n tokens, written from the definitions in the
+ * papers (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017, 2020; Ba et al.
+ * 2016; Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team 2024, 2025;
+ * DeepSeek-AI 2024, 2025). This file shares no code with blocks.c, attention.c or forward.c.
  */
 
 typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *c;
-    int expert;  /* index of the routed expert whose weights `load` reads */
-    size_t wide; /* hidden size of the largest feed-forward block or expert */
+    int expert;
+    size_t wide;
     size_t n, d_model, d_ffn, d_embed, d_head, heads, kv_heads;
-    double *x; /* residual stream: [n][d_model] */
-    /* Output of a norm, input of attention or feed-forward block: [n][d_model]. */
+    double *x;
     double *y;
-    /* Queries, keys, values and attention output: [n][heads or kv_heads][d_head]. */
+    /* [n][heads or kv_heads][d_head] */
     double *q, *k, *v, *o;
-    double *gate, *up; /* gate and up projections of a feed-forward block: [n][wide] */
-    double *sum;       /* output of attention or feed-forward block: [n][d_model] */
-    double *e;         /* embedding, or input of the output head: [n][d_embed] */
+    double *gate, *up;
+    double *sum;
+    double *e;
 } state;
 
 /*
- * Reads a weight of the model as float64 into *out, which the caller frees; *out is NULL if the
- * model does not have the weight.
+ * Reads a weight as float64 into *out, which the caller frees; *out is NULL if the model does not
+ * have the weight.
  */
 static int load(const state *s, kvd_part part, bool bias, size_t layer, double **out, kvd_err *err)
 {
@@ -61,8 +60,8 @@ static int load(const state *s, kvd_part part, bool bias, size_t layer, double *
 }
 
 /*
- * Computes y [n][out] = x [n][in] W^T + b with the matrix W [out][in] that `part` names and its
- * bias b; x and y must differ.
+ * y [n][out] = x [n][in] W^T + b with the matrix W [out][in] and bias b of `part`; x and y must
+ * differ.
  */
 static int project(const state *s, kvd_part part, size_t layer, const double *x, size_t in,
                    size_t out, double *y, kvd_err *err)
@@ -88,8 +87,8 @@ static double cap(double x, double softcap)
 }
 
 /*
- * Normalises the rows of x, d elements each: y = x / sqrt(mean(x^2) + eps) * gain + bias, after
- * subtracting the mean of x unless `rms`. If the model does not have this norm, y = x.
+ * y = x / sqrt(mean(x^2) + eps) * gain + bias for rows of d elements, after subtracting the mean of
+ * x unless `rms`. If the model does not have this norm, y = x.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -126,8 +125,8 @@ static int model_norm(const state *s, kvd_part part, size_t layer, const double 
 }
 
 /*
- * Returns the index of the RoPE frequency that makes `turns` full turns within the original
- * context, as a real number.
+ * Returns the index, as a real number, of the RoPE frequency that makes `turns` full turns within
+ * the original context.
  */
 static double yarn_pair(const kvd_config *c, double dims, double turns)
 {
@@ -163,9 +162,9 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
         /*
-         * Llama 3.1: `turns` is the number of full turns that this frequency makes within the
-         * original context. Frequencies with few turns are divided by the factor, those with many
-         * are unchanged, and between them the blend is linear in the number of turns.
+         * `turns` is the number of full turns within the original context. With few turns a
+         * frequency is divided by the factor, with many unchanged, and between them the blend is
+         * linear.
          */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
@@ -180,9 +179,8 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 }
 
 /*
- * Applies RoPE to x [n][heads][d_head]. Two dimensions of a head that are rotated together are a
- * complex number; position m multiplies the i-th such number by exp(j m omega_i), j being the
- * imaginary unit.
+ * Two dimensions of a head that are rotated together are a complex number. Position m multiplies
+ * the i-th such number by exp(j m omega_i), j being the imaginary unit.
  */
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {
@@ -210,10 +208,9 @@ static void rope(const state *s, size_t layer, double *x, size_t heads)
 }
 
 /*
- * Computes attention in each query head with its KV head: o_i = sum over t <= i of softmax_t(s_it)
- * v_t with s_it = q_i . k_t / sqrt(d_head). With a sliding window the sum is over t > i - window.
- * The configuration may replace the scale 1/sqrt(d_head), and with a softcap c the scores are c
- * tanh(s / c).
+ * o_i = sum over t <= i of softmax_t(s_it) v_t with s_it = q_i . k_t / sqrt(d_head). With a sliding
+ * window the sum is over t > i - window. The configuration may replace the scale, and with a
+ * softcap c the scores are c tanh(s / c).
  */
 static int attend(const state *s, size_t layer, kvd_err *err)
 {
@@ -256,18 +253,15 @@ static int attend(const state *s, size_t layer, kvd_err *err)
     return 0;
 }
 
-/* Copies the values of one layer into an array of all layers, unless `all` is NULL. */
 static void hand_out(double *all, size_t layer, const double *one, size_t n)
 {
     if (all)
         memcpy(all + layer * n, one, n * sizeof *one);
 }
 
-/* ---- latent attention ------------------------------------------------------------------------ */
-
 /*
  * Returns the matrix that expands the latent to the unrotated key dimensions (W_UK) or, if
- * `values`, to the values (W_UV) of head h. Its rows are outputs.
+ * `values`, to the values (W_UV) of head h. Rows are outputs.
  */
 static const double *expand(const state *s, const double *up, size_t h, bool values)
 {
@@ -275,11 +269,7 @@ static const double *expand(const state *s, const double *up, size_t h, bool val
     return up + (h * (nope + wide) + (values ? nope : 0)) * (size_t)s->c->latent;
 }
 
-/*
- * Computes the queries of latent attention from y. In each head the rotated dimensions come first,
- * then W_UK^T times the unrotated ones. raw [n][heads][nope + rope] and low [n][q_rank] are
- * scratch.
- */
+/* In each head the rotated dimensions come first, then W_UK^T times the other ones. */
 static int latent_queries(const state *s, size_t layer, const double *y, const double *up,
                           double *raw, double *low, kvd_err *err)
 {
@@ -302,10 +292,7 @@ static int latent_queries(const state *s, size_t layer, const double *y, const d
     return 0;
 }
 
-/*
- * Computes the keys and values of latent attention from y. A key is the rotated dimensions followed
- * by the latent; a value is zeros followed by the latent.
- */
+/* A key is the rotated dimensions and the latent; a value is zeros and the latent. */
 static int latent_keys(const state *s, size_t layer, const double *y, double *raw, kvd_err *err)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -341,10 +328,7 @@ static int latent_queries_keys_values(const state *s, size_t layer, const double
     return status;
 }
 
-/*
- * Computes the output projection of latent attention, s->sum [n][d_model] = W_O W_UV o, head by
- * head.
- */
+/* s->sum [n][d_model] = W_O W_UV o, head by head. */
 static int latent_output(const state *s, size_t layer, kvd_err *err)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -366,7 +350,6 @@ static int latent_output(const state *s, size_t layer, kvd_err *err)
     return status;
 }
 
-/* Computes queries, keys and values before RoPE from y, the input of their projections. */
 static int queries_keys_values(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
@@ -386,10 +369,6 @@ static int queries_keys_values(const state *s, size_t layer, const double *y, kv
     return 0;
 }
 
-/*
- * Computes queries, keys and values from y, the input of their projections, and the attention
- * output s->o.
- */
 static int attention(const state *s, size_t layer, const double *y, const kvd_forward_ref_out *out,
                      kvd_err *err)
 {
@@ -428,9 +407,6 @@ static double activate(kvd_activation a, double gate, double up)
     return NAN;
 }
 
-/*
- * Applies the norm after attention or after the feed-forward block to s->sum, if the model has it.
- */
 static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err)
 {
     return s->c->order == KVD_ORDER_AROUND || s->c->order == KVD_ORDER_BRANCH
@@ -438,10 +414,7 @@ static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err
                : 0;
 }
 
-/*
- * Adds attention's output projection to the residual stream: x += W_O o + b. Some models apply a
- * norm to W_O o + b before it is added.
- */
+/* x += W_O o + b; some models apply a norm to W_O o + b first. */
 static int add_attention(const state *s, size_t layer, kvd_err *err)
 {
     if ((s->c->latent ? latent_output(s, layer, err)
@@ -454,9 +427,6 @@ static int add_attention(const state *s, size_t layer, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns gpt-oss's activation (arXiv:2508.10925) of a gate and an up projection, which it clamps.
- */
 static double clamped(const kvd_config *c, double gate, double up)
 {
     const double g = fmin(gate, c->expert_limit),
@@ -465,8 +435,8 @@ static double clamped(const kvd_config *c, double gate, double up)
 }
 
 /*
- * Computes s->sum [n][d_model], the output of a gated feed-forward block for input y. `gate` is the
- * kvd_part of its gate matrix; those of its up and down matrices follow.
+ * s->sum [n][d_model] becomes the output for input y. `gate` is the kvd_part of the gate matrix;
+ * those of up and down follow.
  */
 static int gated(const state *s, size_t layer, kvd_part gate, const double *y, size_t width,
                  kvd_err *err)
@@ -482,10 +452,9 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 }
 
 /*
- * Computes p [n][n_experts], the factors on the outputs of routed experts, 0 for experts that a
- * token does not use. Without expert groups, the n_chosen experts with the largest router logits
- * are used. Their factors are the softmax over all experts or, with chosen_add_up, over the chosen
- * ones.
+ * p [n][n_experts] are the factors on the experts' outputs, 0 for experts that a token does not
+ * use. Without groups, the experts with the largest logits are used. The factors are the softmax
+ * over all experts or, with chosen_add_up, over the chosen ones.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
@@ -520,10 +489,6 @@ static int route(const state *s, size_t layer, const double *y, double *p, kvd_e
     return status;
 }
 
-/*
- * Adds the outputs of the routed experts and of the shared expert, which every token uses, to the
- * residual stream.
- */
 static int add_experts(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t experts = (size_t)s->c->n_experts, d = s->d_model;
@@ -554,7 +519,6 @@ static int add_experts(const state *s, size_t layer, const double *y, kvd_err *e
     return status;
 }
 
-/* Adds the output of the feed-forward block or of the experts to the residual stream: x += F(y). */
 static int add_feed_forward(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     if (kvd_config_routed(s->c, (int)layer))
@@ -611,9 +575,8 @@ static int run_layer(const state *s, size_t layer, const kvd_forward_ref_out *ou
 }
 
 /*
- * Computes the input of the first layer, x = W_in e(id) + p(position + 2), from token embeddings e
- * and learned positions p. In most models W_in is the identity and p is 0. Gemma multiplies the
- * embedding by a constant, in float32.
+ * x = W_in e(id) + p(position + 2), from token embeddings e and learned positions p. In most models
+ * W_in is the identity and p is 0. Gemma multiplies the embedding by a constant, in float32.
  */
 static int embed(const state *s, const uint32_t *id, kvd_err *err)
 {

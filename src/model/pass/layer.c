@@ -6,7 +6,7 @@
 #include "model/pass/blocks.h"
 #include "model/pass/latent.h"
 
-enum { CONVERT_CHUNK = 65536 }; /* number of elements that a thread converts at a time */
+enum { CONVERT_CHUNK = 65536 };
 
 int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err)
 {
@@ -51,8 +51,6 @@ void kvd_layer_drop(const kvd_weight *part, bool in_place)
             kvd_tensor_drop(&part[p].tensor);
 }
 
-/* ---- arithmetic of a layer ------------------------------------------------------------------ */
-
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y)
 {
@@ -62,7 +60,6 @@ void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain,
         kvd_rms_norm(x, gain, c->norm_eps, rows, (size_t)c->d_model, y);
 }
 
-/* Normalises x [rows][d_model] with the gain and bias of the norm `part`. */
 static void normalise(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                       const float *x, size_t rows, float *y)
 {
@@ -179,10 +176,6 @@ void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_p
         x[i] += out[i];
 }
 
-/*
- * Computes kvd_layer_behind_attention for models that apply a norm to the outputs of attention and
- * of the feed-forward block.
- */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *o, size_t rows, float *scratch, float *x)
 {
@@ -210,10 +203,7 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
         behind_with_branch_norms(c, w, o, rows, scratch, x);
         return;
     }
-    /*
-     * With KVD_ORDER_PARALLEL, the feed-forward block reads the layer's input after a norm, not the
-     * output of attention.
-     */
+    /* With KVD_ORDER_PARALLEL, the feed-forward block reads the norm of the layer's input. */
     if (c->order == KVD_ORDER_PARALLEL)
         normalise(c, w, second, x, rows, normed);
     kvd_layer_output(c, w, o, rows, scratch, x, 1);

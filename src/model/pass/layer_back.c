@@ -9,11 +9,9 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/* ---- gradients of norms ---------------------------------------------------------------------- */
-
 /*
- * Adds the gradient of an RMS norm of one row to dx. For y = x s g with gain g and s = (mean(x^2) +
- * eps)^-1/2, the gradient is s (g dy - x s^2 mean(g dy x)).
+ * RMS norm y = x s g with gain g and s = (mean(x^2) + eps)^-1/2: dx += s (g dy - x s^2 mean(g dy
+ * x)).
  */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
@@ -39,8 +37,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
 }
 
 /*
- * Adds the gradient of a layer norm of one row to dx. For y = z g + b with gain g, z = (x -
- * mean(x)) s and s = 1 / std(x), the gradient is s (g dy - mean(g dy) - z mean(g dy z)).
+ * Layer norm y = z g + b with gain g, z = (x - mean(x)) s and s = 1 / std(x): dx += s (g dy -
+ * mean(g dy) - z mean(g dy z)).
  */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
@@ -72,8 +70,6 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
         layer_row(x + i * d, gain, eps, d, dy + i * d, dx + i * d);
 }
 
-/* ---- gradients of products and activations --------------------------------------------------- */
-
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add)
 {
@@ -97,10 +93,7 @@ void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
     swiglu_back(gate, up, n, dy);
 }
 
-/*
- * Computes the gradient of kvd_swiglu_clamped; it is 0 where the forward pass clamped the gate or
- * the up projection.
- */
+/* The gradient is 0 where the forward pass clamped the gate or the up projection. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -122,9 +115,8 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 }
 
 /*
- * Computes the gradient of kvd_geglu_tanh in place. The activation of the gate x is f = x s(u),
- * where s is the logistic function and u = 1.59576912 (x + 0.044715 x^3). Its derivative is s + x s
- * (1 - s) u', where u' is the derivative of u.
+ * x s(u), with the sigmoid s and u = 1.59576912 (x + 0.044715 x^3), has the derivative s + x s (1 -
+ * s) u'.
  */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
@@ -143,10 +135,7 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy)
     geglu_tanh_back(gate, up, n, dy);
 }
 
-/*
- * Multiplies dy by the derivative of the GELU activation: (x Phi(x))' = Phi(x) + x phi(x), with the
- * normal distribution function Phi and density phi.
- */
+/* (x Phi(x))' = Phi(x) + x phi(x), with the normal distribution Phi and its density phi. */
 static void gelu_back(const float *x, size_t n, float *dy)
 {
     for (size_t i = 0; i < n; i++)
@@ -155,8 +144,8 @@ static void gelu_back(const float *x, size_t n, float *dy)
 }
 
 /*
- * Multiplies dy by the derivative of the approximate GELU f = x s(u), u = 2 sqrt(2/pi) (x + a x^3),
- * where s is the sigmoid: f' = s + x s (1 - s) u'.
+ * x s(u), with the sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), has the derivative s + x s (1 - s)
+ * u'.
  */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
@@ -180,12 +169,9 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
             dy[i] = x[i] > 0 ? dy[i] : 0;
 }
 
-/* ---- gradient of attention ------------------------------------------------------------------- */
-
 /*
- * Multiplies dscore [keys], gradients of one query's capped scores, by the derivative of the
- * softcap, 1 - (s / softcap)^2 for a capped score s. product [keys] holds q . k, from which s is
- * computed.
+ * Multiplies dscore [keys] by 1 - (s / softcap)^2 for the capped score s, which is computed from
+ * product [keys], q . k.
  */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
@@ -196,9 +182,8 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
 }
 
 /*
- * Computes the gradient of one query's softmax. dprob [keys] is the gradient dp with respect to the
- * probabilities p = prob [keys]; it becomes scale times the gradient with respect to the scores, p
- * (dp - p . dp). The sum p . dp equals o . d_o, with the attention output o.
+ * dprob [keys] is the gradient dp of the probabilities p. On return dprob is scale * p (dp - p .
+ * dp). The sum p . dp equals o . d_o, with the attention output o.
  */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
@@ -214,8 +199,8 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
 }
 
 /*
- * Computes the attention gradients of one query head for the queries of tokens first .. first +
- * rows - 1. Writes dq, and adds to dk and dv.
+ * Handles one query head, for the queries of tokens first .. first + rows - 1. Writes dq, and adds
+ * to dk and dv.
  */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
@@ -296,10 +281,6 @@ static void project(const float *x, const kvd_layer_weights *w, kvd_part part, s
         kvd_add_bias(y, w->b[part], rows, out);
 }
 
-/*
- * Recomputes the gate and up projections and the activation of a feed-forward block, [rows][d_ffn]
- * each.
- */
 static void activate(const kvd_config *c, const kvd_layer_weights *w, const float *in, size_t rows,
                      float *gate, float *up)
 {
@@ -309,10 +290,6 @@ static void activate(const kvd_config *c, const kvd_layer_weights *w, const floa
     project(in, w, KVD_PART_UP, rows, d, ffn, up);
 }
 
-/*
- * Computes din, the gradient with respect to the input `in` [rows][d_model] of a feed-forward
- * block, from dy, the gradient with respect to its output; scratch [rows][3 d_ffn].
- */
 static void feed_forward_back(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                               size_t rows, const float *dy, float *scratch, float *din)
 {
@@ -330,10 +307,6 @@ static void feed_forward_back(const kvd_config *c, const kvd_layer_weights *w, c
     kvd_linear_back(da, w->w[KVD_PART_UP], rows, d, ffn, din, kvd_config_gated(c));
 }
 
-/*
- * Computes the output y [rows][d_model] of the feed-forward block for input `in`; scratch [rows][2
- * d_ffn].
- */
 static void feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                          size_t rows, float *scratch, float *y)
 {
@@ -364,10 +337,6 @@ static void add(float *y, const float *x, size_t n)
         y[i] += x[i];
 }
 
-/*
- * Computes the residual stream after attention, x1 [rows][d_model] = x + the output projection of
- * the attention output o.
- */
 static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                           const float *o, size_t rows, float *x1)
 {
@@ -377,14 +346,12 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Computes kvd_layer_behind_back for models that apply norms to the outputs of attention and of the
- * feed-forward block (KVD_ORDER_AROUND, KVD_ORDER_BRANCH). The steps after attention, whose
- * gradient this is, compute, from the layer's input x and the output o of attention (biases left
- * out):
+ * Gradient for KVD_ORDER_AROUND and KVD_ORDER_BRANCH, from the layer's input x and the output o of
+ * attention:
  *
  *   x1     = x + norm_o(W_O o)
  *   y      = norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH
- *   output = x1 + norm_down(F(y)), F being the feed-forward block
+ *   output = x1 + norm_down(ffn(y))
  */
 static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *x, const float *o, size_t rows, float *scratch,
@@ -431,7 +398,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_BRANCH:
         behind_branch_norms_back(c, w, x, o, rows, scratch, dx, d_o);
         break;
-    /* The layer's output is x1 + F(norm(x1)), x1 = x + W_O o, F: feed-forward block. */
+    /* x1 = x + W_O o; output = x1 + ffn(norm(x1)) */
     case KVD_ORDER_BEFORE:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, second, x1, rows, y);
@@ -439,17 +406,14 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         kvd_layer_normalise_back(c, x1, w->w[second], rows, dy, dx);
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         break;
-    /* The layer's output is x + W_O o + F(norm(x)), F: feed-forward block. */
+    /* output = x + W_O o + ffn(norm(x)) */
     case KVD_ORDER_PARALLEL:
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         normalise(c, w, second, x, rows, y);
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x, w->w[second], rows, dy, dx);
         break;
-    /*
-     * The layer's output is the second norm of s = y + F(y), F: feed-forward block; y is the first
-     * norm of x1 = x + W_O o.
-     */
+    /* x1 = x + W_O o; y = norm(x1); s = y + ffn(y); output = norm'(s) */
     case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);
@@ -467,10 +431,9 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
 }
 
 /*
- * Computes the gradient of the norm over each head of Q or K (or over all heads together, in models
- * with qk_norm_whole). First recomputes the input of the norm from `in`, the input of the
- * projection to Q or K: raw [rows][heads][d_head]. dy is the gradient with respect to the norm's
- * output. Writes d_raw, the gradient with respect to raw.
+ * Computes the gradient of the norm over each head of Q or K, or over all heads with qk_norm_whole.
+ * raw [rows][heads][d_head] is the projection of `in`, which is computed again. dy is the gradient
+ * of the norm's output, d_raw the gradient of raw.
  */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,

@@ -3,10 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/*
- * Fills score [n_experts] with the softmax of one token's router logits, or with their sigmoids if
- * route_sigmoid.
- */
+/* Softmax of one token's router logits, or their sigmoids if route_sigmoid. */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -22,9 +19,6 @@ static void scores(const kvd_config *c, const float *logit, double *score)
         score[x] /= sum;
 }
 
-/*
- * Returns the index of the largest of n values that is not marked as taken, or n if there is none.
- */
 static size_t best_of(const double *value, const bool *taken, size_t n)
 {
     size_t best = n;
@@ -34,10 +28,7 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/*
- * Returns the value by which DeepSeek's routing ranks a group of n experts: the group's largest
- * value, or the sum of its two largest if `two`.
- */
+/* DeepSeek ranks a group by its largest value, or by the sum of its two largest if `two`. */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;
@@ -51,7 +42,6 @@ static double value_of_group(const double *value, size_t n, bool two)
     return two ? first + second : first;
 }
 
-/* Marks all experts outside the groups_chosen best groups as taken, so that they are not chosen. */
 static void limit_groups(const kvd_config *c, const double *value, bool *taken)
 {
     const size_t n = (size_t)c->n_experts, groups = (size_t)c->expert_groups, each = n / groups;
@@ -86,19 +76,13 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
         factor[j] = best < n ? (float)score[best] : NAN;
         sum += (double)factor[j];
     }
-    /*
-     * As in the Hugging Face library, 1e-20 is added to the sum, so that a sum of zeros gives
-     * factors of 0 instead of 0 / 0.
-     */
+    /* 1e-20, as in the Hugging Face library, avoids 0 / 0. */
     for (size_t j = 0; j < chosen; j++)
         factor[j] =
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);
 }
 
-/*
- * Returns the rank of x[i] among n values: the number of values that are larger, or equal and at a
- * lower index.
- */
+/* Returns the number of values that are larger than x[i], or equal and at a lower index. */
 static size_t rank_of(const double *x, size_t n, size_t i)
 {
     size_t before = 0;

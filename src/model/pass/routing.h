@@ -1,13 +1,12 @@
 /*
- * The order in which a router chooses experts, common to the CPU and the GPU, and the grouped
- * routing of DeepSeek-V2 (arXiv:2405.04434, section 2.2) and DeepSeek-V3 (arXiv:2412.19437, section
- * 2.1.2), for models whose expert_groups is not 0.
+ * The order in which a router chooses experts, and the grouped routing of DeepSeek-V2
+ * (arXiv:2405.04434, section 2.2) and DeepSeek-V3 (arXiv:2412.19437, section 2.1.2).
  *
  * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). Experts
- * are compared by this score plus, in V3, a learned bias. The groups_chosen best groups stay; a
- * group is ranked by its largest value in V2 and by the sum of its two largest in V3. The n_chosen
- * best experts of these groups are used. The factor on an expert's output is its score without the
- * bias, divided by the sum over the chosen experts if chosen_add_up, times expert_scale.
+ * are ranked by score plus, in V3, a learned bias. A group is ranked by its largest value in V2, by
+ * the sum of its two largest in V3. The n_chosen best experts of the groups_chosen best groups are
+ * used. The factor on an expert's output is its score without the bias, divided by the sum over the
+ * chosen experts if chosen_add_up, times expert_scale.
  */
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H
@@ -24,9 +23,9 @@
 #endif
 
 /*
- * Returns the expert that follows expert `last` in the order of falling logits [n], or n if none
- * follows. If `last` is n, returns the expert with the largest logit. Ties go to the lower index.
- * An expert whose logit is NaN is never returned.
+ * Returns the expert after `last` in the order of falling logits, or n if none follows. If `last`
+ * is n, returns the first. Ties go to the lower index. An expert whose logit is NaN is never
+ * returned.
  */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
@@ -42,8 +41,8 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 }
 
 /*
- * Chooses the n_chosen experts of one token from its router logits [n_experts]; bias [n_experts]
- * may be NULL. Writes their indices to `expert`, best first, and the factors on their outputs to
+ * Chooses the experts of one token with router logits [n_experts]; bias [n_experts] may be NULL.
+ * Writes the n_chosen indices to `expert`, best first, and the factors on the experts' outputs to
  * `factor`. Ties go to the lower index. If a logit is NaN, the factor of its expert or all factors
  * are NaN.
  */
@@ -51,8 +50,8 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
                       float *factor);
 
 /*
- * Reference implementation of kvd_route_groups for forward_ref.c, which shares no code with it.
- * Writes the factors p [n_experts] on the outputs of all experts, 0 for those that are not chosen.
+ * Reference implementation for forward_ref.c. Writes the factors p [n_experts] of all experts, 0
+ * for those that are not chosen.
  */
 void kvd_route_groups_ref(const kvd_config *c, const double *logit, const double *bias, double *p);
 

@@ -1,7 +1,4 @@
-/*
- * Helpers shared by the vectorised loops of blocks.c: compilation for several instruction sets, and
- * an exponential that compilers turn into vector code.
- */
+/* Helpers of the vectorised loops of blocks.c. */
 #ifndef KVD_MODEL_PASS_VECTOR_H
 #define KVD_MODEL_PASS_VECTOR_H
 
@@ -9,9 +6,8 @@
 #include <string.h>
 
 /*
- * KVD_CLONES compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version.
- * Use it on functions that contain only the loop. In a function with a parallel region, the
- * compiler moves the body of the region into another function, which is not cloned.
+ * Compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version. Use the
+ * macro on functions that contain only the loop: the body of a parallel region would not be cloned.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -19,31 +15,25 @@
 #define KVD_CLONES
 #endif
 
-/*
- * Under a sanitizer, clang cannot vectorise `omp simd` loops and warns about it; this disables the
- * warning.
- */
+/* Under a sanitizer, clang cannot vectorise `omp simd` loops and would warn about it. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 /*
- * Returns e^x within 1.1 units in the last place on [-87.3, 88.37]. The largest error over all
- * floats there is 0.99 units with fused multiply-adds and 1.01 without; the tests visit one float
- * in 97. Below -87.7, where the result is subnormal, returns 0; above 88.37 returns infinity. NaN
- * gives NaN.
+ * Returns e^x within 1.1 units in the last place on [-87.3, 88.37]. Below -87.7, where the result
+ * is subnormal, returns 0; above 88.37 returns infinity. NaN gives NaN.
  *
- * Method: x = n ln 2 + r with |r| <= ln 2 / 2. ln 2 is split into two parts, the first with so few
- * bits that its product with n is exact. A polynomial gives e^r (Cephes expf, S. L. Moshier), and
- * 2^n enters through the exponent bits.
+ * Method: x = n ln 2 + r with |r| <= ln 2 / 2. A polynomial gives e^r (Cephes expf, S. L. Moshier),
+ * and 2^n enters through the exponent bits. ln 2 is split into two parts, the first with so few
+ * bits that its product with n is exact.
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
     const float round_to_int = 12582912.0f; /* 1.5 * 2^23: adding it leaves n in the low bits */
     /*
-     * The argument is clamped to [-88, 89] with bit masks, which keep NaN. With the `?:` operator
-     * gcc emits branches and does not vectorise the loop. At -88 n is -127 and 2^n comes out as 0;
-     * at 89 n is 128 and gives infinity.
+     * x is clamped to [-88, 89] with bit masks, which keep NaN. With the `?:` operator gcc does not
+     * vectorise the loop.
      */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};

@@ -10,12 +10,7 @@
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
-/* ---- table of chat formats ---- */
-
-/*
- * System message of Llama 3.1 and later models, with the date that their chat templates use by
- * default.
- */
+/* System message of Llama 3.1, with the date that its chat template uses by default. */
 #define LLAMA_31_SYSTEM                                                                            \
     "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"        \
     "Today Date: 26 Jul 2024\n\n<|eot_id|>"
@@ -37,7 +32,6 @@
 #define DEEPSEEK_EOS "<｜end▁of▁sentence｜>"
 #define DEEPSEEK_BOS "<｜begin▁of▁sentence｜>"
 
-/* Table of the chat formats, in the order of kvd_chat_words. */
 static const kvd_chat forms[] = {
     {.name = "chatml",
      .bos = "",
@@ -249,11 +243,9 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* ---- recognising a chat template ---- */
-
 /*
- * Normalises the text of a chat template in place, so that equal templates compare equal: the
- * escape \n becomes a line feed, " becomes ', and literals 'a' + 'b' become 'ab'.
+ * Changes a chat template so that equal templates compare equal: the escape \n becomes a line feed,
+ * " becomes ', and literals 'a' + 'b' become 'ab'.
  */
 static void normalise(char *s)
 {
@@ -291,8 +283,6 @@ const kvd_chat *kvd_chat_recognise(const char *template_text)
     return found;
 }
 
-/* ---- reading a model's files ---- */
-
 static bool is_folder(const char *path)
 {
     struct stat s;
@@ -305,7 +295,6 @@ static bool exists(const char *path)
     return !stat(path, &s);
 }
 
-/* Returns the contents of a text file, which the caller frees, or NULL with *err on failure. */
 static char *read_text(const char *path, kvd_err *err)
 {
     kvd_filemap map;
@@ -320,10 +309,7 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/*
- * Returns the chat template in `root`, the object of tokenizer_config.json, which owns the string.
- * Returns NULL with *err on failure.
- */
+/* Returns a string of `root` (tokenizer_config.json), or NULL with *err on failure. */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;
@@ -350,10 +336,6 @@ static const char *template_of(const json_t *root, const char *path, kvd_err *er
     return json_string_value(x);
 }
 
-/*
- * Fails if the field `field` of tokenizer_config.json names a token other than `wanted`. The value
- * of the field is a string or an object with the key "content".
- */
 static int check_token(const json_t *root, const char *field, const char *wanted,
                        const kvd_chat *form, const char *path, kvd_err *err)
 {
@@ -383,17 +365,13 @@ static const kvd_chat *form_of(const json_t *root, const char *template_text, co
     return form;
 }
 
-/* Reads a JSON file and returns its object, or NULL with *err. */
 static json_t *load(const char *path, kvd_err *err)
 {
     json_error_t where;
     kvd_filemap map;
     if (kvd_filemap_load(&map, path, err))
         return NULL;
-    /*
-     * Integers are read as real numbers, because model_max_length is often 10^30, which no integer
-     * type holds.
-     */
+    /* Integers are read as real numbers, because model_max_length is often 10^30. */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
     kvd_filemap_release(&map);
@@ -444,12 +422,7 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err)
     return form;
 }
 
-/* ---- text before and after a user's message ---- */
-
-/*
- * Returns true if the character at s is white space for Python's str.strip, which chat templates
- * call.
- */
+/* Python's str.strip, which chat templates call, removes this white space. */
 static bool is_space(const char *s)
 {
     unsigned width;

@@ -16,15 +16,11 @@
 #include "model/text/documents.h"
 
 struct kvd_corpus {
-    FILE *ids; /* temporary file without a name: the ids of all tokens as uint32 */
-    /*
-     * Temporary file without a name that holds uint64 numbers: for each sequence the number of
-     * tokens before it, and at the end the number of all tokens.
-     */
+    FILE *ids; /* temporary file with the ids of all tokens as uint32 */
     FILE *starts;
     /*
-     * The numbers in the file `starts`, mapped into memory: for each of the n_sequences sequences
-     * the number of tokens before it, then the number of all tokens.
+     * Mapped from `starts`: for each sequence the number of tokens before it, then the number of
+     * all tokens.
      */
     const uint64_t *start;
     size_t start_bytes;
@@ -34,40 +30,23 @@ struct kvd_corpus {
     char hash[40];
 };
 
-/*
- * State while documents are cut into windows (sequences of at most seq_len tokens), which are
- * written to the temporary files.
- */
+/* State while documents are cut into windows, sequences of at most seq_len tokens. */
 typedef struct {
     const kvd_corpus_spec *spec;
     const kvd_tokenizer *tok;
     kvd_corpus *c;
     XXH3_state_t *hash;
-    /* Up to seq_len tokens of the current document that are not yet written as a window. */
     uint32_t *window;
     size_t n_window;
-    kvd_ids ids; /* token ids of the current document */
-    /*
-     * Number of tokens that were left out so that the windows taken can have exactly max_tokens
-     * tokens: windows of 2 tokens when 3 were missing, and single tokens cut off the end of a
-     * window (`shortened`) with no token of the document after them.
-     */
+    kvd_ids ids;
+    /* Number of tokens left out so that the windows can have exactly max_tokens tokens. */
     size_t passed_over;
-    /*
-     * True if the last window was written without its last token, which begins the next window.
-     * Otherwise only one token would have been missing to max_tokens, and no window has fewer than
-     * 2 tokens.
-     */
+    /* True if the last window was written without its last token, which begins the next one. */
     bool shortened;
-    bool full; /* max_tokens tokens have been taken */
-    /*
-     * With by_text, max_tokens applies to each text by itself: number of tokens of the earlier
-     * texts, which do not count for the current one. Otherwise 0.
-     */
+    bool full;
+    /* Number of tokens of earlier texts if max_tokens applies to each text, else 0. */
     size_t before;
 } cutter;
-
-/* ---- temporary file of token ids ------------------------------------- */
 
 static FILE *open_spool(kvd_err *err)
 {
@@ -77,7 +56,7 @@ static FILE *open_spool(kvd_err *err)
         if (!folder[i] || !*folder[i])
             continue;
         fd = open(folder[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-        if (fd < 0) { /* not every file system supports O_TMPFILE */
+        if (fd < 0) {
             char name[4096];
             if (snprintf(name, sizeof name, "%s/kvdim-ids-XXXXXX", folder[i]) >= (int)sizeof name)
                 continue;
@@ -137,12 +116,7 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* ---- cutting documents into windows ---------------------------------- */
-
-/*
- * Writes the tokens of the current window to the temporary file, but not more than are missing to
- * max_tokens. The tokens that are not written stay as the beginning of the next window.
- */
+/* Writes the current window. Tokens beyond max_tokens stay as the beginning of the next window. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -154,9 +128,8 @@ static int cut(cutter *k, kvd_err *err)
             take = left;
         if (left - take == 1) {
             /*
-             * Only 3 of the max_tokens tokens are missing, and this window has 2 tokens. If these
-             * were taken, 1 token would be missing, but no window has fewer than 2 tokens. So this
-             * window is left out: a window of another document may have 3 tokens.
+             * Only 3 of max_tokens tokens are missing. If these 2 were taken, 1 would be missing,
+             * but no window has fewer than 2 tokens.
              */
             if (take == 2) {
                 k->passed_over += k->n_window;
@@ -210,13 +183,9 @@ static int push_document(cutter *k, kvd_err *err)
     return push(k, k->ids.id, k->ids.n, err) || end_document(k, err) ? -1 : 0;
 }
 
-/* ---- texts, id lists and random ids ---------------------------------- */
-
 /*
- * Tokenizes `text`, which is a document or (if `start`) the beginning of one. *pushed is the number
- * of the document's token ids that earlier calls appended to the current window. Appends the ids
- * after these to the window, which is written whenever it is full, and increases *pushed by their
- * number.
+ * Tokenizes `text`, a document or (if `start`) the beginning of one. *pushed is the number of the
+ * document's ids that earlier calls appended to the window.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -229,11 +198,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /*
-     * Earlier calls tokenized a shorter beginning of this document and appended its ids. The
-     * tokenization of a longer beginning yields the same ids first, so only the ids after them are
-     * new.
-     */
+    /* A longer beginning yields the ids of a shorter one first; only later ids are new. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -242,8 +207,8 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
 }
 
 /*
- * Returns how many bytes of text to tokenize first: likely enough for all tokens that are missing
- * to max_tokens. Most tokens have 3 to 5 bytes.
+ * Returns the bytes of text for all tokens that are missing to max_tokens; most tokens have 3 to 5
+ * bytes.
  */
 static size_t likely_bytes(const cutter *k)
 {
@@ -251,12 +216,6 @@ static size_t likely_bytes(const cutter *k)
     return missing < SIZE_MAX / 16 ? 4096 + 6 * missing : SIZE_MAX;
 }
 
-/*
- * Adds a document to the corpus. With max_tokens, first tokenizes only a beginning of the document.
- * If that yields too few tokens, a beginning of twice the length is tokenized, and so on. So only
- * the needed part of a long text is read, and memory is proportional to max_tokens. The ids are the
- * same as if the whole document were tokenized.
- */
 static int add_text(void *ctx, const char *text, size_t len, kvd_err *err)
 {
     cutter *k = ctx;
@@ -285,10 +244,6 @@ static int check_amount(const cutter *k, const char *where, kvd_err *err)
     return 0;
 }
 
-/*
- * Ends one text; the sequences cut since the last call belong to it. With by_text, the tokens of
- * the next text are counted separately.
- */
 static int end_text(cutter *k, const char *path, kvd_err *err)
 {
     kvd_corpus *const c = k->c;
@@ -327,9 +282,6 @@ static int parse_id(const char *text, size_t len, size_t vocab_size, uint32_t *i
         number = text[i] >= '0' && text[i] <= '9';
         value = value * 10 + (uint64_t)(text[i] - '0');
         if (value > UINT32_MAX)
-            /*
-             * The number is too large to be an id of any vocabulary; its exact value is not needed.
-             */
             value = UINT32_MAX;
     }
     if (!number)
@@ -380,8 +332,6 @@ static int make_random(cutter *k, kvd_err *err)
     return end_document(k, err);
 }
 
-/* ---- opening and closing a corpus ------------------------------------ */
-
 static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_err *err)
 {
     assert((s->n_text > 0) + (s->ids != NULL) + (s->n_random > 0) == 1);
@@ -398,7 +348,6 @@ static int check_spec(const kvd_corpus_spec *s, const kvd_tokenizer *tok, kvd_er
     return 0;
 }
 
-/* Returns the name of the whole input for messages: the id list, the text, or "the texts". */
 static const char *whole_of(const kvd_corpus_spec *s)
 {
     return s->ids ? s->ids : s->n_text == 1 ? s->text[0] : s->n_text ? "the texts" : "--random";

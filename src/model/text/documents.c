@@ -16,19 +16,17 @@ enum { MAX_FIELDS = 8 };
 
 typedef struct {
     const char *path;
-    char *name[MAX_FIELDS]; /* names of JSON keys or CSV columns; pointers into `names` */
+    char *name[MAX_FIELDS];
     int n_names;
     char *names;
     bool default_field;
-    char *joined; /* text of the document if several fields are joined */
+    char *joined;
     size_t joined_size;
     kvd_document document;
     void *ctx;
     size_t count;
     bool stopped;
-    /*
-     * For CSV: column[i] is the index of the column whose header is name[i], for i below n_names.
-     */
+    /* For CSV: index of the column with the header name[i]. */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -49,7 +47,6 @@ static int split_field(reader *r, const char *field, kvd_err *err)
     return 0;
 }
 
-/* Joins the fields of one row by line feeds into *text; a single field is returned as it is. */
 static int join(reader *r, char *const *part, const size_t *len, const char **text,
                 size_t *text_len, kvd_err *err)
 {
@@ -81,9 +78,8 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
 }
 
 /*
- * Passes one document to the reader's callback. Returns 0, 1 to stop, or -1 with *err. Error
- * messages name the place of the document as `unit` and number `where`, such as "line 3"; if unit
- * is NULL, the caller adds the place.
+ * Passes one document to the callback; returns 0, 1 to stop, or -1 with *err. Messages name the
+ * place as `unit` and number `where`, such as "line 3"; if unit is NULL, the caller adds the place.
  */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
@@ -96,8 +92,6 @@ static int hand_out(reader *r, const char *unit, size_t where, const char *text,
     r->stopped = status > 0;
     return status;
 }
-
-/* ---- JSON files ------------------------------------------------------ */
 
 static void list_keys(const json_t *row, char *text, size_t size)
 {
@@ -155,10 +149,7 @@ static bool blank(const char *s, size_t n)
     return true;
 }
 
-/*
- * Returns the number of bytes of a UTF-8 byte order mark at the beginning of a text, or 0. Some
- * programs write this mark; it is not part of the text.
- */
+/* Returns the bytes of a UTF-8 byte order mark, which is not part of the text. */
 static size_t mark_bytes(const char *s, size_t n)
 {
     return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0;
@@ -211,8 +202,6 @@ static int read_json(reader *r, FILE *f, kvd_err *err)
     return status;
 }
 
-/* ---- CSV files ------------------------------------------------------- */
-
 static int csv_header(reader *r, char *const *field, size_t n_fields, kvd_err *err)
 {
     r->n_columns = n_fields;
@@ -259,10 +248,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /*
-     * The CSV reader continues unless this function returns -1. So -1 is also returned if the
-     * caller asked to stop without an error; r->stopped is true in that case.
-     */
+    /* Returning -1 ends the CSV reader; r->stopped is true if the caller asked to stop. */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 
@@ -273,12 +259,7 @@ static int read_csv(reader *r, kvd_err *err)
     return 0;
 }
 
-/* ---- plain text files ------------------------------------------------ */
-
-/*
- * Reads a plain text file as one document. The file is mapped, so that only the part that the
- * callback uses is read from disk.
- */
+/* The file is mapped, so only the used part is read from disk. */
 static int read_plain(reader *r, kvd_err *err)
 {
     kvd_filemap map;

@@ -7,17 +7,13 @@
 
 #include "common/utf8.h"
 
-/* Types of tokens: values of the list tokenizer.ggml.token_type. */
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/* How a BPE tokenizer splits text into words, selected by the value of tokenizer.ggml.pre. */
+/* How a BPE tokenizer splits text into words, selected by tokenizer.ggml.pre. */
 typedef struct {
     const char *name;
-    /*
-     * Regular expression that matches a word; NULL means GPT-2's pattern. The kind "falcon" also
-     * splits at punctuation and digits (build_pretokenizer).
-     */
+    /* Regular expression of a word; NULL means GPT-2's pattern. */
     const char *pattern;
     bool nfc, whole_words, bos;
 } word_kind;
@@ -44,8 +40,8 @@ enum { N_WORD_KINDS = sizeof word_kinds / sizeof word_kinds[0] };
 
 typedef struct {
     const kvd_gguf *g;
-    const word_kind *words; /* how text is split into words; NULL for SentencePiece */
-    const char **token;     /* texts of the n tokens, not zero-terminated */
+    const word_kind *words; /* NULL for SentencePiece */
+    const char **token;     /* n texts, not zero-terminated */
     size_t *len;
     size_t n;
     kvd_vocab vocab;
@@ -55,8 +51,6 @@ static int no_memory(kvd_err *err)
 {
     return kvd_no_memory(err, "a tokenizer", sizeof(source));
 }
-
-/* ---- reading the lists of the file ----------------------------------------------------------- */
 
 static int read_tokens(source *s, kvd_err *err)
 {
@@ -82,10 +76,7 @@ static int read_tokens(source *s, kvd_err *err)
     return kvd_vocab_build(&s->vocab, err) ? kvd_in(err, "'tokenizer.ggml.tokens'") : 0;
 }
 
-/*
- * Fails unless a list of the file has one entry per token. `status` is the result of looking up the
- * list: -1 is an error, 1 (no such list) is accepted.
- */
+/* `status` is the result of looking up the list; 1 (no such list) is accepted. */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
 {
@@ -97,7 +88,6 @@ static int check_length(const source *s, const char *key, int status, const kvd_
                : 0;
 }
 
-/* Reads the id of a special token under `key` into *id, or -1 if the key is absent. */
 static int read_id(const source *s, const char *key, int64_t *id, kvd_err *err)
 {
     *id = -1;
@@ -114,14 +104,12 @@ static json_t *token_text(const source *s, size_t i)
     return json_stringn(s->token[i], s->len[i]);
 }
 
-/* ---- merges of a SentencePiece vocabulary ---------------------------------------------------- */
-
 /*
- * Merge rule of byte-pair encoding: the neighbouring tokens with ids `left` and `right` are
- * replaced by the token with id `product`, whose text is their concatenation.
+ * The neighbouring tokens `left` and `right` are replaced by the token `product`, whose text is
+ * their concatenation.
  */
 typedef struct {
-    double score; /* score of the joined token, whose id is `product` */
+    double score;
     uint32_t left, right, product;
     uint32_t left_characters, right_characters;
 } merge;
@@ -131,10 +119,7 @@ typedef struct {
     size_t n, capacity;
 } merges;
 
-/*
- * Comparison function for qsort that orders merge rules: higher score of the joined token first,
- * then the longer left token, the longer right token, the smaller id.
- */
+/* Higher score first, then the longer left token, the longer right one, the smaller id. */
 static int compare_merges(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
@@ -254,8 +239,6 @@ static json_t *read_merges(const source *s, kvd_err *err)
     return list;
 }
 
-/* ---- building the parts of tokenizer.json ---------------------------------------------------- */
-
 static json_t *build_model(const source *s, kvd_err *err)
 {
     int64_t unknown = 0;
@@ -362,9 +345,8 @@ static json_t *build_decoder(const source *s, bool space)
 }
 
 /*
- * Appends a special token (BOS or EOS) to the JSON list `single`, the template of the
- * post-processor, if the value of the GGUF key `flag` is true. If the file does not have that key,
- * its value is taken to be `absent`. The GGUF key `key` holds the id of the token.
+ * Appends BOS or EOS to the template `single` if the GGUF value `flag` is true (if missing:
+ * `absent`). The GGUF key `key` holds the id of the token.
  */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
@@ -417,8 +399,6 @@ done:
     json_decref(tokens);
     return result;
 }
-
-/* ---- building tokenizer.json ----------------------------------------------------------------- */
 
 static int find_words(source *s, kvd_err *err)
 {

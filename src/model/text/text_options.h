@@ -1,13 +1,12 @@
 /*
  * Rows of option tables (common/options.h) for programs that read a model and texts. T is the
- * program's struct of option values, whose fields have the names that the rows use.
+ * program's struct of option values.
  */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H
 
 #include "common/options.h"
 
-/* Largest length in bytes of the label of the data in result files (--label). */
 enum { KVD_LABEL_BYTES = 63 };
 
 #define KVD_OPTION_MODEL(T)                                                                        \
@@ -16,10 +15,7 @@ enum { KVD_LABEL_BYTES = 63 };
                  .help = "Local Hugging Face folder, NAME.safetensors, NAME.gguf or llama2.c's "   \
                          "NAME.bin"                                                                \
     }
-/*
- * Options that select text files, as --text or as arguments after MODEL. `others` names the options
- * for other sources of tokens, which exclude these options.
- */
+/* `others` names the options that exclude these, because they select other sources of tokens. */
 #define KVD_OPTIONS_TEXT(T, others)                                                                \
     {"text",                                                                                       \
      .type = KVD_OPT_TEXTS,                                                                        \

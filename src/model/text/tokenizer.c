@@ -13,9 +13,7 @@
 #include "model/text/tokenizer/json_fields.h"
 #include "model/text/tokenizer/steps.h"
 
-/*
- * Working memory of one call of encode, kept between calls for its buffers and its cache of words.
- */
+/* Working memory of one call of encode, kept between calls. */
 typedef struct {
     kvd_pieces pieces;
     kvd_bpe_work *bpe;
@@ -26,10 +24,7 @@ typedef struct {
 
 struct kvd_tokenizer {
     char *name;
-    /*
-     * Tokenizer of llama2.c; NULL if the tokenizer was read from tokenizer.json, which uses the
-     * members below.
-     */
+    /* NULL unless the tokenizer is llama2.c's; the members below are for all other files. */
     kvd_llama2c *llama2c;
     kvd_normalizer *normalizer;
     kvd_pretokenizer *pretokenizer;
@@ -38,10 +33,7 @@ struct kvd_tokenizer {
     kvd_template around;
     kvd_token_decoder *decoder;
     size_t size;
-    /*
-     * Pool of N_IDLE working memories that no thread uses now. A thread takes one from here, or
-     * allocates a new one if there is none.
-     */
+    /* N_IDLE working memories that no thread uses now. */
     _Atomic(encode_work *) *idle;
 };
 
@@ -95,7 +87,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* Working memory whose buffers grew for an unusually long document is freed instead of kept. */
+    /* Buffers that grew for an unusually long document are freed. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -159,10 +151,7 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/*
- * Builds the tokenizer from `root`, the object of tokenizer.json, and takes ownership of `root`. If
- * reading the JSON failed, `root` is NULL and *err is already filled; returns -1.
- */
+/* Takes ownership of `root`. If `root` is NULL, *err is already filled, and -1 is returned. */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)
@@ -193,10 +182,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
         return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
-    /*
-     * A llama2.c binary may also begin with '{', if its first uint32 is 123; then zero bytes
-     * follow.
-     */
+    /* A llama2.c binary may also begin with '{', but zero bytes follow. */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
     if (!is_json && !vocab_size)
         return kvd_fail(
@@ -235,10 +221,7 @@ kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t l
     return t;
 }
 
-/*
- * Opens the tokenizer of a GGUF file. The file is mapped, so the tensors, which come after the
- * tokenizer, are not read from disk.
- */
+/* The file is mapped, so the tensors are not read from disk. */
 static kvd_tokenizer *open_gguf(const char *path, size_t vocab_size, kvd_err *err)
 {
     kvd_filemap map;
@@ -343,10 +326,7 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        /*
-         * The bytes from offset `bad` on are the beginning of a character whose other bytes may
-         * follow later, so only the text before them is tokenized.
-         */
+        /* The text ends inside a character, whose other bytes may follow later. */
         len = bad;
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);

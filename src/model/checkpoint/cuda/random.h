@@ -4,7 +4,7 @@
  * exactly.
  *
  * The functions return cudaErrorInvalidValue for another type or for sizes beyond the stated
- * limits. They launch kernels on the stream and never synchronise, allocate or print.
+ * limits. The functions launch kernels on the stream and never synchronise, allocate or print.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
@@ -19,18 +19,13 @@
 extern "C" {
 #endif
 
-/*
- * Fills the device array out [n] with elements first .. first+n-1 of the random tensor *t; n is
- * below 2^40.
- */
+/* Fills the device array out [n] with elements first .. first+n-1; n is below 2^40. */
 cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t n,
                                 void *out, cudaStream_t stream);
 
 /*
  * Fills a rectangle out [rows][cols], whose rows are out_stride elements apart. Row r holds `cols`
- * elements of the tensor, beginning with element first + r * stride. With this, one call makes the
- * rows or columns of a matrix that one GPU holds, or one matrix of a stacked tensor. rows * cols is
- * below 2^40.
+ * elements of the tensor, beginning with element first + r * stride. rows * cols is below 2^40.
  */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,

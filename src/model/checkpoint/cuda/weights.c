@@ -11,17 +11,16 @@
 
 enum {
     ALIGN = 256,
-    CHUNK = 65536, /* number of elements that a thread converts at a time */
-    /* Size in bytes of each pinned host buffer; one buffer is filled while the other is copied. */
+    CHUNK = 65536,
+    /* Bytes of each pinned host buffer. */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
-    SLOTS = 2, /* number of streamed experts that the device holds at a time */
+    SLOTS = 2,
 };
 
 /*
- * Returns true if the model rotates only some dimensions of each head (partial RoPE) and the
- * computation `use` does not support that. Serving supports it if RoPE rotates neighbouring
- * dimensions 2i and 2i + 1: its tables have angle 0 for dimensions that are not rotated.
+ * Partial RoPE is supported only in serving and only with the interleaved layout. The tables then
+ * have angle 0 for dimensions that are not rotated.
  */
 static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
 {
@@ -29,10 +28,7 @@ static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
            !(use == KVD_GPU_SERVING && c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/*
- * Returns the name of the first feature of the model that the computation `use` does not support,
- * or NULL if it supports all.
- */
+/* Returns the name of the first feature of the model that `use` does not support, or NULL. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     const bool gradients = use == KVD_GPU_GRADIENTS;
@@ -97,16 +93,14 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
     return 0;
 }
 
-/* ---- copying weights from the file to the device ---- */
-
 typedef struct {
     const kvd_checkpoint *checkpoint;
     cudaStream_t stream;
-    size_t buffer; /* size of each pinned buffer in bytes */
+    size_t buffer;
     void *pinned[BUFFERS];
     cudaEvent_t copied[BUFFERS];
     int turn;
-    /* One conversion buffer of CHUNK floats per thread: [threads][CHUNK]. */
+    /* [threads][CHUNK] for conversions */
     float *scratch;
 } loader;
 
@@ -126,7 +120,6 @@ static int loader_open(loader *l, const kvd_checkpoint *c, size_t most, kvd_err 
     return l->scratch ? 0 : kvd_no_memory(err, "converting weights", scratch);
 }
 
-/* Waits until all copies to the device are done, and frees the loader. */
 static int loader_close(loader *l, kvd_err *err)
 {
     const cudaError_t e = l->stream ? cudaStreamSynchronize(l->stream) : cudaSuccess;
@@ -143,9 +136,8 @@ static int loader_close(loader *l, kvd_err *err)
 }
 
 /*
- * Rectangle of a weight matrix that is copied to the device: columns first_col .. first_col + cols
- * - 1 of the rows from first_row on. The number of rows is not stored here: send and read_cut
- * receive a number of elements instead, counted row by row.
+ * Rectangle of a weight matrix: columns first_col .. first_col + cols - 1 of the rows from
+ * first_row on. Callers pass the size as a number of elements, counted row by row.
  */
 typedef struct {
     kvd_weight weight;
@@ -156,9 +148,8 @@ typedef struct {
 } cut;
 
 /*
- * Writes elements first .. first+n-1 of the weight matrix of `c` to `to`, converted to the data
- * type c->type. Elements are counted from the beginning of the whole matrix, not of the rectangle.
- * `scratch` is room for n floats during the conversion.
+ * Converts elements first .. first+n-1 to c->type. Elements are counted from the beginning of the
+ * whole matrix, not of the rectangle. `scratch` has room for n floats.
  */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
@@ -174,8 +165,8 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
 }
 
 /*
- * Writes elements first .. first+n-1 of the rectangle `c` of a weight matrix to `to`, counted row
- * by row within the rectangle. n is at most CHUNK. `scratch` is room for n floats.
+ * Converts elements first .. first+n-1, counted row by row within the rectangle `c`. n is at most
+ * CHUNK, and `scratch` has room for n floats.
  */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
@@ -194,10 +185,6 @@ static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/*
- * Generates the random weights of the rectangle `c` of a weight matrix, which has `rows` rows, on
- * the device. Calls the generator once per block of rows that are contiguous in the tensor.
- */
 static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
 {
     const kvd_weight *w = &c->weight;
@@ -216,9 +203,8 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
 }
 
 /*
- * Copies n elements of the rectangle `c` of a weight matrix to the device address `to`. They are
- * converted into one of the loader's two pinned host buffers while the other is copied to the
- * device. Random weights are generated on the device instead.
+ * Copies n elements of the rectangle `c` to the device address `to`. Random weights are generated
+ * on the device instead.
  */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
@@ -243,12 +229,10 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/* ---- layout of the arena (one device allocation for all weights) ---- */
-
 /*
- * State of going through all weights of a model in a fixed order. Each weight array gets an address
- * in the arena (one device allocation) and is filled. If `base` (the address of the arena) is NULL,
- * only the bytes are counted, in `used`.
+ * Visits all weights of a model in a fixed order; each array gets an address in one device
+ * allocation, the arena. If `base` (the address of the arena) is NULL, only the bytes are counted
+ * in `used`.
  */
 typedef struct {
     const kvd_config *c;
@@ -257,25 +241,20 @@ typedef struct {
     char *base;
     size_t used;
     loader *load;
-    int expert;    /* index of the routed expert whose weights are placed in the arena */
-    bool streamed; /* true if routed experts are streamed, so the arena does not hold them */
+    int expert;
+    bool streamed;
 } walk;
 
-/*
- * The section of a weight matrix that one GPU holds: the whole matrix, some rows, or some columns.
- */
 typedef enum { WHOLE, ROWS, COLUMNS } extent;
 typedef struct {
     kvd_part part;
     extent extent;
-    int first, n; /* first row or column, and number of rows or columns */
+    int first, n;
 } piece;
 
 /*
- * Assigns one array of the arena (the device memory for all weights) to n pieces of weight
- * matrices, one after another, as elements of `type`. A piece is a whole matrix, or some of its
- * rows or columns. Stores the array's address in *to, or NULL if the model has none of these
- * matrices.
+ * Assigns one array of the arena (the device memory of all weights) to n pieces of weight matrices.
+ * Stores the array's address in *to, or NULL if the model has none of these matrices.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
@@ -323,8 +302,8 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
 }
 
 /*
- * Places an expert's weights in the arena, restricted to hidden units first .. first + n - 1.
  * `part` is the expert's gate matrix; the next two values of kvd_part are its up and down matrices.
+ * Only hidden units first .. first + n - 1 are placed.
  */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
@@ -340,17 +319,12 @@ static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu
                : 0;
 }
 
-/* Places the weights of this GPU's hidden units of the routed expert w->expert in the arena. */
 static int place_routed(walk *w, int l, kvd_gpu_expert *to, kvd_err *err)
 {
     return place_expert(w, l, KVD_PART_EXPERT_GATE, w->share->first_expert, w->share->n_expert, to,
                         err);
 }
 
-/*
- * Places the weights of a layer's experts in the arena: the router, the shared expert and, unless
- * they are streamed, the routed experts.
- */
 static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -373,7 +347,6 @@ static int place_experts(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
     return 0;
 }
 
-/* Places the feed-forward weights of a layer without routed experts in the arena. */
 static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -389,7 +362,6 @@ static int place_feed_forward(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
                : 0;
 }
 
-/* Places the projections of latent attention in the arena; every GPU holds them whole. */
 static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
 {
     const piece q_down = {KVD_PART_Q_DOWN, WHOLE, 0, 0}, q = {KVD_PART_Q, WHOLE, 0, 0},
@@ -404,7 +376,6 @@ static int place_latent(walk *w, int l, kvd_gpu_latent *to, kvd_err *err)
                : 0;
 }
 
-/* Places the query, key and value matrices of a layer, with their biases, in the arena. */
 static int place_qkv(walk *w, int l, kvd_gpu_layer *to, kvd_err *err)
 {
     const kvd_gpu_share *s = w->share;
@@ -469,10 +440,6 @@ static int place_rest(walk *w, kvd_gpu_weights *to, kvd_err *err)
                : 0;
 }
 
-/*
- * Returns the size in bytes of the weights of those hidden units of a routed expert that one GPU
- * holds.
- */
 static size_t expert_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share)
 {
     walk w = {.c = c, .share = share, .type = type};
@@ -495,28 +462,19 @@ size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_
     return w.used + (streamed ? SLOTS * expert_bytes(c, type, share) : 0);
 }
 
-/* ---- experts that are streamed from the checkpoint on demand ---- */
-
 static const char what[] = "streamed experts";
 
 struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    /*
-     * Assigns device addresses to the weight matrices of one routed expert, one after another, and
-     * fills them. place.base is the address of the device buffer that receives the expert.
-     */
+    /* Places an expert in the device buffer place.base. */
     walk place;
     char *slot[SLOTS];
-    /*
-     * For each slot (device buffer for the weights of one expert): event after the last work that
-     * reads the slot.
-     */
+    /* For each slot: event after the last work that reads it. */
     cudaEvent_t used[SLOTS];
-    /* Event after the last copy of an expert's weights into one of the device buffers `slot`. */
     cudaEvent_t copied;
-    int turn; /* index of the device buffer (slot) that receives the next expert */
+    int turn;
 };
 
 static void stream_close(kvd_gpu_expert_stream *s)
@@ -533,10 +491,7 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/*
- * Opens the stream of routed experts, which copies experts to the device on demand. Its two slots
- * (device buffers for one expert each) start at `slots`, the end of the arena.
- */
+/* The two slots (device buffers for one expert each) start at `slots`, the end of the arena. */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);
@@ -579,8 +534,6 @@ int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *
     s->turn = (s->turn + 1) % SLOTS;
     return kvd_cuda_check(cudaEventRecord(s->used[slot], stream), what, err);
 }
-
-/* ---- allocating and freeing all weights ---- */
 
 static int allocate(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
 {

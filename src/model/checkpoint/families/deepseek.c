@@ -1,9 +1,7 @@
 /*
  * Reads configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437).
- * These models have latent attention, which caches one latent and one rotated key per token. The
- * first layers have one feed-forward block; later layers have routed experts, and shared experts
- * that every token uses. V2 chooses experts by softmax probabilities, V3 by sigmoids and a learned
- * bias. Both may restrict a token to some groups of experts.
+ * Latent attention caches one latent and one rotated key per token. V2 chooses experts by softmax
+ * probabilities, V3 by sigmoids and a learned bias.
  */
 #include <math.h>
 #include <string.h>
@@ -11,10 +9,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/*
- * Fails if config.json has a value other than the string `only` under `key`; an absent key is
- * accepted.
- */
+/* An absent key is accepted. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -26,9 +21,8 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
 }
 
 /*
- * Reads the sizes of latent attention. The model gets one KV head, the latent with its rotated key.
- * The key num_key_value_heads, which counts the heads that the latent is expanded to, is checked
- * only.
+ * The model gets one KV head, the latent with its rotated key. The key num_key_value_heads, which
+ * counts the heads that the latent is expanded to, is only checked.
  */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -64,10 +58,7 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets the scale of attention scores to 1 / sqrt(dimensions of a query head), times the square of
- * YaRN's factor for mscale_all_dim.
- */
+/* Scale = 1 / sqrt(dimensions of a query head), times the square of YaRN's factor. */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -80,10 +71,7 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Reads the groups of routed experts, from which DeepSeek's router chooses some per token; n_group
- * 0 or absent means one group. Fails if a group has fewer than `least` experts.
- */
+/* n_group 0 or absent means one group. Fails if a group has fewer than `least` experts. */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -105,10 +93,8 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads those keys of config.json that DeepSeek-V2 and V3 have in common. The arguments give the
- * Hugging Face library's defaults for absent keys: `shared` for n_shared_experts, `dense` for
- * first_k_dense_replace, `scale` for routed_scaling_factor. `keys` has the names and defaults of
- * the keys of routed experts.
+ * The arguments are the Hugging Face library's defaults for absent keys: `shared` for
+ * n_shared_experts, `dense` for first_k_dense_replace, `scale` for routed_scaling_factor.
  */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)

@@ -1,9 +1,7 @@
 /*
- * Reads configurations of Falcon, which has RoPE, LayerNorm with bias, and a feed-forward block
- * without gate. In the 7B, with one KV head, attention and feed-forward block both read the output
- * of one norm. The 40B and 180B (new_decoder_architecture) have several KV heads and one norm for
- * each of the two blocks; the 11B has one norm for both. One tensor holds Q, K and V, ordered by KV
- * head.
+ * Reads configurations of Falcon. In the 7B, with one KV head, and in the 11B, attention and
+ * feed-forward block read the output of one norm. In the 40B and 180B each block has its own norm.
+ * One tensor holds Q, K and V, ordered by KV head.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -15,10 +13,7 @@ static int read_kv_heads(const json_t *root, bool grouped, kvd_config *c, kvd_er
         return -1;
     c->n_kv_heads = c->n_heads;
     if (!grouped && single)
-        /*
-         * The key num_kv_heads is ignored: in the 7B model's config.json it is the number of query
-         * heads.
-         */
+        /* In the 7B model's config.json, num_kv_heads is the number of query heads. */
         c->n_kv_heads = 1;
     else if (grouped && kvd_cfg_size_or(root, "num_kv_heads", &c->n_kv_heads, err))
         return -1;
@@ -47,7 +42,6 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool grouped = false, biases = false;
     c->norm = KVD_NORM_LAYER;
-    /* Maximum length in tokens; published config.json files of Falcon do not state it. */
     c->max_positions = 2048;
     if (kvd_cfg_refuse_true(root, "alibi", "only RoPE is supported", err) ||
         kvd_cfg_refuse_true(root, "apply_residual_connection_post_layernorm",

@@ -1,4 +1,3 @@
-/* Declares the model families that the files in this folder define, for the list in family.c. */
 #ifndef KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 #define KVD_MODEL_CHECKPOINT_FAMILIES_FAMILIES_H
 
@@ -27,18 +26,11 @@ extern const kvd_family kvd_family_starcoder2;
 extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 
-/*
- * Number of rows of the table kvd_llama_stored, which lists the tensors of a Llama model and is
- * shared by other families. The first KVD_LLAMA_STORED rows are Llama's; Qwen3's norms of Q and K
- * follow.
- */
+/* kvd_llama_stored lists Llama's tensors, followed by Qwen3's norms of Q and K. */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
 
-/*
- * Macros for what most families share: members of a kvd_family, and rows of its table of stored
- * tensors.
- */
+/* Members of a kvd_family, and rows of its table of stored tensors, that most families share. */
 #define KVD_LLAMA_NAMES                                                                            \
     .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \
     .ignored = "model.rotary_emb.inv_freq"

@@ -1,16 +1,7 @@
 /*
- * Reads configurations of Gemma (Gemma Team 2024, arXiv:2403.08295), Gemma 2 (2024,
- * arXiv:2408.00118) and Gemma 3 (2025, arXiv:2503.19786). RMS norms multiply by 1 + the stored
- * gain. The gate uses GELU, and the embedding is scaled by sqrt(hidden_size). The rest of Gemma is
- * as in Llama.
- *
- * In Gemma 2 and 3, attention and feed-forward block each have a norm before and after them,
- * attention scores have their own scale, and layers with a sliding window alternate with layers
- * without. Gemma 2 caps attention scores and logits. Gemma 3 normalises Q and K, and its layers
- * with a window have their own RoPE base.
- *
- * `gemma3` is the multimodal model: its language model is in text_config, and the tensors of its
- * vision model are ignored.
+ * Reads configurations of Gemma (2024, arXiv:2403.08295), Gemma 2 (2024, arXiv:2408.00118) and
+ * Gemma 3 (2025, arXiv:2503.19786). `gemma3` is the multimodal model: its language model is in
+ * text_config, and the tensors of its vision model are ignored.
  */
 #include <math.h>
 #include <string.h>
@@ -18,10 +9,6 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/*
- * Sets the layers with a sliding window: the layers that the key layer_types names, or without that
- * key all layers except every `pattern`-th.
- */
 static int read_windows(const json_t *root, int window, int pattern, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_size_or(root, "sliding_window", &window, err))
@@ -31,10 +18,7 @@ static int read_windows(const json_t *root, int window, int pattern, kvd_config 
     return kvd_cfg_window_pattern(c, window, pattern, err);
 }
 
-/*
- * Reads a softcap, the bound c of c tanh(x / c), under `key`. If the key is absent, *out becomes
- * `absent`; if it is null, *out becomes 0 (no cap).
- */
+/* The bound c of c tanh(x / c). An absent key gives `absent`, and null gives 0 (no cap). */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -43,8 +27,8 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
 }
 
 /*
- * Reads the keys of config.json that Gemma 2 and Gemma 3 share. The caller has read the sizes.
- * `softcap` holds the default bounds of attention scores and of logits.
+ * Reads the keys that Gemma 2 and Gemma 3 share. `softcap` holds the default bounds of attention
+ * scores and of logits.
  */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
@@ -66,10 +50,7 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
     return 0;
 }
 
-/*
- * Reads the activation function of Gemma, gelu_pytorch_tanh. The first published files call it gelu
- * in hidden_act, which means gelu_pytorch_tanh here, as in the Hugging Face library.
- */
+/* The first published files say "gelu" in hidden_act, but mean gelu_pytorch_tanh. */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const old = kvd_cfg_member(root, "hidden_act");
@@ -106,10 +87,7 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/*
- * Reads the sizes of Gemma 3. Published multimodal files omit sizes that equal the default of the
- * Hugging Face library.
- */
+/* Published multimodal files omit sizes that equal the default of the Hugging Face library. */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;
@@ -154,14 +132,10 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /*
-     * In the multimodal model, the keys of the output head and of the end tokens are at the top
-     * level of config.json, not in text_config.
-     */
+    /* In the multimodal model, these keys are at the top level of config.json. */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 
-/* Gemma files store the same tensors as Llama files. */
 const kvd_family kvd_family_gemma = {
     .name = "gemma",
     .architecture = "GemmaForCausalLM",
@@ -203,8 +177,8 @@ const kvd_family kvd_family_gemma3_text = {
 };
 
 /*
- * Prefixes of the language model's tensor names in multimodal files: as published (Transformers up
- * to 4.51), and as saved by Transformers from 4.52 on.
+ * Prefixes in multimodal files as published (Transformers up to 4.51) and as saved from
+ * Transformers 4.52 on.
  */
 static const char *const other_bases[] = {"language_model.model.", "model.language_model.", NULL};
 static const char *const other_models[] = {"vision_tower.", "multi_modal_projector.",

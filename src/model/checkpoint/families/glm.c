@@ -1,8 +1,6 @@
 /*
- * Reads configurations of GLM-4. It is Llama with gate and up in one tensor, biases on Q, K and V,
- * and RoPE on the first half of each head's dimensions, which rotates dimensions 2i and 2i + 1
- * together. `glm4` (GLM-4-0414) also has a norm after attention and after the feed-forward block;
- * `glm` (GLM-4-9B and GLM-Edge) does not.
+ * Reads configurations of GLM-4 (`glm4`: GLM-4-0414; `glm`: GLM-4-9B and GLM-Edge). RoPE rotates
+ * only the first half of each head's dimensions, 2i together with 2i + 1.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -36,10 +34,7 @@ static int read_glm4(const json_t *root, kvd_config *c, kvd_err *err)
     return read_config(root, c, err);
 }
 
-/*
- * Tensors that a GLM-4 file stores. The last two, norms after attention and after the feed-forward
- * block, exist in GLM-4-0414 only.
- */
+/* The last two tensors, norms of the outputs of both blocks, exist in GLM-4-0414 only. */
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
     KVD_LLAMA_QKV,

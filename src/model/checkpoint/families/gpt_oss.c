@@ -1,15 +1,11 @@
 /*
- * Reads configurations of gpt-oss (arXiv:2508.10925), which has routed experts with biases and a
- * clamped SwiGLU, attention sinks, and a sliding window in every second layer. One tensor holds the
- * same matrix of all experts of a layer: in MXFP4 as published, or transposed in another type.
+ * Reads configurations of gpt-oss (arXiv:2508.10925). One tensor holds the same matrix of all
+ * experts of a layer: in MXFP4 as published, or transposed in another type.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/*
- * Sets the layers with a sliding window: the layers that the key layer_types names, or without that
- * key every second layer, beginning with the first.
- */
+/* Without the key layer_types, every second layer has the window, beginning with the first. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 128;
@@ -72,7 +68,6 @@ static const kvd_stored stored[] = {
     {KVD_PART_ROUTER, "mlp.router", KVD_ROWS_ALL, NULL},
     {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_up_proj", KVD_ROWS_INTERLEAVED, together},
     {KVD_PART_EXPERT_UP, "mlp.experts.#.gate_up_proj", KVD_ROWS_INTERLEAVED, together},
-    /* GGUF files store gate and up apart. */
     {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, apart},
     {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, apart},
     {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},

@@ -45,10 +45,7 @@ const kvd_family kvd_family_llama = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/*
- * Reads the size in tokens of the sliding window that all layers have. `absent` is the size if
- * config.json has no such key; 0 or null means no window.
- */
+/* `absent` is the window in tokens if config.json has no such key; 0 or null means no window. */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : absent;
@@ -58,10 +55,7 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
     return kvd_cfg_layer_types(root, window, false, c, err);
 }
 
-/*
- * Reads Mistral 7B and similar models: Llama with a sliding window if the configuration has one. If
- * the key sliding_window is absent, the size is that of Mistral 7B v0.1.
- */
+/* If the key sliding_window is absent, the window is that of Mistral 7B v0.1. */
 
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -85,16 +79,13 @@ const kvd_family kvd_family_mistral = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/*
- * Reads Phi-3 and Phi-4: Llama with Q, K and V in one tensor, gate and up in another, LongRoPE
- * scaling, a sliding window, and, in Phi-4-mini, RoPE on a part of each head.
- */
+/* Reads Phi-3 and Phi-4. In Phi-4-mini, RoPE rotates only a part of each head. */
 
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     /*
-     * ORIGINAL: original_max_position_embeddings that the Hugging Face library assumes if the key
-     * is absent. ROPE: bit set of the RoPE variants that Phi-3 models use.
+     * ORIGINAL is original_max_position_embeddings that the Hugging Face library assumes if the key
+     * is absent. ROPE has a bit for each RoPE variant that Phi-3 models use.
      */
     enum {
         ORIGINAL = 4096,
@@ -132,11 +123,7 @@ const kvd_family kvd_family_phi3 = {
     .n_stored = sizeof phi3_stored / sizeof phi3_stored[0],
 };
 
-/*
- * Reads StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173), which has LayerNorm, biases in every
- * matrix, a feed-forward block without gate, RoPE, and a sliding window in every layer if the
- * configuration has one.
- */
+/* StarCoder2: Lozhkov et al. 2024, arXiv:2402.19173. Every layer has the sliding window. */
 
 static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -172,10 +159,6 @@ const kvd_family kvd_family_starcoder2 = {
     .stored = starcoder2_stored,
     .n_stored = sizeof starcoder2_stored / sizeof starcoder2_stored[0],
 };
-
-/*
- * Reads Mixtral: Mistral with routed experts in every layer, chosen by the router for each token.
- */
 
 static int read_mixtral(const json_t *root, kvd_config *c, kvd_err *err)
 {

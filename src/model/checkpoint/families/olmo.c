@@ -1,8 +1,7 @@
 /*
- * Reads configurations of OLMo 2 (Team OLMo 2025, arXiv:2501.00656) and OLMo 3. A layer's only
- * norms on the residual path are applied to the outputs of attention and of the feed-forward block.
- * Q and K have an RMS norm over all heads at once. OLMo 3 has a sliding window in three of four
- * layers, and scales RoPE in the other layers only.
+ * Reads configurations of OLMo 2 (Team OLMo 2025, arXiv:2501.00656) and OLMo 3. Norms are applied
+ * only to the outputs of attention and feed-forward block, and to all heads of Q and K at once.
+ * OLMo 3 has a sliding window in three of four layers, and scales RoPE in the other layers only.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

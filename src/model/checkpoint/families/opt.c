@@ -1,8 +1,7 @@
 /*
- * Reads configurations of OPT, which has learned positions instead of RoPE, LayerNorm before
- * attention and feed-forward block (in the 350m: after them), biases, and ReLU. If
- * word_embed_proj_dim differs from hidden_size, embedding and output head have word_embed_proj_dim
- * columns, and two projections convert from and to hidden_size.
+ * Reads configurations of OPT. The norms are before attention and feed-forward block, in the 350m
+ * after them. If word_embed_proj_dim differs from hidden_size, two projections convert between the
+ * two sizes.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -27,7 +26,7 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
     bool biases = true;
     c->positions = KVD_POSITIONS_LEARNED;
     c->norm = KVD_NORM_LAYER;
-    c->norm_eps = 1e-5; /* no key of OPT's config.json states it */
+    c->norm_eps = 1e-5; /* not in OPT's config.json */
     if (kvd_cfg_activation(root, "activation_function", false, "relu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "ffn_dim", &c->d_ffn, err) ||
         read_order(root, c, err) || kvd_cfg_bool(root, "enable_bias", &biases, err) ||

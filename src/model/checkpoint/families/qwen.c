@@ -5,10 +5,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/*
- * Sets the layers with a sliding window, if use_sliding_window is true: the layers that the key
- * layer_types names, or without that key the layers from max_window_layers on.
- */
+/* Without the key layer_types, the layers from max_window_layers on have the window. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -30,10 +27,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
 }
 
-/*
- * Reads the keys of config.json that all Qwen models share. `d_head` is the number of dimensions of
- * a head if the key head_dim is absent; 0 means hidden_size / num_attention_heads.
- */
+/* `d_head` is the default of the key head_dim; 0 means hidden_size / num_attention_heads. */
 static int read_common(const json_t *root, int d_head, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
@@ -80,9 +74,8 @@ const kvd_family kvd_family_qwen3 = {
 };
 
 /*
- * Reads Qwen models with routed experts. Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B) is Qwen2 with a
- * gated shared expert, which every token uses. Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B) is Qwen3
- * without a shared expert.
+ * Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B) has a gated shared expert, which every token uses.
+ * Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B) has no shared expert.
  */
 
 static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,

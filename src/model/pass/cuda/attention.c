@@ -9,8 +9,8 @@
 static const char what[] = "attention";
 
 /*
- * Returns the bytes of scratch per attention score: a float32 score and, if `type` is not float32,
- * the probability in 2 bytes.
+ * Bytes of scratch per attention score: a float32 score and, unless `type` is float32, the
+ * probability in 2 bytes.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -23,17 +23,11 @@ size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads)
            sizeof(void *) * KVD_AT_MATRICES * KVD_SCORE_UNITS;
 }
 
-/* ---- attention of sequences of equal length by cuBLAS ---------------------------------------- */
-
-/*
- * Arguments of a call of kvd_gpu_attend, and its scratch (n_scores scores and probabilities, and
- * addresses of matrices).
- */
 typedef struct {
     const kvd_gpu_attention_in *in;
     kvd_dtype type;
     cudaDataType cuda_type;
-    size_t d, bytes; /* d: dimensions of a head; bytes: bytes per element */
+    size_t d, bytes;
     const char *q, *k, *v;
     char *out;
     size_t ldq, ldk, ldv, ldo;
@@ -41,24 +35,15 @@ typedef struct {
     float *scores;
     char *prob;
     void **pointers;
-    /*
-     * 1 if the rows of every head start at multiples of 16 bytes, which cublasGemmBatchedEx may
-     * rely on.
-     */
+    /* all rows of heads are aligned to 16 bytes */
     int aligned;
 } call;
 
-/*
- * A batched matrix product, for the scores (K and Q) or for the output (V and probabilities), as
- * cuBLAS sees it in column-major order: c (m x n) = op(a) (m x k) b (k x n).
- */
+/* A batched matrix product in cuBLAS's column-major order: c (m x n) = op(a) (m x k) b (k x n). */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
-    /*
-     * Kinds (KVD_AT_...) of the product's factors a and b and of its result c. For the scores they
-     * are KVD_AT_K, KVD_AT_Q and KVD_AT_SCORES.
-     */
+    /* Indices KVD_AT_... of the factors a and b and of the result c. */
     int a, b, c;
     size_t lda, ldb, ldc;
     cudaDataType c_type;
@@ -92,8 +77,8 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 
 /*
  * Computes attention for a block of queries of n units; a unit is one query head of one sequence.
- * cuBLAS sees row-major matrices as their transposes, so the products are scores^T [keys][rows] = K
- * Q^T and out^T [d][rows] = V^T P^T, with the probabilities P.
+ * cuBLAS sees row-major matrices as their transposes: scores^T [keys][rows] = K Q^T and out^T
+ * [d][rows] = V^T P^T.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -123,10 +108,8 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns the addresses of K, Q, scores, values, probabilities and output for one block b of
- * queries. The block is the same in several neighbouring sequences of `len` tokens each, which are
- * computed together. `at` is the first token of the first of these sequences, as an index in the
- * batch.
+ * Returns the addresses for one block of queries in several neighbouring sequences of `len` tokens
+ * each. `at` is the first token of the first of these sequences, as an index in the batch.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
@@ -151,10 +134,6 @@ static kvd_attention_units units_of(const call *x, const kvd_score_block *b, siz
                                  .group = n_heads / (size_t)x->in->share->n_kv_heads};
 }
 
-/*
- * Computes attention for n neighbouring sequences of `len` tokens each; the first one starts at
- * token `at` of the batch.
- */
 static int attend_equal(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {
     const size_t n_units = n * (size_t)x->in->share->n_heads;
@@ -170,7 +149,6 @@ static int attend_equal(const call *x, size_t at, size_t len, size_t n, kvd_err 
     return 0;
 }
 
-/* Returns 1 if all matrices start at multiples of 16 bytes, which cuBLAS may then rely on. */
 static int aligned(const call *x)
 {
     const uintptr_t bits = (uintptr_t)x->q | (uintptr_t)x->k | (uintptr_t)x->v | (uintptr_t)x->out;
@@ -215,8 +193,6 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
     }
     return 0;
 }
-
-/* ---- hook that records Q, K and V ------------------------------------------------------------ */
 
 static int capture_run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out,
                        kvd_err *err)

@@ -10,8 +10,8 @@
 static const char what[] = "gradient of attention";
 
 /*
- * Returns the bytes of scratch per attention score: the score and the gradient of its probability
- * in float32 and, if `type` is not float32, probability and gradient of the score in 2 bytes each.
+ * Bytes of scratch per attention score: score and gradient of its probability in float32. Unless
+ * `type` is float32, 2 more bytes each for the probability and the gradient of the score.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -24,40 +24,30 @@ size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_head
            sizeof(void *) * KVD_BACK_MATRICES * KVD_SCORE_UNITS;
 }
 
-/* Arguments of a call of kvd_gpu_attend_back, and its scratch. */
 typedef struct {
     const kvd_gpu_attention_back_in *in;
     cudaDataType type;
-    /*
-     * d: dimensions of a head; bytes: bytes per element; group: number of query heads per KV head.
-     */
     size_t d, bytes, group;
     size_t n_scores;
     /*
-     * Four scratch buffers: [0] float32 scores, which become probabilities; [1] float32 gradients
-     * with respect to the probabilities; [2] the probabilities and [3] the gradients with respect
-     * to the scores, both in the element type of the pass.
+     * Scratch arrays: [0] float32 scores, later probabilities; [1] float32 gradients of the
+     * probabilities. In the element type of the pass: [2] probabilities, [3] gradients of the
+     * scores.
      */
     char *score[4];
     void **pointers;
-    /*
-     * 1 if the rows of every head start at multiples of 16 bytes, which cublasGemmBatchedEx may
-     * rely on.
-     */
+    /* all rows of heads are aligned to 16 bytes */
     int aligned;
 } call;
 
 /*
- * A batched matrix product as cuBLAS sees it in column-major order: c (m x n) = op(a) op(b), or c
- * += op(a) op(b) if `add` is set.
+ * A batched matrix product in cuBLAS's column-major order: c (m x n) = op(a) op(b), or c += op(a)
+ * op(b) if `add` is set.
  */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
-    /*
-     * Kinds (KVD_BACK_...) of the product's factors a and b and of its result c. For the scores
-     * they are KVD_BACK_K, KVD_BACK_Q and KVD_BACK_SCORES.
-     */
+    /* Indices KVD_BACK_... of the factors a and b and of the result c. */
     int a, b, c;
     size_t lda, ldb, ldc;
     int add;
@@ -90,12 +80,9 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Computes the attention gradients of a block of queries, at once for n units: a unit is one KV
- * head of one sequence, with one of its query heads. Let Q, K and V be the inputs and O the output
- * of attention, S the scores and P the probabilities. A d before a name means the gradient with
- * respect to that matrix.
- *
- * cuBLAS sees row-major matrices as their transposes, so the products are:
+ * Computes the gradients of a block of queries for n units; a unit is one KV head of one sequence,
+ * with one of its query heads. S are the scores, P the probabilities, O the output; d before a name
+ * means the gradient. cuBLAS sees row-major matrices as their transposes:
  *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
  *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */
@@ -133,11 +120,9 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns the addresses of the matrices of attention and its gradient (Q, K, V, scores, ...) for
- * one block b of queries. The block is the same in several neighbouring sequences of `len` tokens
- * each, which are computed together. `at` is the first token of the first of these sequences, as an
- * index in the batch. Several query heads share a KV head; the addresses are for query head number
- * `member` of each such group.
+ * Returns the addresses for one block of queries in several neighbouring sequences of `len` tokens
+ * each. `at` is the first token of the first of these sequences, as an index in the batch. `member`
+ * chooses one of the query heads that share a KV head.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)
@@ -163,10 +148,6 @@ static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t a
     return u;
 }
 
-/*
- * Computes the attention gradients of n neighbouring sequences of `len` tokens each; the first one
- * starts at token `at` of the batch.
- */
 static int equal_back(const call *x, size_t at, size_t len, size_t n, kvd_err *err)
 {
     const size_t n_units = n * (size_t)x->in->n_kv_heads;

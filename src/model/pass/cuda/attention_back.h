@@ -1,8 +1,7 @@
 /*
- * The gradient of exact attention on the device (kvd_attend_back is the CPU version). Scores and
- * probabilities of a block of queries are recomputed by batched products over all KV heads of
- * neighbouring sequences of equal length. Sums are float32. With KVD_BF16 the inputs of products
- * are rounded to bf16, including probabilities and gradients of scores.
+ * The gradient of exact attention on the device (kvd_attend_back is the CPU version). Sums are
+ * float32. With KVD_BF16 the inputs of products are rounded to bf16, including probabilities and
+ * gradients of scores.
  */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_BACK_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_BACK_H
@@ -13,39 +12,29 @@
 #include "common/cuda/memory.h"
 #include "common/half.h"
 
-/*
- * The input of kvd_gpu_attend_back. Rows of arrays are tokens; the heads of a token follow one
- * another.
- */
+/* Rows of arrays are tokens; the heads of a token follow one another. */
 typedef struct {
-    /* window: sliding window of this layer in tokens; 0: none. */
+    /* window is the sliding window in tokens; 0: none. */
     size_t n_sequences, longest, window;
-    /*
-     * Host array: first token of each of the n_sequences sequences, and the number of tokens n at
-     * the end.
-     */
+    /* Host array: first token of each sequence, then the number of tokens n. */
     const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;
-    const void *q, *k, *v; /* inputs of attention, of `type`, tokens ld elements apart */
+    const void *q, *k, *v; /* tokens ld elements apart */
     size_t ld;
-    /* Gradient with respect to the output of attention: [n][n_heads * d_head] of `type`. */
+    /* Gradient of the output of attention: [n][n_heads * d_head] of `type`. */
     const void *d_o;
-    /*
-     * Gradients with respect to q (overwritten) and to k and v (added to), tokens ld_d elements
-     * apart.
-     */
+    /* Gradients of q (overwritten) and of k and v (added to), tokens ld_d elements apart. */
     float *dq, *dk, *dv;
     size_t ld_d;
     cudaStream_t stream;
     const kvd_cublas *lib;
-    cublasHandle_t blas; /* cuBLAS handle that queues on `stream` */
+    cublasHandle_t blas;
 } kvd_gpu_attention_back_in;
 
 /*
- * Returns the bytes of scratch that kvd_gpu_attend_back needs for sequences of up to max_len
- * tokens. They are about 256 MiB at most. Only if the scores, probabilities and gradients of one
- * query of one head are larger than that, they are the bytes of these.
+ * Bytes of scratch for sequences of up to max_len tokens. The result is about 256 MiB at most, or
+ * the scores, probabilities and gradients of one query of one head if these are larger.
  */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 

@@ -1,8 +1,4 @@
-/*
- * Kernels that write arrays of device addresses for cuBLAS's batched products: the addresses of the
- * matrices of attention (Q, K, V, scores, ...) of many heads. attention_units.h describes the
- * memory layout of the matrices. Each thread writes one address.
- */
+/* Kernels that write arrays of addresses for cuBLAS. Each thread writes one address. */
 #include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };

@@ -1,7 +1,4 @@
-/*
- * Addresses of the matrices of every head, for batched products of attention and of its gradient:
- * one cuBLAS call handles the matrices of all heads of all neighbouring sequences of equal length.
- */
+/* Addresses of the matrices of every head, for batched products of attention. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 
@@ -18,20 +15,17 @@ extern "C" {
 #define KVD_ANYWHERE
 #endif
 
-/*
- * The matrices of one head of one sequence in the products of attention, for a block of queries and
- * the keys that they see: keys, queries, scores, values, probabilities, output.
- */
+/* The matrices of one head of one sequence in attention. */
 enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
 
 /*
- * Memory layout of the matrices KVD_AT_K .. KVD_AT_OUT of a batch of sequences of equal length. A
- * unit is one query head of one sequence: unit u is query head u % n_heads of sequence u / n_heads.
+ * Addresses of the matrices KVD_AT_K to KVD_AT_OUT in a batch of sequences of equal length. A unit
+ * is one query head of one sequence: unit u is query head u % n_heads of sequence u / n_heads.
  * Offsets are in bytes.
  *
  * Matrix m of head h of sequence s is at base[m] + s * sequence[m] + h * head[m]. For K and V, h
- * counts KV heads; each KV head is shared by `group` query heads. Scores and probabilities are in
- * scratch memory: those of unit u are at base[m] + (u - first) * head[m].
+ * counts KV heads, which `group` query heads share. Scores and probabilities of unit u are at
+ * base[m] + (u - first) * head[m].
  */
 typedef struct {
     char *base[KVD_AT_MATRICES];
@@ -48,49 +42,41 @@ static inline KVD_ANYWHERE char *kvd_attention_matrix(const kvd_attention_units 
 }
 
 /*
- * Fills the device array `at`, [KVD_AT_MATRICES][n], with the addresses of K, Q, scores, values,
- * probabilities and output of units first .. first + n - 1. A unit is one query head of one
- * sequence. The function launches a kernel on the stream and returns the kernel's error, as the
- * functions of model/pass/cuda/blocks.h do.
+ * Fills the device array `at` [KVD_AT_MATRICES][n] with the addresses for units first .. first + n
+ * - 1. Launches a kernel on the stream and returns its error.
  */
 cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void **at,
                                    cudaStream_t stream);
 
-/* ---- the gradient ---- */
-
 /*
- * The matrices of one query head of one sequence in the gradient of attention, for a block of
- * queries and the keys that they see. The last four are in scratch memory.
+ * The matrices of one query head of one sequence in the gradient of attention. The last four are
+ * scratch.
  */
 enum {
     KVD_BACK_Q,
     KVD_BACK_K,
     KVD_BACK_V,
-    KVD_BACK_DO, /* DO, DQ, DK and DV: gradients with respect to O (output), Q, K and V */
+    KVD_BACK_DO, /* DO, DQ, DK, DV: gradients of O (output), Q, K, V */
     KVD_BACK_DQ,
     KVD_BACK_DK,
     KVD_BACK_DV,
     KVD_BACK_SCORES, /* float32 scores, later probabilities */
-    KVD_BACK_D_PROB, /* float32 gradient with respect to the probabilities */
-    KVD_BACK_P,      /* probabilities in the element type of the pass */
-    KVD_BACK_DS,     /* gradients of scores in the element type of the pass */
+    KVD_BACK_D_PROB, /* float32 gradients of the probabilities */
+    KVD_BACK_P,      /* probabilities in the type of the pass */
+    KVD_BACK_DS,     /* gradients of scores in the type of the pass */
     KVD_BACK_MATRICES
 };
 
-/*
- * Memory layout of one matrix: for KV head h of sequence s it is at base + s * sequence + h * head,
- * in bytes.
- */
+/* The matrix of KV head h of sequence s is at base + s * sequence + h * head, in bytes. */
 typedef struct {
     char *base;
     size_t sequence, head;
 } kvd_back_place;
 
 /*
- * Memory layout of the matrices KVD_BACK_Q .. KVD_BACK_DS. A unit is one KV head of one sequence,
- * and one of the query heads that share this KV head: unit u is KV head u % n_heads of sequence u /
- * n_heads. n_heads is the number of KV heads. Matrices in scratch memory (from KVD_BACK_SCORES on)
- * follow one another from unit number `first` on.
+ * A unit is one KV head of one sequence, with one of the query heads that share it: unit u is KV
+ * head u % n_heads of sequence u / n_heads. Scratch matrices follow one another from unit `first`
+ * on.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];
@@ -105,9 +91,8 @@ static inline KVD_ANYWHERE char *kvd_back_matrix(const kvd_back_units *a, int m,
 }
 
 /*
- * Fills the device array `at`, [KVD_BACK_MATRICES][n], with the addresses of the matrices of units
- * first .. first + n - 1. A unit is one KV head of one sequence. The function launches a kernel on
- * the stream and returns the kernel's error, as the functions of model/pass/cuda/blocks.h do.
+ * Fills the device array `at` [KVD_BACK_MATRICES][n] with the addresses for units first .. first +
+ * n - 1. Launches a kernel on the stream and returns its error.
  */
 cudaError_t kvd_back_pointers(const kvd_back_units *a, size_t n, void **at, cudaStream_t stream);
 

@@ -9,15 +9,9 @@
 #include "model/pass/cuda/blocks_back.h"
 #include "model/pass/cuda/layer_back.h"
 
-/*
- * Largest size in bytes of the logits that are computed at a time: enough token rows for an
- * efficient product with any output head.
- */
 #define LOGITS ((size_t)512 << 20)
 
 static const char what[] = "backward pass";
-
-/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static size_t larger(size_t a, size_t b)
 {
@@ -132,7 +126,7 @@ void kvd_gpu_backward_free(kvd_gpu_backward *w)
 {
     if (!w)
         return;
-    kvd_gpu_worker_close(&w->w); /* waits for the device */
+    kvd_gpu_worker_close(&w->w);
     kvd_device_release(&w->memory);
     void *const pinned[] = {w->rows, w->numbers, w->bad};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
@@ -157,16 +151,9 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/* ---- numbering of the checks for values that are not finite ---------------------------------- */
-
 /*
- * The number of a check for values that are not finite is called its stage. Checks are numbered in
- * the order in which they are reached; those of the backward pass follow those of the forward pass.
- * A check that fails records its stage and the token.
- *
- * The first check of the backward pass is of the gradient after the last layer; this function
- * returns its stage. Each layer, from the last to the first, then has two checks: of the gradients
- * of Q, K and V, and of the gradient of the layer's input.
+ * Checks for values that are not finite have numbers, called stages, in the order in which they are
+ * reached. This is the first check of the backward pass, of the gradient after the last layer.
  */
 static unsigned stage_behind(const kvd_config *c)
 {
@@ -191,12 +178,7 @@ static void stage_name(const kvd_config *c, unsigned stage, char *to, size_t siz
     }
 }
 
-/* ---- loss and output head -------------------------------------------------------------------- */
-
-/*
- * Copies the target (next token) of every position to the device and, if targets are drawn from the
- * model, the random number in [0, 1) that selects each.
- */
+/* Sends the next token of every position, and the random numbers that draw targets. */
 static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -222,9 +204,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Computes the losses of tokens first .. first + rows - 1 and the gradient of their sum with
- * respect to the last layer's output. On entry these tokens' rows of w->dx hold the input of the
- * output head; on return they hold the gradient.
+ * On entry, rows first .. first + rows - 1 of w->dx hold the input of the output head; on return
+ * they hold its gradient.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {
@@ -272,9 +253,6 @@ static int loss_back(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
                : 0;
 }
 
-/* ---- running a batch ------------------------------------------------------------------------- */
-
-/* State of one call of kvd_gpu_backward_run: its arguments. */
 typedef struct {
     kvd_gpu_backward *w;
     const kvd_batch *b;
@@ -333,10 +311,6 @@ static int hand_out(const job *j, int layer, kvd_err *err)
     return j->sink->take(j->sink->ctx, &g, err);
 }
 
-/*
- * Turns w->dx from the gradient of the layer's output into the gradient of its input. Q, K, V and
- * the attention output are recomputed first.
- */
 static int layer_back(const job *j, int layer, kvd_err *err)
 {
     kvd_gpu_backward *const w = j->w;

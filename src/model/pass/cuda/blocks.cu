@@ -1,14 +1,10 @@
 /*
- * Embedding, and norms with the additions and checks that precede them. Both are bound by memory:
- * the embedding reads 2 or 4 bytes of table and writes 4 bytes per element; a norm reads 4 bytes
- * (and writes 4 more if it stores a sum) and writes its output. gain, bias and the added vector
- * stay in cache.
+ * Embedding, and norms with the additions and checks that precede them. The kernels are bound by
+ * memory; one block handles one token. A norm keeps its row in registers up to NORM_KEPT elements,
+ * and reads longer rows again for each sum.
  *
- * Embedding: one block per token. Norm: one block per token row, which it keeps in registers up to
- * NORM_KEPT elements, so that the row is read once. Longer rows, and rows whose length is not a
- * multiple of 4, are read again for each sum. The squares of four neighbouring elements are added
- * in float32, and these sums in float64. The CPU adds all squares in float64, so a relative
- * difference of 1e-7 in the scale of a row remains.
+ * The squares of four neighbouring elements are added in float32, and these sums in float64. The
+ * CPU adds all squares in float64, so a relative difference of 1e-7 remains.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -18,8 +14,6 @@ namespace
 {
 
 enum { EMBED_THREADS = 128, PIECES = 4, THREADS_MAX = 1024, NORM_KEPT = 4 * PIECES * THREADS_MAX };
-
-/* ---- embedding ------------------------------------------------------------------------------- */
 
 template <class T, int N>
 __global__ void __launch_bounds__(EMBED_THREADS)
@@ -46,8 +40,6 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     }
 }
 
-/* ---- RMS norm and layer norm ----------------------------------------------------------------- */
-
 struct norm_args {
     float *x;
     const float *add;
@@ -70,10 +62,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/*
- * Reads elements at .. at + N - 1 of a token row of x, adds the values a.add to them, and stores
- * the sum in x.
- */
+/* Reads x, adds a.add, stores the sum in x, and returns it in v. */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -171,8 +160,8 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
 }
 
 /*
- * Normalises rows of any length at any address. A thread reads and writes the same elements each
- * time, so y may be x.
+ * Handles rows of any length and address. A thread reads and writes the same elements each time, so
+ * y may be x.
  */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
@@ -232,10 +221,7 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
                          const uint32_t *position, size_t n, size_t width, float *x,
                          cudaStream_t stream)
 {
-    /*
-     * Number of elements per thread. It is small because neighbouring threads must write
-     * neighbouring addresses.
-     */
+    /* Elements per thread; small, so that neighbouring threads write neighbouring addresses. */
     enum { N = 4 };
     if (width % N == 0 && aligned16(table) && aligned16(positions) && aligned16(x))
         embed_kernel<T, N><<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, scale, id, positions,
@@ -287,7 +273,7 @@ extern "C" cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, con
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /* The cast is safe: this call adds nothing to x, so x is not written. */
+    /* This call adds nothing to x, so x is not written. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

@@ -1,12 +1,11 @@
 /*
- * The arithmetic of all model families on the device (model/pass/blocks.h is the CPU version and
- * defines each computation). Rows of arrays are tokens. The residual stream, gains, biases and
- * tables are float32; matrices and the inputs of products have the element type of the pass,
- * KVD_F32 or KVD_BF16. Everything between two products is one kernel.
+ * The arithmetic of all model families on the device (model/pass/blocks.h defines each
+ * computation). Rows of arrays are tokens. The residual stream, gains, biases and tables are
+ * float32; matrices and the inputs of products have the element type of the pass, KVD_F32 or
+ * KVD_BF16.
  *
  * The functions launch a kernel on the stream and return its error; they never synchronise,
- * allocate or print. Pointers are to device memory of the current device. The functions do not
- * repeat the checks of the forward pass.
+ * allocate or print. Pointers are to memory of the current device.
  */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_H
@@ -33,29 +32,24 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 }
 
 /*
- * Writes x [n][width], the rows of the embedding `table` for n token ids, multiplied by `scale`;
- * `scale` 0 means no factor. `positions` is a table of learned positions, or NULL. If it is not
- * NULL, its row position[i] + 2 is added to row i of x: in OPT models, the only ones with such a
- * table, rows 0 and 1 belong to no position.
+ * x [n][width] becomes the rows of `table` for n token ids, multiplied by `scale`; 0 means no
+ * factor. If `positions` is not NULL (OPT), its row position[i] + 2 is added to row i of x.
  */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
 
 /*
- * Writes y [n][d], the norm of x with the model's kind of norm. y has `type`; it may be x itself if
- * `type` is KVD_F32. If `add` [d] is not NULL, it is added to every row of x first, and x keeps the
- * sum. If `gain` is NULL, there is no norm: only the addition and the check are made, and y, if not
- * NULL, receives x. The first row of x that is not finite is recorded in *bad with the check number
- * `stage`.
+ * y [n][d] is the norm of x; with KVD_F32 it may be x itself. If `add` [d] is not NULL, it is added
+ * to every row of x first, and x keeps the sum. If `gain` is NULL, y (or NULL) receives x without a
+ * norm. The first row of x that is not finite is recorded in *bad with the check number `stage`.
  */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 /*
- * Computes kvd_gpu_norm for rows first .. first + n - 1 only. The arguments x and y point to row 0,
- * and the row recorded in *bad is counted from row 0. Row i of x is increased by the d values at
- * add + i * add_ld; if add_ld is 0, all rows by the same values.
+ * Computes kvd_gpu_norm for rows first .. first + n - 1 only; x and y point to row 0. Row i of x is
+ * increased by the d values at add + i * add_ld; add_ld may be 0.
  */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
@@ -63,118 +57,101 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
 /*
- * Input of kvd_gpu_qkv_finish, which adds bias, norms and RoPE to the output of the QKV projection.
- * A token has n_heads * d_head numbers of Q, then n_kv_heads * d_head each of K and V.
+ * Adds bias, norms and RoPE to the output of the QKV projection. A token has n_heads * d_head
+ * numbers of Q, then n_kv_heads * d_head each of K and V.
  */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
-    /* Bias of the projection: [(n_heads + 2 n_kv_heads) * d_head], or NULL. */
+    /* [(n_heads + 2 n_kv_heads) * d_head], or NULL. */
     const float *bias;
-    /* Gains of the RMS norms of each head of Q and of K: [d_head], or NULL. */
+    /* RMS norms of each head of Q and of K: [d_head], or NULL. */
     const float *gain_q, *gain_k;
-    double eps; /* epsilon of the norms of Q and K */
+    double eps;
     /*
-     * If one norm covers all heads of a token's Q, and another all heads of its K: scratch [n][2]
-     * for the scale factors of these two norms of each token. gain_q and gain_k then have a gain
-     * for every dimension of every head: [n_heads * d_head] and [n_kv_heads * d_head]. NULL if each
-     * head has a norm of its own, or none.
+     * Scratch [n][2] if one norm covers all heads of a token's Q (or K), else NULL. gain_q and
+     * gain_k are then [n_heads * d_head] and [n_kv_heads * d_head].
      */
     float *factor;
-    const float *cosine, *sine; /* tables of kvd_rope_tables, [..][d_head / 2]; NULL without RoPE */
+    const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
     const uint32_t *rope_row;   /* row of the RoPE tables for each token: [n] */
     kvd_rope_layout layout;
     int rope_dims; /* leading dimensions of a head that RoPE rotates; 0: all */
-    void *qkv;     /* input and output: [n][(n_heads + 2 n_kv_heads) * d_head] */
+    void *qkv;     /* in and out: [n][(n_heads + 2 n_kv_heads) * d_head] */
     /* Output: Q and K before RoPE, [n][(n_heads + n_kv_heads) * d_head], or NULL. */
     void *pre;
 } kvd_gpu_qkv;
 cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, kvd_gpu_bad *bad,
                                cudaStream_t stream);
 
-/*
- * Input of kvd_gpu_latent_rows: outputs of the projections of latent attention
- * (model/pass/latent.h), and the array qkv that it writes.
- */
+/* Input and output of kvd_gpu_latent_rows, for latent attention (model/pass/latent.h). */
 typedef struct {
     kvd_dtype type;
     int n_heads, d_head, rope_dims, d_nope;
     const float *down; /* the latent, then the rotated key: [n][d_head] */
     const float *gain; /* gains of the latent's RMS norm: [d_head - rope_dims] */
-    double eps;        /* epsilon of the latent's RMS norm */
-    /*
-     * Queries [n][n_heads][d_nope + rope_dims]: in each head d_nope dimensions, then those that
-     * RoPE rotates.
-     */
+    double eps;
+    /* Queries [n][n_heads][d_nope + rope_dims]; RoPE rotates the last rope_dims dimensions. */
     const void *q_raw;
-    void *qkv; /* output: queries, key and value, [n][(n_heads + 2) * d_head] */
+    void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
 /*
- * Writes the queries, keys and values of latent attention for n tokens to a->qkv. Only the leading
- * rope_dims dimensions of each query head are written; the others are a product with W_UK, computed
- * elsewhere.
+ * Writes queries, keys and values of n tokens to a->qkv, except for the dimensions of queries after
+ * rope_dims, which are a product with W_UK.
  */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /*
- * Computes y [n][ffn], the activation of a feed-forward block. `in` is [n][2 ffn] for activations
- * with a gate (the gate, then the up projection), else [n][ffn]. bias, of as many elements as a row
- * of `in`, is added to `in` first, unless it is NULL.
+ * y [n][ffn] is the activation of `in` + bias. `in` is [n][2 ffn] for activations with a gate (the
+ * gate, then the up projection), else [n][ffn]. bias, one row of `in`, may be NULL.
  */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
 
-/*
- * Parameters of the attention scores of a block of queries: scale and softcap (kvd_scores), and
- * attention sinks. The scores are those of several units; a unit is one head of one sequence.
- */
+/* Parameters of the attention scores of a block of queries. A unit is one head of one sequence. */
 typedef struct {
-    float scale, softcap; /* softcap 0: none */
-    const float *sinks;   /* sink logits: [n_heads], or NULL */
-    /*
-     * Number of heads, and head of the first unit: unit i (one head of one sequence) belongs to
-     * head (first + i) % n_heads.
-     */
+    float scale, softcap;
+    const float *sinks; /* [n_heads], or NULL */
+    /* Unit i belongs to head (first + i) % n_heads. */
     size_t first, n_heads;
 } kvd_gpu_scores;
 
 /*
- * Computes the softmax of attention scores. `products` is a float32 array [units][rows][ld] of q .
- * k; a unit is one head of one sequence. Row i of a unit is query first + i, and sees the columns
- * (keys) max(0, first + i - window + 1) .. first + i; window 0 means from key 0. The other columns
- * below n_keys become 0. prob has `type` and the layout of `products`; it may be `products` if
- * `type` is KVD_F32.
+ * Computes the softmax of the float32 array `products` [units][rows][ld] of q . k; a unit is one
+ * head of one sequence. Row i of a unit is query first + i, and sees keys max(0, first + i - window
+ * + 1) .. first + i; window 0 means from key 0. The other columns below n_keys become 0. prob has
+ * `type` and the layout of `products`; with KVD_F32 it may be `products`.
  */
 cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
                             size_t first, size_t n_keys, size_t window,
                             const kvd_gpu_scores *scores, void *prob, cudaStream_t stream);
 
 /*
- * Replaces x [n] by softcap * tanh(x / softcap). Values that are not finite become NaN, so that
- * later checks find them.
+ * x [n] = softcap * tanh(x / softcap). Values that are not finite become NaN, so that later checks
+ * find them.
  */
 cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream);
 
 /*
- * Arguments of kvd_gpu_route, which chooses the routed experts of n tokens (model/pass/layer.h).
- * Input: `logit` [n][n_experts], the router's product, to which bias [n_experts] is added unless it
- * is NULL. Output: expert and factor [n][n_chosen] of each token, best first; count [n_experts],
- * the number of tokens of each expert; row [n * n_chosen], the indices of the tokens of expert 0 in
- * ascending order, then those of expert 1 and so on; weight [n * n_chosen], for each element of
- * `row` the factor by which the expert's output for this token is multiplied.
+ * Chooses the routed experts of n tokens (model/pass/layer.h).
  *
- * If `groups` is not 0, experts are chosen by groups (model/pass/routing.h), and `logit` is
- * overwritten by the experts' scores.
+ *   in   logit   [n][n_experts]     the router's product; with groups it is overwritten
+ *        bias    [n_experts]        added to the logits, or NULL
+ *   out  expert  [n][n_chosen]      experts of each token, best first
+ *        factor  [n][n_chosen]      factors on the outputs of these experts
+ *        count   [n_experts]        tokens of each expert
+ *        row     [n * n_chosen]     tokens of expert 0 in ascending order, then of expert 1, ...
+ *        weight  [n * n_chosen]     for each element of `row`, the factor on the expert's output
  */
 typedef struct {
     size_t n, n_experts, n_chosen;
     int add_up; /* 1 if the factors of a token are divided by their sum */
     const float *bias;
-    /* Number of groups of experts, and number of groups from which a token's experts come. */
+    /* Groups of experts (0: none), and groups from which a token's experts come. */
     size_t groups, groups_chosen;
     /* 1 if scores are sigmoids of the logits, 0 if they are the softmax. */
     int sigmoid;
-    double scale; /* with groups: constant by which the factors are multiplied */
+    double scale; /* with groups: constant on the factors */
     /* With groups: bias [n_experts] that is added to the scores only to choose experts, or NULL. */
     const float *bias_choice;
     float *logit, *factor, *weight;
@@ -182,37 +159,31 @@ typedef struct {
 } kvd_gpu_routes;
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
-/* Copies the n rows of x whose indices are in `row` to y [n][d]. */
+/* y [n][d] becomes the rows of x with the indices `row` [n]. */
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
 /*
  * Adds weight[i] * (y[i] + bias) to row row[i] of x, for the n rows of y [n][d]. The indices in
- * `row` must differ. bias [d] may be NULL. If row is NULL, row i is added to row i; if weight is
- * NULL, all weights are 1.
+ * `row` must differ. bias [d] may be NULL. Without `row`, row i is added to row i; without
+ * `weight`, all weights are 1.
  */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 
-/*
- * Computes factor [n] = sigmoid(x [n][d] . w [d]), the factor on the shared expert's output for
- * each token.
- */
+/* factor [n] = sigmoid(x [n][d] . w [d]), the factor on the shared expert's output. */
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
 /*
- * Computes y [n][ffn] = g sigmoid(alpha g) (1 + u), where g and u are the gate and up projections
- * in `in` [n][2 ffn], plus bias [2 ffn] (or NULL), clamped as in kvd_swiglu_clamped.
+ * y [n][ffn] = g sigmoid(alpha g) (1 + u), where g and u are the two halves of `in` [n][2 ffn] plus
+ * bias [2 ffn] (or NULL), clamped as in kvd_swiglu_clamped.
  */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,
                                    cudaStream_t stream);
 
-/*
- * Converts n elements at `from` to the type to_type (KVD_F32, KVD_F16, KVD_BF16), rounded to
- * nearest, and writes them to `to`.
- */
+/* Converts n elements to to_type (KVD_F32, KVD_F16, KVD_BF16), rounded to nearest. */
 cudaError_t kvd_gpu_convert(kvd_dtype from_type, const void *from, kvd_dtype to_type, void *to,
                             size_t n, cudaStream_t stream);
 

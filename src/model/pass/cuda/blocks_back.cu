@@ -1,12 +1,8 @@
 /*
- * Gradients of norms, of activations, and of the steps between the QKV projection and attention
- * (model/pass/cuda/blocks_back.h).
+ * Gradients of norms, of activations, and of the steps between the QKV projection and attention.
+ * All are bound by memory.
  *
- * All are bound by memory. Norm: 8 bytes read and 4 written per element (4 more read if the
- * gradient is added), one block per row, sums in float64; a row is read again from cache for each
- * sum. Activation: its input is read and overwritten, and 4 bytes of gradient are read. Q, K, V: a
- * warp handles one head of one token, element by element; 4 bytes are read and 8 written, and with
- * a norm the output of the projection is read too.
+ * Norm: one block per row, sums in float64. Q, K, V: a warp handles one head of one token.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -17,8 +13,6 @@ namespace
 
 enum { THREADS = 256, ROWS_MAX = 65535 /* largest grid dimension */ };
 
-/* ---- gradient of a norm ---------------------------------------------------------------------- */
-
 struct norm_args {
     const float *x, *gain, *dy;
     float *dx;
@@ -28,10 +22,9 @@ struct norm_args {
 };
 
 /*
- * Computes the gradient dx of a norm y of x with gain g, from dy; if a.add, adds the gradient to
- * dx.
+ * Gradient of a norm y of x with gain g; if a.add, it is added to dx.
  *
- * RMS norm:   y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
+ * RMS norm: y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *
  * Layer norm: y = z g + b with z = (x - mean(x)) s and s = 1 / std(x),
  *             dx = s (g dy - mean(g dy) - z mean(g dy z)).
@@ -65,14 +58,13 @@ template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kerne
     }
 }
 
-/* ---- gradient of an activation --------------------------------------------------------------- */
-
 template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
 {
-    if (KIND == KVD_GELU) /* Phi(x) + x phi(x), Phi and phi being the normal distribution */
+    if (KIND == KVD_GELU)
         return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
     /*
-     * f = x s(u) with u = 2 sqrt(2/pi) (x + a x^3) and the sigmoid s has f' = s + x s (1 - s) u'.
+     * f = x s(u), with u = 2 sqrt(2/pi) (x + a x^3) and the sigmoid s, has the derivative s + x s
+     * (1 - s) u'.
      */
     if (KIND == KVD_GELU_TANH) {
         const float twice = 1.59576912f, cube = 0.044715f;
@@ -151,11 +143,9 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/* ---- gradient from Q, K and V after RoPE to the output of their projection ------------------ */
-
 /*
- * Two elements i and j of a head that RoPE rotates together. If d_head is odd, the last element has
- * no partner (pair is false).
+ * Elements i and j of a head, which RoPE rotates together. If d_head is odd, the last element has
+ * no partner.
  */
 struct couple {
     int i, j;
@@ -203,7 +193,6 @@ __global__ void __launch_bounds__(THREADS)
         float x = a.d[at + (size_t)c.i], y = a.d[at + (size_t)c.j];
         const float both[2] = {x, y};
         wrong |= any_not_finite(both);
-        /* The inverse of RoPE: rotation by the negative angle. */
         if (c.pair && a.cosine && head < turned) {
             const size_t table = (size_t)a.rope_row[token] * (size_t)half + (size_t)p;
             const float cosine = a.cosine[table], sine = a.sine[table], u = x, v = y;

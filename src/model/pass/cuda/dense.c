@@ -1,7 +1,6 @@
 /*
- * Dense (exact) attention of the forward pass on the device: by the attention kernels with all
- * dimensions of each head kept (paged.h), or by cuBLAS products for models that the kernels do not
- * support.
+ * Exact attention of the forward pass on the device: by the attention kernels, or by cuBLAS
+ * products for models that the kernels do not support.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -13,15 +12,14 @@ static const char what[] = "attention";
 struct kvd_gpu_dense {
     kvd_gpu_attention hook;
     size_t d, max_tokens, max_len;
-    /* Attention by the kernels of kernels/cuda; NULL if they do not support this model's heads. */
+    /* NULL if the attention kernels do not support this model's heads. */
     kvd_gpu_paged *paged;
     kvd_paged_layer layer;
     kvd_device_memory memory;
-    size_t scratch_bytes; /* bytes of scratch for attention by cuBLAS products */
-    void *scratch;        /* NULL until attention first runs by cuBLAS products */
+    size_t scratch_bytes;
+    void *scratch;
 };
 
-/* Returns 1 if some layer has a sliding window shorter than max_len, so that it hides keys. */
 static int windows_cut(const kvd_config *c, size_t max_len)
 {
     for (int l = 0; l < c->n_layers; l++) {

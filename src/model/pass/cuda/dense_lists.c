@@ -58,10 +58,8 @@ static size_t pages_of(size_t tokens)
 }
 
 /*
- * Stores the length and the positions of a sequence, the i-th that is not empty, in element i of
- * the host arrays (kvd_dense_columns). The sequence has `len` tokens and starts at token `at` of
- * the batch. If it is the first of a new run (group of sequences of one kernel launch), the run is
- * added. *next_page is the first unused page of the run; it is increased by the sequence's pages.
+ * Stores sequence i, of `len` tokens from token `at` of the batch, in the host arrays. *next_page
+ * is the first unused page of the sequences of one kernel launch.
  */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {
@@ -83,7 +81,6 @@ static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *nex
     r->max_pages = pages > r->max_pages ? pages : r->max_pages;
 }
 
-/* Stores the sequence offsets of the batch, so that the next batch can be compared with it. */
 static int remember(kvd_dense_lists *l, const size_t *offset, size_t n, kvd_err *err)
 {
     size_t *const copy = realloc(l->offset, (n + 1) * sizeof *copy);

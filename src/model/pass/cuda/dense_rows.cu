@@ -1,7 +1,4 @@
-/*
- * Kernels that fill page tables and move rows (dense_rows.h). A warp copies one row, bound by
- * memory; a thread writes one entry of a page table.
- */
+/* A warp copies one row, bound by memory; a thread writes one entry of a page table. */
 #include "model/pass/cuda/dense_rows.h"
 
 namespace
@@ -25,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t token = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
     if (token >= n_tokens)
         return;
-    int low = 0, high = n; /* invariant of the search: start[low] <= token < start[high] */
+    int low = 0, high = n; /* start[low] <= token < start[high] */
     while (high - low > 1) {
         const int middle = (low + high) / 2;
         if ((size_t)start[middle] <= token)

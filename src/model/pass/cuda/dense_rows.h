@@ -1,9 +1,6 @@
 /*
- * Two small kernels of dense attention. One fills the page table of sequences ("requests") whose
- * pages follow one another. The other moves rows of the attention output O from the layout of the
- * attention kernels (kernels/layout.h: every request starts at a multiple of 8 rows) to rows
- * without gaps. The functions launch on the stream and return the kernel's error, as those of
- * model/pass/cuda/blocks.h do.
+ * Kernels of dense attention that fill page tables and remove the padding between sequences. The
+ * functions launch on the stream and return the kernel's error.
  */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_ROWS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_ROWS_H
@@ -16,18 +13,14 @@
 extern "C" {
 #endif
 
-/*
- * Fills the page table of n sequences, table [n][max_pages]: entry j of sequence b is first_page[b]
- * + j.
- */
+/* table [n][max_pages]: entry j of sequence b is first_page[b] + j. */
 cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
                                  int32_t *table, cudaStream_t stream);
 
 /*
- * Copies rows of `bytes` bytes each, one row per token, from `from` to `to` [n_tokens][bytes]. In
- * `from` there are unused rows between sequences, and sequence b starts at row q_start[b]. In `to`
- * one sequence directly follows another, and sequence b starts at row start[b]. start [n] is
- * ascending and begins with 0. bytes is a multiple of 16, and both arrays are aligned to 16 bytes.
+ * Copies rows of `bytes` bytes, one row per token, to `to` [n_tokens][bytes]. Sequence b starts at
+ * row q_start[b] of `from` and at row start[b] of `to`. start [n] is ascending and begins with 0.
+ * bytes is a multiple of 16, and both arrays are aligned to 16 bytes.
  */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,

@@ -1,9 +1,7 @@
 /*
- * Activations and conversions (model/pass/cuda/blocks.h). Bound by memory: an activation reads one
- * element (two with a gate) and writes one. Only GELU on bf16 is bound by the arithmetic of erff,
- * and reaches three quarters of a copy's bandwidth on an H200. A thread handles 16 bytes at a time;
- * a block covers some columns of some rows. If the rows are not aligned to 16 bytes, threads handle
- * single elements.
+ * Activations and conversions, bound by memory. Only GELU on bf16 is bound by the arithmetic of
+ * erff. A thread handles 16 bytes at a time, or single elements if the rows are not aligned to 16
+ * bytes.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -21,11 +19,7 @@ __device__ __forceinline__ float silu(float x)
     return x / (1.0f + expf(-x));
 }
 
-/*
- * Returns the activation KIND of x: GELU x Phi(x) with the normal distribution Phi, its
- * approximation x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), or ReLU max(x, 0). NaN stays NaN, so
- * that later checks find it.
- */
+/* A NaN stays NaN, so that later checks find it. */
 template <kvd_activation KIND> __device__ __forceinline__ float activation(float x)
 {
     if (KIND == KVD_GELU)
@@ -112,8 +106,6 @@ cudaError_t choose_activation(kvd_activation kind, const void *in, const float *
     }
 }
 
-/* ---- softcap of logits ----------------------------------------------------------------------- */
-
 __global__ void __launch_bounds__(THREADS) softcap_kernel(float *x, size_t n, float softcap)
 {
     const size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -122,8 +114,6 @@ __global__ void __launch_bounds__(THREADS) softcap_kernel(float *x, size_t n, fl
     const float v[1] = {x[at]};
     x[at] = any_not_finite(v) ? NAN : softcap * tanhf(v[0] / softcap);
 }
-
-/* ---- conversion between types ---------------------------------------------------------------- */
 
 template <class From, class To, int N>
 __global__ void __launch_bounds__(THREADS) convert_kernel(const void *from, void *to, size_t n)

@@ -1,13 +1,10 @@
 /*
- * Computes the routed experts of a layer on the device. As on the CPU, the experts run one after
- * another in ascending order: the inputs of an expert's tokens are copied together, go through
- * three products, and are added to the residual stream times their factors. No two additions to one
- * element run at the same time, so equal batches give bitwise equal results. The router works in
- * float32 even in a bf16 pass, because rounding could change the choice of experts.
+ * Routed experts of a layer on the device, one after another in ascending order. No two additions
+ * to one element run at the same time, so equal batches give bitwise equal results. The router
+ * works in float32 even in a bf16 pass, because rounding could change the choice of experts.
  */
 #include "model/pass/cuda/layer.h"
 
-/* Chooses the experts of n tokens, and copies the number of tokens of each expert to the host. */
 static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;
@@ -27,8 +24,8 @@ static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *e
 }
 
 /*
- * Computes the output of expert x, which has `width` hidden units on this GPU, for the n token rows
- * of `in`, and writes it to w->experts.out.
+ * Writes the output for the n token rows of `in` to w->experts.out. The expert has `width` hidden
+ * units on this GPU.
  */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
@@ -52,10 +49,7 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
                : 0;
 }
 
-/*
- * Adds the outputs of all routed experts to the residual stream. If experts are streamed from the
- * checkpoint, the host reads the next one while the device copies and multiplies earlier ones.
- */
+/* The host reads the next streamed expert while the device computes earlier ones. */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
@@ -70,10 +64,7 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /*
-         * Only the first GPU adds the bias of the down matrix, because the outputs of all GPUs are
-         * summed.
-         */
+        /* Only the first GPU adds the bias of the down matrix, because outputs are summed. */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -91,7 +82,6 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
     return 0;
 }
 
-/* Adds the output of the shared expert, which every token uses, to the residual stream. */
 static int add_shared(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
@@ -118,10 +108,7 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
                                        w->stream),
                        "routed experts", err))
         return -1;
-    /*
-     * GPUs other than the first set their residual stream to 0, so that the sum over the GPUs
-     * contains the residual once.
-     */
+    /* The sum over the GPUs must contain the residual once. */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))

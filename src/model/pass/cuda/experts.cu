@@ -1,11 +1,7 @@
 /*
- * Kernels for routed experts (model/pass/cuda/blocks.h): the choice of experts, the lists of each
- * expert's tokens, and the copies of token rows to and from an expert.
- *
- * One thread chooses the experts of a token; with groups of experts, one warp does. Sums and
- * comparisons are made in the same order as on the CPU. One block lists the tokens of an expert: it
- * reads the choices of all tokens twice, first to count its tokens, then to write them. All of this
- * is small next to the products of the experts.
+ * Kernels for routed experts. One thread chooses the experts of a token; with groups of experts,
+ * one warp does. Sums and comparisons are made in the same order as on the CPU. One block lists the
+ * tokens of an expert.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -16,8 +12,6 @@ namespace
 {
 
 enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
-
-/* ---- choice of experts ----------------------------------------------------------------------- */
 
 __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_routes r)
 {
@@ -40,11 +34,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /*
-         * If fewer than n_chosen logits are numbers (not NaN), there is no further best expert, and
-         * the factor becomes NaN. Otherwise it starts at 0, and the loop below adds the probability
-         * to it.
-         */
+        /* If fewer than n_chosen logits are numbers, the remaining factors are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -53,16 +43,12 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
             (float)(exp((double)logit[expert[j]] - (double)top) / (r.add_up ? of_chosen : sum));
 }
 
-/* An expert and the value by which it is ranked; `expert` is n_experts if there is no candidate. */
+/* An expert and the value by which it is ranked; `expert` is n_experts if there is none. */
 struct candidate {
     float value;
     uint32_t expert;
 };
 
-/*
- * Returns the better of two candidates: the one with the larger value; ties go to the lower expert
- * index.
- */
 __device__ __forceinline__ candidate better(candidate a, candidate b, uint32_t experts)
 {
     const bool second = b.expert < experts && (a.expert == experts || b.value > a.value ||
@@ -81,7 +67,6 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Turns a token's router logits into scores in place: softmax probabilities or sigmoids. */
 __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *score, uint32_t lane)
 {
     const uint32_t experts = (uint32_t)r.n_experts;
@@ -101,10 +86,7 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/*
- * Chooses the experts of a token by groups (model/pass/routing.h). A NaN is never chosen; if fewer
- * than n_chosen values are numbers, the factors are NaN.
- */
+/* A NaN is never chosen; if fewer than n_chosen values are numbers, the factors are NaN. */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];
@@ -156,10 +138,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /*
-     * As on the CPU, 1e-20 is added to the sum, so that a sum of zeros gives factors of 0 instead
-     * of 0 / 0.
-     */
+    /* 1e-20 makes a sum of zeros give factors of 0 instead of 0 / 0, as on the CPU. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -208,9 +187,6 @@ __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const kvd_gpu_routes
     }
 }
 
-/* ---- copying and adding rows ----------------------------------------------------------------- */
-
-/* Copies the rows of x with indices `row` to y; a row has `pieces` values of type V. */
 template <class V>
 __global__ void __launch_bounds__(ROW_THREADS)
     gather_kernel(const V *x, const uint32_t *row, size_t pieces, V *y)
@@ -230,7 +206,6 @@ __global__ void __launch_bounds__(ROW_THREADS)
         x[to + j] += p * (bias ? y[from + j] + bias[j] : y[from + j]);
 }
 
-/* Computes factor = sigmoid(x . w) on the shared expert's output; a warp handles one token. */
 __global__ void __launch_bounds__(ROW_THREADS)
     gate_kernel(const float *x, const float *w, size_t n, size_t d, float *factor)
 {

@@ -10,18 +10,13 @@
 struct kvd_gpu_forward {
     kvd_config config;
     kvd_gpu_forward_spec spec;
-    kvd_gpu_worker *worker; /* state of each of the n_gpus GPUs */
+    kvd_gpu_worker *worker; /* [n_gpus] */
     kvd_gpu_sum *sum;
-    /*
-     * Pinned host memory: token ids, positions, and indices of rows of the RoPE tables, max_tokens
-     * numbers each.
-     */
+    /* Pinned token ids, positions, and rows of the RoPE tables, max_tokens numbers each. */
     uint32_t *rows;
-    kvd_gpu_bad *bad; /* pinned host memory: first bad token row of each of the n_gpus GPUs */
+    kvd_gpu_bad *bad; /* pinned host memory [n_gpus]: first bad token row */
     char engine[512];
 };
-
-/* ---- creating and freeing -------------------------------------------------------------------- */
 
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s)
 {
@@ -51,10 +46,7 @@ static int check_spec(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s, kv
     return 0;
 }
 
-/*
- * Writes the description of the attention implementation, such as "sm_90a kernel". If layers differ
- * because some have a sliding window, it is "cuBLAS products, other layers: sm_90a kernel".
- */
+/* Writes a text such as "sm_90a kernel", or "cuBLAS products, other layers: sm_90a kernel". */
 static void name_attention(const kvd_gpu_forward *f, char *to, size_t size)
 {
     const kvd_gpu_dense *dense = f->worker[0].dense;
@@ -92,9 +84,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /*
-     * GPUs are opened in descending order, so that the first GPU is the current device at the end.
-     */
+    /* The GPU that is opened last is the current device. */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -189,18 +179,12 @@ void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx)
     f->worker[0].queued_ctx = ctx;
 }
 
-/* ---- running a batch ------------------------------------------------------------------------- */
-
-/*
- * One run of the forward pass: layers first .. last of a batch, starting from the token embedding
- * or from a given residual stream.
- */
 typedef struct {
     kvd_gpu_forward *f;
     const kvd_batch *b;
     kvd_gpu_attention *const *hook;
     int first, last;
-    int whole; /* 1 if the last layer is computed to its end, 0 if only to its attention */
+    int whole;
     /* Residual stream that enters layer `first`; NULL: start from the embedding. */
     const float *from;
     float *residual, *hidden;
@@ -230,10 +214,7 @@ static void note_failure(const job *j, int gpu)
         kvd_gpu_sum_fail(j->f->sum, gpu);
 }
 
-/*
- * Runs one GPU's part of the forward pass over a batch. On return the device has finished,
- * including the work that hooks queued, even after a failure.
- */
+/* On return the device has finished, including the work that hooks queued, even after a failure. */
 static int work(job *j, int gpu, kvd_err *err)
 {
     kvd_gpu_worker *w = &j->f->worker[gpu];
@@ -261,9 +242,6 @@ static void *work_in_thread(void *ctx)
     return NULL;
 }
 
-/*
- * Runs each GPU's part of a job in its own thread; the first GPU's part runs in the calling thread.
- */
 static int work_on_all(job *j, kvd_err *err)
 {
     hand h[KVD_GPUS_MAX] = {0};

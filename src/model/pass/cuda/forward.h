@@ -1,11 +1,9 @@
 /*
- * The forward pass of every model family on one or several GPUs. model/pass/forward.h is the CPU
- * version; both compute the same, and tests compare them. All weights stay on the device, except
- * routed experts that do not fit (kvd_gpu_forward_spec).
+ * The forward pass of every model family on one or several GPUs (model/pass/forward.h is the CPU
+ * version).
  *
  * Products run on cuBLAS: KVD_F32 in float32 without TF32, KVD_BF16 from bf16 with float32 sums.
- * The residual stream is float32 in both cases. Equal batches on equal GPUs give bitwise equal
- * results; the grouping of sequences into batches changes results by rounding.
+ * The residual stream is float32 in both cases.
  */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H
@@ -18,69 +16,54 @@ enum { KVD_GPUS_MAX = 16 };
 typedef struct kvd_gpu_forward kvd_gpu_forward;
 
 typedef struct {
-    kvd_dtype type; /* element type of the pass: KVD_F32 or KVD_BF16 */
-    /*
-     * First CUDA device number, and number of devices; if n_gpus > 1, NCCL computes sums over the
-     * GPUs.
-     */
+    kvd_dtype type; /* KVD_F32 or KVD_BF16 */
+    /* First CUDA device number, and number of devices. */
     int first_gpu, n_gpus;
     size_t max_tokens, max_len;
     /*
-     * Weights of the whole model on the device, in data type `type`; borrowed and never changed.
-     * Only allowed with one GPU. NULL: the pass loads its own weights.
+     * Borrowed weights of the whole model on the device, of data type `type`; only with one GPU.
+     * NULL: the pass loads its own weights.
      */
     const kvd_gpu_weights *weights;
     /*
-     * Largest number of bytes of device memory that the forward pass may take on each GPU. 0 means
-     * the free memory; then a twentieth of the device's memory is left unused if possible. Routed
-     * experts that do not fit are streamed: read from the checkpoint whenever a batch needs them
-     * (model/checkpoint/cuda/weights.h). All other weights stay on the device. Streaming does not
-     * change a bit of the results.
+     * Largest number of bytes that the forward pass may take on each GPU. 0 means the free memory,
+     * less a twentieth of the device's memory if possible. Routed experts that do not fit are
+     * streamed (model/checkpoint/cuda/weights.h), with the same results.
      */
     size_t memory;
 } kvd_gpu_forward_spec;
 
 /*
- * Returns the bytes that a forward pass takes on each GPU: weights, activations and scratch of
- * attention. If s->memory is not 0 and too small for all routed experts, the experts are not
- * counted, because the pass would read them from the checkpoint when it needs them; only the
- * buffers for this are counted.
+ * Returns the bytes that a forward pass takes on each GPU. If s->memory is not 0 and too small for
+ * all routed experts, only the buffers for streaming them are counted.
  */
 size_t kvd_gpu_forward_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s);
 
 /*
- * Returns a new forward pass. Loads all weights, unless s->weights has them. The checkpoint must
- * stay open as long as the pass exists. Device first_gpu is current on return. On failure returns
- * NULL and fills *err.
+ * Loads all weights, unless s->weights has them. The checkpoint must stay open as long as the pass
+ * exists. Device first_gpu is current on return. On failure returns NULL and fills *err.
  */
 kvd_gpu_forward *kvd_gpu_forward_new(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                                      kvd_err *err);
 void kvd_gpu_forward_free(kvd_gpu_forward *f);
 
-/* Return the weights and the CUDA stream of GPU number `gpu`, 0 .. n_gpus - 1. */
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
-/*
- * Returns the hook for exact ("dense") attention on GPU number `gpu`. kvd_gpu_forward_new created
- * it, and it belongs to the forward pass.
- */
+/* Exact attention on GPU number `gpu`; the hook belongs to the forward pass. */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
- * Returns the description of devices and libraries that result files record, such as "2 x NVIDIA
- * H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a kernel". It ends with ", experts
- * streamed" if routed experts are streamed.
+ * Returns a text such as "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a
+ * kernel". The text ends with ", experts streamed" if routed experts are streamed.
  */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
 /*
- * GPU versions of kvd_forward_run, kvd_forward_residual, kvd_forward_run_from and
- * kvd_forward_logits. `hook` has one attention hook per GPU; NULL means exact attention. residual,
- * hidden and logits are float32 arrays on the first GPU.
+ * GPU versions of the functions in model/pass/forward.h. `hook` has one attention hook per GPU;
+ * NULL means exact attention. residual, hidden and logits are float32 arrays on the first GPU.
  *
  * All functions except kvd_gpu_forward_logits return after the device has finished, including the
- * work that the hooks queued, and fail with the messages of the CPU versions. On several GPUs, an
- * error of a hook or of CUDA is reported for the first GPU that fails; the pass may then only be
- * freed with kvd_gpu_forward_free.
+ * work that the hooks queued. On several GPUs, an error is reported for the first GPU that fails;
+ * the pass may then only be freed.
  */
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                         int last_layer, float *hidden, kvd_err *err);
@@ -89,17 +72,16 @@ int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_att
 int kvd_gpu_forward_run_from(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                              int first_layer, const float *residual, float *hidden, kvd_err *err);
 /*
- * Queues the computation of logits on the first GPU's stream, max_tokens token rows at a time. The
- * caller must check that the logits are finite (evaluate/cuda/quality.h does).
+ * Queues the computation of logits on the first GPU's stream. The caller must check that the logits
+ * are finite (evaluate/cuda/quality.h does).
  */
 int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, float *logits,
                            kvd_err *err);
 
 /*
- * The phases of a forward pass that can be timed, in the order of a layer with norms before
- * attention and feed-forward block. KVD_GPU_SUM, in which the residual streams of several GPUs are
- * added up, is the exception: it comes twice in a layer, after KVD_GPU_O and after KVD_GPU_DOWN. If
- * attention and feed-forward block are parallel, it comes only after KVD_GPU_DOWN.
+ * Phases of a forward pass that can be timed, in the order of a layer with norms before attention
+ * and feed-forward block. KVD_GPU_SUM comes after KVD_GPU_O and again after KVD_GPU_DOWN, in
+ * parallel layers only after KVD_GPU_DOWN.
  */
 typedef enum {
     KVD_GPU_EMBED,
@@ -111,16 +93,13 @@ typedef enum {
     KVD_GPU_GATE_UP,
     KVD_GPU_ACTIVATION,
     KVD_GPU_DOWN,
-    KVD_GPU_SUM, /* sum of the GPUs' residual streams, if there are several GPUs */
+    KVD_GPU_SUM,
     KVD_GPU_FINAL,
     KVD_GPU_PHASES
 } kvd_gpu_phase;
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
-/*
- * Sets a callback for timing, which is called when a phase has been queued on the first GPU's
- * stream; NULL removes the callback.
- */
+/* Called when a phase has been queued on the first GPU's stream; NULL removes it. */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);
 

@@ -1,7 +1,6 @@
 /*
- * Computes latent attention on the device: the projections before attention in the absorbed form,
- * and the values after it (model/pass/latent.h has the formulas). Sums are float32; in a bf16 pass
- * the queries are rounded once before and once after the product with W_UK.
+ * Latent attention on the device (model/pass/latent.h has the formulas). Sums are float32. In a
+ * bf16 pass the queries are rounded once before and once after the product with W_UK.
  */
 #include "model/pass/latent.h"
 
@@ -24,8 +23,8 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
 }
 
 /*
- * Matrix products of all heads as cuBLAS sees them in column-major order: c [m][n] = op(a) [m][k] b
- * [k][n]. The matrices of successive heads are a stride apart, counted in elements.
+ * Products of all heads in cuBLAS's column-major order: c [m][n] = op(a) [m][k] b [k][n]. The
+ * strides between heads are in elements.
  */
 typedef struct {
     cublasOperation_t op;
@@ -35,7 +34,6 @@ typedef struct {
     size_t lda, ldb, ldc, stride_a, stride_b, stride_c;
 } per_head;
 
-/* Returns true if all matrices and all their columns start at multiples of 16 bytes. */
 static bool aligned(const per_head *p, size_t bytes)
 {
     const size_t at = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c,
@@ -43,9 +41,7 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/*
- * Computes the product of every head, in one cuBLAS call if the addresses are aligned to 16 bytes.
- */
+/* One cuBLAS call if all addresses are multiples of 16 bytes, else one per head. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -66,10 +62,6 @@ static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase ph
     return kvd_gpu_launched(w, cudaSuccess, phase, err);
 }
 
-/*
- * Computes the queries of all heads before their product with W_UK, which maps them to the latent,
- * into w->narrow.
- */
 static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, unsigned stage,
                        kvd_err *err)
 {
@@ -94,10 +86,7 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                : 0;
 }
 
-/*
- * Computes the last `latent` dimensions of every query: the query's unrotated dimensions times
- * W_UK.
- */
+/* The last `latent` dimensions of a query are its unrotated dimensions times W_UK. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

@@ -2,13 +2,10 @@
 
 #include <stdio.h>
 
-/* ---- numbering of the checks for values that are not finite ---------------------------------- */
-
 /*
- * The number of a check for values that are not finite is called its stage. A check that fails
- * records its stage and the token. The checks are, in the order of the CPU's forward pass:
- * embedding (0); for each layer first Q, K and V, then the layer's output; final norm. This
- * function returns the stage of the check of a layer's Q, K and V.
+ * A check for values that are not finite has a number, its stage, which it records with the token
+ * if it fails. The checks are, in order: embedding (0); for each layer Q, K and V, then the layer's
+ * output; final norm.
  */
 static unsigned stage_qkv(int layer)
 {
@@ -38,8 +35,6 @@ void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t si
         (void)snprintf(to, size, "layer %u", (stage - 1) / 2);
 }
 
-/* ---- launches and sums over GPUs ------------------------------------------------------------- */
-
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err)
 {
     if (e)
@@ -64,12 +59,7 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                : kvd_gpu_launched(w, cudaSuccess, p, err);
 }
 
-/* ---- ranges of token rows -------------------------------------------------------------------- */
-
-/*
- * Range of token rows in all arrays that have a row per token. `half` is 0 or 1 if the range is the
- * first or second half of the batch, -1 if it is the whole batch.
- */
+/* Token rows of a batch; `half` is 0 or 1 for the first or second half, -1 for the whole batch. */
 typedef struct {
     size_t first, n;
     int half;
@@ -82,10 +72,9 @@ static rows all_rows(size_t n)
 
 /*
  * Splits the n token rows of a batch into two halves if that is faster, and returns the number of
- * parts: 1 or 2. Then the sum over GPUs of one half runs while products of the other half are
- * computed. Halves are used if there are several GPUs, norms precede attention and feed-forward
- * block, and n is at least 2048 (two H200, Llama 3.1 8B: 1024 rows lose 13 %, 2048 rows gain 5 %).
- * During graph capture batches are never split, because sums in a graph have only one stream.
+ * parts. The sum over GPUs of one half then runs during products of the other half. With two H200
+ * and Llama 3.1 8B, 1024 rows lose 13 % and 2048 rows gain 5 %. In a captured graph, sums have only
+ * one stream, so batches are not split.
  */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
@@ -101,10 +90,7 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
     return 2;
 }
 
-/*
- * Makes the main stream wait for sums over GPUs on the second stream: for the sum of one half of
- * the token rows, or of both if `half` is -1.
- */
+/* Makes the main stream wait for the sum of one half, or of both if `half` is -1. */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
     const unsigned which = w->under_way & (half < 0 ? 3U : 1U << half);
@@ -122,7 +108,6 @@ int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err)
     return join(w, -1, err);
 }
 
-/* Queues the sum over GPUs of one half of the token rows on the second stream. */
 static int sum_beside(kvd_gpu_worker *w, rows r, kvd_err *err)
 {
     const size_t d = (size_t)w->config.d_model;
@@ -151,15 +136,14 @@ static int residual_sum(kvd_gpu_worker *w, rows r, kvd_err *err)
     return r.half < 0 ? kvd_gpu_residual_sum(w, r.n, err) : sum_beside(w, r, err);
 }
 
-/* Returns the address of row `first` of an array whose rows have `width` elements of `type`. */
 static void *row_at(const void *array, size_t first, size_t width, kvd_dtype type)
 {
     return (char *)array + first * width * kvd_dtype_bytes(type);
 }
 
 /*
- * Computes a matrix product for a range of token rows: to [n][out] = from [n][in] W^T. If `add` is
- * not 0, adds the product to `to`.
+ * to [n][out] = from [n][in] W^T for a range of token rows. If `add` is not 0, adds the product to
+ * `to`.
  */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
@@ -170,10 +154,9 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 }
 
 /*
- * Queues the product of the rows of `from` with `matrix`, this GPU's part of an output matrix (O or
- * down), into the GPU's array for the residual stream, w->x. The first GPU adds the product to the
- * residual there. Other GPUs overwrite w->x, or add if `earlier` says that w->x already holds
- * another product. The sum of w->x over the GPUs then is the new residual.
+ * Multiplies `from` by this GPU's part of an output matrix (O or down). The first GPU adds the
+ * product to the residual in w->x. Other GPUs overwrite w->x, or add if `earlier` says that it
+ * already holds a product. The sum of w->x over the GPUs is the new residual.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -183,9 +166,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Computes y, the norm of the residual stream. First adds w->pending to the residual: a bias, or
- * the output of attention or the feed-forward block, that an earlier step left to be added. If gain
- * is NULL, y is the residual itself.
+ * Computes y, the norm of the residual stream, or the residual itself if gain is NULL. First adds
+ * w->pending, a bias or an output that an earlier step left, to the residual.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -196,10 +178,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /*
-     * w->pending has now been added to these rows. If they are only the first half of the batch, it
-     * stays set, because the second half still needs the addition.
-     */
+    /* The second half still needs the addition of w->pending. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
@@ -211,11 +190,9 @@ static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows
     return norm(w, l->norm[which], l->norm_bias[which], r, y, type, err);
 }
 
-/* ---- from the token ids to the first layer --------------------------------------------------- */
-
 /*
- * Computes embeddings for models with an input projection: table rows are written to w->wide,
- * converted to the element type of the pass in w->narrow, and projected into the residual stream.
+ * For models with an input projection: table rows in w->wide are converted in w->narrow and
+ * projected into the residual stream.
  */
 static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
@@ -225,7 +202,7 @@ static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
                                   NULL, NULL, n, narrow, w->wide, w->stream);
     if (!e)
         e = kvd_gpu_convert(KVD_F32, w->wide, type, w->narrow, n * narrow, w->stream);
-    /* Position t reads row t + 2 of the table of learned positions. */
+    /* Position t reads row t + 2 of the learned positions. */
     if (!e && w->weights.positions)
         e = kvd_gpu_embed(KVD_F32, w->weights.positions + 2 * d, 0, w->position, NULL, NULL, n, d,
                           w->x, w->stream);
@@ -262,17 +239,14 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
     return w->sum ? kvd_gpu_sum_spread(w->sum, index, w->x, size, w->stream, err) : 0;
 }
 
-/* ---- steps of a layer ------------------------------------------------------------------------ */
-
 static int rotates(const kvd_gpu_worker *w)
 {
     return w->config.positions == KVD_POSITIONS_ROPE;
 }
 
 /*
- * Computes the inputs of attention and feed-forward block: w->normed, which is the residual itself
- * in models that do not norm inputs, and w->second if the feed-forward block has its own norm of
- * the layer's input.
+ * Writes the input of attention to w->normed, and the input of the feed-forward block to w->second
+ * if that block has its own norm of the layer's input.
  */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
@@ -312,10 +286,7 @@ static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                             KVD_GPU_ROPE, err);
 }
 
-/*
- * Computes Q, K and V from the residual stream, as the attention hook wants them: after bias, norms
- * and RoPE, or without these steps (wants_raw).
- */
+/* With hook->wants_raw, bias, norms and RoPE are left to the hook. */
 static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
                                const kvd_gpu_attention *hook, kvd_err *err)
 {
@@ -366,10 +337,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_ATTENTION, err);
 }
 
-/*
- * Checks the attention output for values that are not finite. Used if the layer ends after
- * attention, so that no later check would find them.
- */
+/* For a layer that ends after attention, whose output no later check reads. */
 static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
     const size_t width = (size_t)w->weights.share.n_heads * (size_t)w->config.d_head;
@@ -382,7 +350,6 @@ static int check_output(const kvd_gpu_worker *w, size_t n, kvd_err *err)
     return kvd_cuda_check(e, kvd_gpu_phase_name(KVD_GPU_ATTENTION), err);
 }
 
-/* Computes the gate and up projections of `in`, and writes their activation to w->narrow. */
 static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                        kvd_err *err)
 {
@@ -402,9 +369,8 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
 }
 
 /*
- * Adds the output of the feed-forward block for input `in`, without the bias of the down matrix, to
- * the residual stream, and queues its sum over the GPUs. The caller must set w->pending to that
- * bias.
+ * Adds the output without the bias of the down matrix to the residual stream, and queues the sum
+ * over the GPUs. The caller must set w->pending to that bias.
  */
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
@@ -417,7 +383,6 @@ static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *i
                : 0;
 }
 
-/* Adds the output projection of attention to the residual stream. */
 static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const bool latent = w->config.latent > 0;
@@ -427,10 +392,7 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
                          err);
 }
 
-/*
- * Computes the steps of a layer after attention, for models in which attention and feed-forward
- * block both read the layer's input: one sum over the GPUs covers both.
- */
+/* Attention and feed-forward block read one input, so one sum over GPUs covers both. */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -445,12 +407,8 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
 }
 
 /*
- * Computes the steps of a layer after attention, for models with norms before attention and
- * feed-forward block. If the token rows are split into two halves, a sum over GPUs of one half
- * always runs while the products of the other half are computed: the first half's sum during the
- * second half's output projection, the second half's sum during the first half's feed-forward
- * block. The sums after the feed-forward block overlap with the next layer's products in the same
- * way.
+ * For models with norms before attention and feed-forward block. With two halves, a sum over GPUs
+ * of one half runs during the products of the other half.
  */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -483,9 +441,8 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
 }
 
 /*
- * Computes the output of attention (`which` 0) or of the feed-forward block (`which` 1) into
- * w->branch: y = norm(w->narrow W^T + bias), W being `matrix`, and w->narrow [n][in]. y is not
- * added to the residual stream here: w->pending makes the next call of norm() add it.
+ * w->branch = norm(w->narrow W^T + bias), with w->narrow [n][in]. Sets w->pending, so the next
+ * norm() adds w->branch to the residual stream.
  */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
@@ -507,10 +464,6 @@ static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size
                             KVD_GPU_NORM, err);
 }
 
-/*
- * Computes the steps of a layer after attention, for models that apply a norm to the outputs of
- * attention and feed-forward block.
- */
 static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -525,7 +478,6 @@ static int behind_branches(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                : 0;
 }
 
-/* Computes the steps of a layer after attention, for layers with routed experts. */
 static int behind_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -568,17 +520,14 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     if (layer < w->config.n_layers - 1)
         return 0;
     /*
-     * No later layer will add the output of the last feed-forward block (w->branch, which
-     * w->pending points to) to the residual stream. norm() without a gain does nothing but this
-     * addition. The caller may read the residual after it.
+     * No later layer adds w->pending to the residual. This norm() does nothing else, because it has
+     * no gain.
      */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)
                ? -1
                : 0;
 }
-
-/* ---- from the last layer to the output ------------------------------------------------------- */
 
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err)
 {

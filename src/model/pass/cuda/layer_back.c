@@ -11,16 +11,14 @@ int kvd_back_check(const kvd_gpu_backward *w, const float *x, size_t n, size_t w
     return kvd_cuda_check(kvd_gpu_check(x, n, width, stage, w->w.bad, w->w.stream), what, err);
 }
 
-/* ---- matrix products and conversions --------------------------------------------------------- */
-
 static cudaDataType cuda_type(kvd_dtype type)
 {
     return type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
 /*
- * Computes a product of the forward pass: to [n][out] = from [n][in] W^T, or adds the product to
- * `to` if `add` is not 0. The matrix W [out][in] and `from` have the element type of the pass.
+ * Computes to [n][out] = from [n][in] W^T, or adds the product to `to` if `add` is not 0. `from`
+ * and W [out][in] have the element type of the pass.
  */
 static int forward_product(const kvd_gpu_backward *w, const void *from, const void *matrix,
                            size_t n, size_t in, size_t out, void *to, kvd_dtype to_type, int add,
@@ -36,10 +34,6 @@ static int forward_product(const kvd_gpu_backward *w, const void *from, const vo
                             what, err);
 }
 
-/*
- * Computes the gradient of a matrix product: dx [n][in] = dy [n][out] W, or adds it to dx if `add`
- * is not 0. dy has the element type of the pass.
- */
 int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matrix, size_t n,
                      size_t in, size_t out, float *dx, int add, kvd_err *err)
 {
@@ -52,10 +46,6 @@ int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matr
         what, err);
 }
 
-/*
- * Returns a gradient x [n][width] in the element type of the pass: x itself, or a converted copy in
- * w->narrowed. On failure returns NULL and fills *err.
- */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err)
 {
@@ -68,11 +58,9 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/* ---- norms, and additions before them -------------------------------------------------------- */
-
 /*
- * Adds `bias` to x if it is not NULL. If y is not NULL, it receives the norm of x with gain
- * l->norm[which], or x unchanged if there is no gain or `which` is -1; y has `type`.
+ * Adds `bias` (or NULL) to x. y (or NULL) receives the norm of x with gain l->norm[which], or x
+ * itself if there is no gain or `which` is -1.
  */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
@@ -94,14 +82,11 @@ int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, 
         err);
 }
 
-/* ---- gradients of the steps of a layer after attention --------------------------------------- */
-
 static size_t width_gate_up(const kvd_gpu_backward *w)
 {
     return w->w.config.activation == KVD_SWIGLU ? 2 * w->ffn : w->ffn;
 }
 
-/* Recomputes the gate and up projections of `in` into the worker's buffer `wide`. */
 static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void *in, size_t n,
                    kvd_err *err)
 {
@@ -110,9 +95,8 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
 }
 
 /*
- * Computes the gradient of the feed-forward block. w->w.wide holds its gate and up projections, dy
- * is the gradient with respect to its output. d_in receives the gradient with respect to its input;
- * if `add` is not 0, the gradient is added to d_in.
+ * On entry w->w.wide holds the gate and up projections. dy is the gradient of the block's output,
+ * d_in receives the gradient of its input; if `add` is not 0, the gradient is added.
  */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
@@ -130,10 +114,6 @@ static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, 
                : 0;
 }
 
-/*
- * Computes w->d_o, the gradient with respect to the attention output, from w->dx, the gradient with
- * respect to its projection.
- */
 static int output_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const void *const narrowed = kvd_back_narrow(w, w->dx, n, w->d, err);
@@ -142,19 +122,14 @@ static int output_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t
                : 0;
 }
 
-/* Adds the output projection of attention, without its bias, to the worker's residual stream. */
 static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
 /*
- * Computes the gradient of a layer's steps after attention, for models with norms before attention
- * and feed-forward block (KVD_ORDER_BEFORE). From the layer's input x and the output o of attention
- * these steps compute (biases left out):
- *
- *   x1     = x + W_O o
- *   output = x1 + F(norm(x1)), F being the feed-forward block
+ * KVD_ORDER_BEFORE: x1 = x + W_O o; output = x1 + ffn(norm(x1)), for the layer's input x and the
+ * output o of attention.
  */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -169,10 +144,8 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * Computes the gradient of a layer's steps after attention, for models in which attention and
- * feed-forward block both read the layer's input (KVD_ORDER_PARALLEL). From the layer's input x and
- * the output o of attention these steps compute output = x + W_O o + F(norm(x)), F being the
- * feed-forward block and biases left out.
+ * KVD_ORDER_PARALLEL: output = x + W_O o + ffn(norm(x)), for the layer's input x and the output o
+ * of attention.
  */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
@@ -187,12 +160,8 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
 }
 
 /*
- * Computes the gradient of a layer's steps after attention, for models with norms after the
- * additions to the residual stream (KVD_ORDER_AFTER). From the layer's input x and the output o of
- * attention these steps compute, with the feed-forward block F and biases left out:
- *
- *   y      = first norm(x + W_O o)
- *   output = second norm(y + F(y))
+ * KVD_ORDER_AFTER: y = norm(x + W_O o); output = norm'(y + ffn(y)), for the layer's input x and the
+ * output o of attention.
  */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -227,12 +196,6 @@ int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
     }
 }
 
-/* ---- gradients of attention and of the steps before it --------------------------------------- */
-
-/*
- * Computes w->d_qkv, the gradients with respect to Q and K after RoPE and to V, from w->d_o, the
- * gradient with respect to the attention output.
- */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;
@@ -268,10 +231,6 @@ int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int la
                : 0;
 }
 
-/*
- * Computes the gradient with respect to the output of the QKV projection. Unless `last`, also adds
- * the gradient that reaches the layer's input through attention to w->dx.
- */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err)
 {

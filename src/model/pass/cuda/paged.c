@@ -1,11 +1,7 @@
 /*
- * Attention of sequences in bf16 kernels that read K and V in pages. Sequences are processed in
- * groups ("runs"), one kernel launch each. A run has a bounded number of sequences, which bounds
- * the memory for padding: each sequence is padded to whole blocks of Q and whole pages. The lists
- * of a batch's sequences (model/pass/cuda/dense_lists.h) are computed when the lengths differ from
- * the last batch's. The page table and the list of attention tiles are computed again only if the
- * run is not that of the last launch, or if the layer's heads keep other numbers of dimensions than
- * those of the last launch.
+ * Attention of sequences by bf16 kernels that read K and V in pages. Each sequence is padded to
+ * whole blocks of Q and whole pages. Sequences are processed in groups (runs), one kernel launch
+ * each, which bounds the memory for padding.
  */
 #include "model/pass/cuda/paged.h"
 
@@ -18,7 +14,7 @@
 #include "model/pass/cuda/dense_lists.h"
 #include "model/pass/cuda/dense_rows.h"
 
-enum { RUN_SEQUENCES_MIN = 16, CTAS_MAX = 1024 /* largest number of CTAs of a work plan */ };
+enum { RUN_SEQUENCES_MIN = 16, CTAS_MAX = 1024 /* most CTAs of a work plan */ };
 
 static const char what[] = "attention";
 
@@ -28,23 +24,17 @@ struct kvd_gpu_paged {
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
     /*
-     * If a layer has different projections for Q and K, kvd_append is launched twice, and each
-     * launch writes Q. This buffer receives the Q of the second launch, which is not used. NULL
-     * before the first such launch.
+     * Buffer for the Q of the second launch of kvd_append, which is not used. NULL before a layer
+     * needs it.
      */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /*
-     * Group of sequences (run) for which the page table, the tiles and the kernel arguments below
-     * were computed; NULL: none.
-     */
+    /* Sequences for which the arguments below were computed, or NULL. */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
-
-/* ---- sizes of the buffers -------------------------------------------------------------------- */
 
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map)
@@ -66,10 +56,6 @@ int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int
     return 0;
 }
 
-/*
- * Sizes in bytes of the arrays that the attention kernels use; run_sequences is the number of
- * sequences per kernel launch.
- */
 typedef struct {
     size_t run_sequences, q, pool, o, table, tile, plan, lists;
 } sizes;
@@ -80,9 +66,8 @@ static size_t ceil_div(size_t a, size_t b)
 }
 
 /*
- * Returns the sizes of the buffers of attention for batches of up to max_tokens tokens. `map` must
- * be that of heads with all d_head dimensions kept; buffers of these sizes then suffice also for
- * heads of which fewer dimensions are kept.
+ * `map` must be that of heads with all d_head dimensions. The buffers then suffice for fewer
+ * dimensions too.
  */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
@@ -110,8 +95,6 @@ size_t kvd_gpu_paged_bytes(const kvd_config *c, const kvd_gpu_share *share, size
     const sizes s = sizes_of(&map, max_tokens, max_len);
     return s.q + s.pool + s.o + s.table + s.tile + s.plan + s.lists + sizeof(int32_t);
 }
-
-/* ---- creating and freeing -------------------------------------------------------------------- */
 
 static int ask_device(kvd_gpu_paged *p, kvd_err *err)
 {
@@ -180,8 +163,6 @@ const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p)
     return p->hopper ? "sm_90a kernel" : "mma.sync kernel";
 }
 
-/* ---- attention of a layer -------------------------------------------------------------------- */
-
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 {
     const size_t d = (size_t)in->config->d_head;
@@ -191,8 +172,8 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 }
 
 /*
- * Computes the page table and the list of attention tiles of a run (the sequences of one launch).
- * If both already describe this run, only the counter of processed tiles is reset.
+ * If the page table and the tiles already describe these sequences, only the counter of processed
+ * tiles is reset.
  */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
@@ -227,11 +208,8 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 }
 
 /*
- * Multiplies Q, K and V of a group of sequences (run) by the projection matrices a_q, a_k and a_v
- * of the layer. Stores K and V in pages, and Q in blocks of 8 tokens. The kernel kvd_append applies
- * one matrix to both Q and K. So if a_q and a_k differ, it is launched twice. The first launch uses
- * a_q: its Q is kept, its K is wrong. The second launch uses a_k: its K overwrites the wrong one,
- * its Q goes to an unused buffer.
+ * kvd_append applies one matrix to both Q and K, so it is launched twice if a_q and a_k differ. The
+ * second launch overwrites the K of the first, and its Q goes to an unused buffer.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

@@ -1,19 +1,11 @@
 /*
  * The steps between the QKV projection and attention in one kernel: bias, norm of each head, copy
- * before RoPE, RoPE, check (kvd_gpu_qkv_finish). Also the queries, keys and values of latent
- * attention from their projections (kvd_gpu_latent_rows).
+ * before RoPE, RoPE, check. Bound by memory. Arithmetic is float32, rounded once at each store.
  *
- * Bound by memory: every element of Q and K is read and written once, and written once more if a
- * copy before RoPE is wanted. V is read, and written if it has a bias. Arithmetic is float32,
- * rounded once at each store.
- *
- * A group of lanes of a warp (team) processes one head at a time. Each lane handles 16 bytes of the
- * first half of the head and the corresponding 16 bytes of the second half. RoPE rotates dimensions
- * i and i + d_head / 2 together, or neighbouring dimensions, depending on the model; in both cases
- * one lane has both dimensions. The number of lanes of a team is the smallest power of two that
- * suffices for d_head / 2 dimensions. A block has one token or a few, and a team keeps its RoPE
- * angles from head to head. If the half of a head is not a multiple of 16 bytes, finish_any handles
- * it: a warp per head, element by element.
+ * Some lanes of a warp (a team) process one head at a time. Each lane handles 16 bytes of the first
+ * half of the head and the corresponding 16 bytes of the second half, so it has both dimensions
+ * that RoPE rotates together. If the half of a head is not a multiple of 16 bytes, finish_any
+ * handles it element by element.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -25,15 +17,11 @@ namespace
 enum { THREADS = 128 };
 
 struct geometry {
-    /*
-     * Offsets of the token's first element: `row` in array qkv (Q, K and V), `token` in array pre
-     * (Q and K before RoPE).
-     */
+    /* Offsets of the token's first element in qkv (`row`) and in pre (`token`). */
     size_t row, token;
-    int heads; /* number of heads of Q, K and V together */
+    int heads;
 };
 
-/* Returns the gains of the norm of a head of Q or K, or NULL for a head without a norm. */
 __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
 {
     const bool of_q = head < a.n_heads;
@@ -42,15 +30,11 @@ __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
                             : gain;
 }
 
-/*
- * Returns the scale factor of a norm that covers all heads of a token's Q, or all heads of its K.
- */
 __device__ __forceinline__ float whole_factor(const kvd_gpu_qkv &a, size_t token, int head)
 {
     return a.factor[2 * token + (head < a.n_heads ? 0 : 1)];
 }
 
-/* Returns the number of leading dimensions of a head that RoPE rotates. */
 __host__ __device__ __forceinline__ int dims_rotated(const kvd_gpu_qkv &a)
 {
     return a.rope_dims ? a.rope_dims : a.d_head - a.d_head % 2;
@@ -104,10 +88,9 @@ __global__ void __launch_bounds__(THREADS)
     const int at[2] = {lane * N, half + lane * N};
 
     /*
-     * cos and sin of the RoPE angles of this lane. The lane holds N elements x from the first half
-     * of a head and N elements y from the second half. With KVD_ROPE_HALF, angle i rotates (x[i],
-     * y[i]). With the interleaved layout, the first N/2 angles rotate neighbouring elements of x,
-     * the others neighbouring elements of y.
+     * The lane holds x [N] from the first half of a head and y [N] from the second half. With
+     * KVD_ROPE_HALF, angle i rotates (x[i], y[i]). Otherwise the first N/2 angles rotate
+     * neighbouring elements of x, the others of y.
      */
     float c[N], s[N];
     if (a.cosine && mine) {
@@ -191,10 +174,6 @@ __global__ void __launch_bounds__(THREADS)
         report_bad(bad, stage, token);
 }
 
-/*
- * Returns one element of a head as the QKV projection gives it, plus the bias, before norm and
- * RoPE.
- */
 template <class T>
 __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size_t before, int i)
 {
@@ -204,8 +183,8 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
 }
 
 /*
- * Computes the scale factors of norms that cover all heads of Q or of K. Block (t, 0) computes the
- * factor for Q of token t, block (t, 1) that for K.
+ * Computes the factors of norms that cover all heads. Block (t, 0) computes the factor for Q of
+ * token t, block (t, 1) that for K.
  */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
@@ -223,10 +202,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
 }
 
 /*
- * Does the steps of kvd_gpu_qkv_finish for any d_head and any number of rotated dimensions. A warp
- * works on a head in place. If the head has a norm of its own, the lanes first read all elements
- * for its sum. Only after that does a lane write elements, and it then reads no elements that other
- * lanes write.
+ * For any d_head and any number of rotated dimensions. A warp works on a head in place: all lanes
+ * read the head for its norm before any lane writes.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -306,10 +283,6 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
 {
     enum { N = 16 / sizeof(typename T::raw) };
     const int pieces = a.d_head / 2 / N;
-    /*
-     * In the interleaved layout, dimensions that RoPE does not rotate have cosine 1 and sine 0 in
-     * the tables, so they need no special case.
-     */
     const bool usual = dims_rotated(a) == a.d_head || a.layout == KVD_ROPE_INTERLEAVED;
     if (usual && a.d_head % (2 * N) == 0 && pieces <= 32 && aligned16(a.qkv) && aligned16(a.pre) &&
         aligned16(a.bias) && aligned16(a.gain_q) && aligned16(a.gain_k) && aligned16(a.cosine) &&
@@ -326,13 +299,7 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
     return cudaGetLastError();
 }
 
-/* ---- latent attention ---- */
-
-/*
- * One block writes K, V and the rotated dimensions of Q of one token. Bound by memory: the latent
- * and key projection is read twice and written twice, the rotated dimensions are read and written
- * once.
- */
+/* One block writes K, V and the rotated dimensions of Q of one token. */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {
     __shared__ double part[32];

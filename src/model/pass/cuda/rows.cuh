@@ -1,6 +1,6 @@
 /*
- * Helpers shared by the device kernels of this folder: reading and writing float32, float16 and
- * bf16 elements as float32, N elements in one access, and sums over threads.
+ * Helpers of the kernels in this folder: access to float32, float16 and bf16 elements as float32,
+ * and sums over threads.
  */
 #ifndef KVD_MODEL_PASS_CUDA_ROWS_CUH
 #define KVD_MODEL_PASS_CUDA_ROWS_CUH
@@ -51,8 +51,8 @@ struct bf16 {
 };
 
 /*
- * N elements for one load or store of up to 16 bytes. The address must be a multiple of the size of
- * the N elements in bytes, or of 16 if they are larger.
+ * N elements for one load or store of up to 16 bytes. The address must be a multiple of the N
+ * elements' size, or of 16 if that is larger.
  */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
@@ -79,13 +79,11 @@ __device__ __forceinline__ void store(void *base, size_t at, const float (&x)[N]
     *reinterpret_cast<pack<T, N> *>(static_cast<typename T::raw *>(base) + at) = p;
 }
 
-/* Returns x rounded to type T, as if it were stored as T and read again. */
 template <class T> __device__ __forceinline__ float rounded(float x)
 {
     return T::widen(T::narrow(x));
 }
 
-/* Returns true if any of N values is NaN or infinite: such a value has all exponent bits set. */
 template <int N> __device__ __forceinline__ bool any_not_finite(const float (&x)[N])
 {
     bool found = false;
@@ -95,10 +93,7 @@ template <int N> __device__ __forceinline__ bool any_not_finite(const float (&x)
     return found;
 }
 
-/*
- * Records in *bad that token row `row` is not finite in check number `stage`, as kvd_gpu_bad_at (a
- * host function) encodes it.
- */
+/* Encodes the same value as kvd_gpu_bad_at, which is a host function. */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -113,8 +108,8 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
 }
 
 /*
- * Returns the sum of x over the threads of a block, bitwise equal in all of them. part [32] is
- * shared memory that has no other use.
+ * The sum is bitwise equal in all threads of the block. part [32] is shared memory that has no
+ * other use.
  */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {

@@ -1,13 +1,10 @@
 /*
- * Gradients of two softmaxes: of attention scores and of logits (model/pass/cuda/blocks_back.h).
- * Bound by memory, except for the double-precision exponentials when a target token is drawn.
+ * Gradients of two softmaxes: of attention scores and of logits. Bound by memory, except for the
+ * double-precision exponentials when a target token is drawn.
  *
- * Attention scores: the row of one query is handled by a warp or, beyond WARP_KEYS keys, by a
- * block. It is read twice, for the sum prob . d_prob and for the result.
- *
- * Logits: a block handles the row of one position and reads it for the maximum, for the sum of
- * exponentials, and for the result. The sum is kept as SEGMENTS partial sums in order, so that a
- * drawn token is found with few additions: first the segment, then the token in it.
+ * The row of one query is handled by a warp or, beyond WARP_KEYS keys, by a block. The row of
+ * logits of one position is handled by a block. The block keeps SEGMENTS partial sums of
+ * exponentials, so that a drawn token is found with few additions.
  */
 #include "model/pass/cuda/blocks_back.h"
 
@@ -17,8 +14,6 @@ namespace
 {
 
 enum { THREADS = 256, WARP_KEYS = 1024, SEGMENTS = 1024 };
-
-/* ---- gradient of attention's softmax --------------------------------------------------------- */
 
 struct scores_args {
     const float *prob, *d_prob;
@@ -34,8 +29,8 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
         /*
-         * Returning before the block's barriers is safe: threads of one row return together, and if
-         * TEAM is the whole block (with barriers), row < n_rows for every block.
+         * Returning is safe before the block's barriers, because all threads that handle one row
+         * return together.
          */
         return;
     double sum = 0;
@@ -59,14 +54,8 @@ template <class T> cudaError_t launch_scores(const scores_args &a, cudaStream_t 
     return cudaGetLastError();
 }
 
-/* ---- loss, and its gradient with respect to the logits --------------------------------------- */
-
 struct logits_args {
     const float *logits;
-    /*
-     * Size of the vocabulary, and number of its tokens per segment. Sums over segments make drawing
-     * a token fast: the segment is drawn first, then the token in it.
-     */
     size_t vocab, segment;
     uint32_t *target;
     const double *u;
@@ -88,10 +77,8 @@ __device__ __forceinline__ float block_max(float x, float *part)
 }
 
 /*
- * Finds the drawn token on one thread. `goal` is a random number times the sum of exp(logit - top)
- * over the vocabulary. Returns the first token at which the cumulative sum of these exponentials
- * exceeds `goal`. sums[s] is the sum over segment s of the vocabulary, a.segment tokens; with
- * these, segments before the right one are skipped.
+ * Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`. sums[s]
+ * is the sum over segment s, a.segment tokens.
  */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)

@@ -1,8 +1,8 @@
 #include "model/pass/cuda/score_blocks.h"
 
 /*
- * Number of query rows per block and of sequences per batched product. With more rows the products
- * waste more work on keys that the causal mask hides; with fewer they are too small for the device.
+ * Query rows per block and sequences per batched product. More rows waste work on keys that the
+ * causal mask hides; with fewer rows the products are too small for the device.
  */
 enum { ROWS = 256, SEQUENCES = 16 };
 #define SCRATCH ((size_t)256 << 20)
@@ -30,10 +30,7 @@ bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t 
     b->first += b->rows;
     if (b->first >= len)
         return false;
-    /*
-     * The first key of the sliding window is rounded down to a multiple of 8, for alignment in
-     * cuBLAS.
-     */
+    /* The first key is a multiple of 8, for alignment in cuBLAS. */
     b->from = window && b->first + 1 > window ? (b->first + 1 - window) / 8 * 8 : 0;
     b->rows = smaller(len - b->first, ROWS);
     while (b->rows > 1 && b->rows * round_up(b->first + b->rows - b->from, 8) > room)

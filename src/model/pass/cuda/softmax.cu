@@ -1,12 +1,10 @@
 /*
- * Softmax of blocks of attention scores with causal mask, sliding window, softcap and sinks
- * (kvd_gpu_softmax). Bound by memory: 4 bytes read and 2 or 4 written per score.
+ * Softmax of blocks of attention scores with causal mask, sliding window, softcap and sinks. Bound
+ * by memory.
  *
- * A row (the scores of one query) is handled by a warp or, beyond WARP_KEYS keys, by a block. Up to
- * BLOCK_KEYS keys it is kept in registers: maximum, exponentials, sum, result. A longer row is read
- * twice: first for its maximum and, in the same pass, the sum of the exponentials relative to the
- * running maximum; then for the result. A thread writes the scores that it reads, so prob may be
- * the array of scores. A NaN in a row makes the probabilities of all keys that its query sees NaN.
+ * The row of one query is handled by a warp or, beyond WARP_KEYS keys, by a block. Up to BLOCK_KEYS
+ * keys are kept in registers; a longer row is read twice. A thread writes the scores that it reads,
+ * so prob may be the array of scores. A NaN makes all probabilities of its query NaN.
  */
 #include "model/pass/cuda/blocks.h"
 
@@ -22,8 +20,8 @@ enum {
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
     /*
-     * For rows of more than BLOCK_KEYS scores: a thread loads CHUNK groups of N neighbouring scores
-     * and then computes with them, so that several loads run at the same time.
+     * In long rows a thread loads CHUNK groups of scores before it computes, so that several loads
+     * run at the same time.
      */
     CHUNK = 4
 };
@@ -32,21 +30,18 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* n_rows: number of queries of all heads; rows: of one head. Each has a row of scores. */
+    /* Number of queries: n_rows of all heads, `rows` of one head. */
     uint32_t n_rows, rows, first, n_keys, window;
-    float scale, scale_log2; /* scale_log2: scale times log2(e) */
-    /* With CAPPED, the score is softcap * tanh(inner * product), inner being scale / softcap. */
+    float scale, scale_log2; /* scale times log2(e) */
+    /* With CAPPED, the score is softcap * tanh(inner * product), where inner = scale / softcap. */
     float softcap, inner;
-    const float *sinks; /* attention sink logits: [n_heads], or NULL */
+    const float *sinks;
     uint32_t first_head, n_heads;
 };
 
-/*
- * The row of scores that a team of threads (a warp or a block) handles, and the keys from .. to - 1
- * that its query sees.
- */
+/* A row of scores, and the keys from .. to - 1 that its query sees. */
 struct row_place {
-    size_t at; /* offset of the row's first element */
+    size_t at;
     uint32_t from, to;
 };
 
@@ -59,10 +54,7 @@ __device__ __forceinline__ row_place place_of(const softmax_args &a, uint32_t ro
     return r;
 }
 
-/*
- * Returns exp(scale (x - top)) with a relative error of 2^-22 plus the rounding of the argument;
- * results below 2^-126 become zero.
- */
+/* exp(scale (x - top)) with a relative error of 2^-22; results below 2^-126 become zero. */
 __device__ __forceinline__ float exponential(const softmax_args &a, float x, float top)
 {
     float y;
@@ -70,7 +62,6 @@ __device__ __forceinline__ float exponential(const softmax_args &a, float x, flo
     return y;
 }
 
-/* Returns true if the row's query sees all N keys j .. j + N - 1. */
 template <int N> __device__ __forceinline__ bool inside(const row_place &r, uint32_t j)
 {
     return j >= r.from && j + N <= r.to;
@@ -81,10 +72,7 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/*
- * Reads the scores of keys j .. j + N - 1; those of keys that the query does not see may receive
- * any value.
- */
+/* Scores of keys that the query does not see may get any value. */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
@@ -98,17 +86,13 @@ __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place
     }
 }
 
-/*
- * Returns exp(sink - top * scale), the term of the attention sink in the denominator of a row's
- * softmax; `top` is the row's maximum. Returns 0 if the model has no sinks.
- */
+/* exp(sink - top * scale), the sink's term in the denominator; 0 without sinks. */
 __device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, float top)
 {
     return a.sinks ? expf(a.sinks[(a.first_head + row / a.rows) % a.n_heads] - top * a.scale)
                    : 0.0f;
 }
 
-/* Replaces the scores of keys that the query does not see by -infinity. */
 template <int N> __device__ __forceinline__ void hide(const row_place &r, uint32_t j, float (&x)[N])
 {
     if (inside<N>(r, j))
@@ -126,9 +110,8 @@ __device__ __forceinline__ void put(const softmax_args &a, const row_place &r, u
 #pragma unroll
         for (int i = 0; i < N; i++)
             /*
-             * Keys that the query does not see (because of the causal mask or the sliding window)
-             * get probability 0 here. Their p may be NaN at this point: 0 times 1 / sum is NaN if
-             * the sum is 0 or NaN.
+             * p may be NaN for keys that the query does not see: 0 times 1 / sum is NaN if the sum
+             * is 0 or NaN.
              */
             p[i] = seen(r, j + i) ? p[i] : 0.0f;
     if (j + N <= a.n_keys) {
@@ -151,7 +134,6 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* Returns the maximum over a team of threads, which is a warp or the block. */
 template <int THREADS> __device__ __forceinline__ float team_max(float x, float *part)
 {
     x = warp_max(x);
@@ -169,9 +151,8 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
 }
 
 /*
- * Computes the softmax of rows of scores in registers. A row is handled by a warp if THREADS is 32,
- * otherwise by a block of THREADS threads. A thread holds PIECES * 4 scores, so a row has up to 4 *
- * PIECES * THREADS of them.
+ * Keeps rows in registers: a warp per row if THREADS is 32, otherwise a block. A row has up to 4 *
+ * PIECES * THREADS scores.
  */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
@@ -180,8 +161,8 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     const uint32_t row = blockIdx.x * (TEAM / THREADS) + threadIdx.x / THREADS;
     if (row >= a.n_rows)
         /*
-         * Returning before the block's barriers is safe: threads of one row return together, and if
-         * a whole block handles a row (with barriers), row < n_rows for every block.
+         * Returning is safe before the block's barriers, because all threads that handle one row
+         * return together.
          */
         return;
     const row_place r = place_of(a, row);
@@ -221,10 +202,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/*
- * Merges the maximum and the sum of exponentials of another part of the row into top and sum. Each
- * sum is relative to the maximum of its part.
- */
+/* Merges two parts of a row. Each sum is relative to the maximum of its part. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {
@@ -233,7 +211,6 @@ __device__ __forceinline__ void join(float &top, float &sum, float other_top, fl
     top = t;
 }
 
-/* Computes the softmax of rows of any length and alignment; a block handles a row. */
 template <class T, bool CAPPED, int N>
 __global__ void __launch_bounds__(TEAM) softmax_long(const softmax_args a)
 {

@@ -12,7 +12,7 @@
 #ifdef KVD_NCCL_HERE
 
 typedef struct {
-    ncclComm_t comm; /* NULL after the NCCL communicator has been ended */
+    ncclComm_t comm;
     int device;
     void (*destroy_graphs)(void *ctx);
     void *ctx;
@@ -21,7 +21,7 @@ typedef struct {
 struct kvd_gpu_sum {
     const kvd_nccl *lib;
     int n;
-    member *gpu;       /* state of each of the n GPUs */
+    member *gpu;
     atomic_int failed; /* 1 + index of the first GPU that failed; 0: none */
     char engine[32];
 };
@@ -46,12 +46,9 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * Sets NCCL's environment variables, unless the user has set them. NVLink multicast is off: a
-     * switch has few multicast groups, and on a host whose GPUs are shared, taking a group can fail
-     * or hinder other processes; sums of this size gain little from it. All connections are made
-     * now, so that queueing a sum later never waits for other GPUs. NCCL's support for running sums
-     * of a CUDA graph at the same time as other sums is off: the program always waits for all
-     * streams of a GPU between these two kinds of sums.
+     * NVLink multicast is off, because taking one of the few groups can hinder other processes on
+     * the host. All connections are made now, so that queueing a sum never waits for other GPUs.
+     * Sums of CUDA graphs never run at the same time as other sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -91,10 +88,6 @@ kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err)
     return s;
 }
 
-/*
- * Returns 1 if the CUDA context of the device still works. After a fatal error every CUDA call
- * fails.
- */
 static int lives(int device)
 {
     const cudaError_t e = cudaSetDevice(device);
@@ -103,12 +96,9 @@ static int lives(int device)
 }
 
 /*
- * Ends NCCL's work for one GPU: destroys the CUDA graphs that contain its sums, then aborts its
- * communicator (ncclCommAbort). When the last communicator is aborted, NCCL frees the memory that
- * all GPUs share, and first waits until no CUDA graph contains its work. If the CUDA context of a
- * GPU is lost, its graphs cannot be destroyed, and that wait would never end. So nothing is done
- * for such a GPU: its communicator is never aborted, that wait does not begin on the other GPUs,
- * and the shared memory stays allocated.
+ * NCCL aborts the last communicator only after all CUDA graphs with its work are destroyed. If a
+ * GPU's CUDA context is lost, this wait would never end, so the GPU's communicator is never
+ * aborted.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {
@@ -173,10 +163,7 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                : 0;
 }
 
-/*
- * The sends and receives of all memory blocks form one NCCL group. Then no GPU waits for a block
- * that another GPU queues later, in whatever order they run.
- */
+/* In one NCCL group, no GPU waits for a block that another GPU queues later. */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
 {
@@ -192,14 +179,10 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/*
- * Asks repeatedly whether the work on the stream is done. For the time of one or two decode steps
- * it asks without pause (as cudaStreamSynchronize does all the time); after that it sleeps between
- * two questions.
- */
+/* Asks without pause for one or two decode steps, and sleeps between later questions. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Number of calls of cudaStreamQuery before the first sleep; each takes about a microsecond. */
+    /* Calls of cudaStreamQuery before the first sleep; each takes about a microsecond. */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

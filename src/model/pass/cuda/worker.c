@@ -3,15 +3,9 @@
 
 #include "model/pass/cuda/layer.h"
 
-/*
- * Size of cuBLAS's workspace in bytes. cuBLAS would otherwise allocate its default workspace, which
- * is half as large, by itself.
- */
+/* Bytes of cuBLAS's workspace; the default is half as large. */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
-/* ---- sizes and allocation of buffers --------------------------------------------------------- */
-
-/* Allocator of arrays in device memory; if `memory` is NULL, it only counts bytes. */
 typedef struct {
     kvd_device_memory *memory;
     size_t bytes;
@@ -77,11 +71,6 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
                  tables = kvd_batch_rope_rows(c, s->max_len);
     const bool two_norms = c->order == KVD_ORDER_PARALLEL && !c->shared_norm;
     const bool projected = d_embed != d;
-    /*
-     * The buffer `wide` holds gate and up projections. At other times it holds Q and K before RoPE,
-     * an embedding before its projection, the attention output in float32, or projections and
-     * values of latent attention.
-     */
     const kvd_gpu_latent_sizes latent = kvd_gpu_latent_sizes_of(c, s->type);
     const size_t wide = larger(
         larger(larger(gate_up, q + k) * bytes, larger(q, projected ? d_embed : 0) * sizeof(float)),
@@ -126,8 +115,6 @@ size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
            (dense ? kvd_gpu_dense_bytes(c, share, s->type, s->max_tokens, s->max_len) : 0);
 }
 
-/* ---- creating and freeing -------------------------------------------------------------------- */
-
 static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
 {
     const size_t rows = kvd_batch_rope_rows(&w->config, w->max_len);
@@ -144,7 +131,7 @@ static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Opens cuBLAS and makes all products use float32 sums, even if cuBLAS splits a sum into parts. */
+/* All products use float32 sums, even if cuBLAS splits a sum into parts. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -157,10 +144,7 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
                : 0;
 }
 
-/*
- * Opens the stream for sums over GPUs. It has priority over the stream of products: products fill
- * the device, while every GPU waits for a sum.
- */
+/* The stream for sums has priority, because every GPU waits for a sum. */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
@@ -178,14 +162,14 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 }
 
 /*
- * Sets *streamed if the routed experts do not fit into device memory. Fails if the other weights
- * and buffers do not fit either, naming the needed and the free bytes.
+ * Sets *streamed if the routed experts do not fit into device memory. Fails if the rest does not
+ * fit either.
  */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)
 {
-    enum { SPARE = 20 }; /* one part in 20 of the memory stays free for caches and the runtime */
+    enum { SPARE = 20 }; /* one part in 20 of the memory stays free */
     const size_t there = s->weights ? s->weights->bytes : 0;
     *streamed = s->weights && s->weights->streamed;
     size_t left = 0, total = 0;
@@ -210,7 +194,6 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                      limited ? " for the pass" : "");
 }
 
-/* Loads the weights, or borrows those of the caller's specification s->weights. */
 static int take_weights(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool streamed, kvd_err *err)
 {
@@ -272,8 +255,6 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w)
     if (w->stream)
         (void)cudaStreamDestroy(w->stream);
 }
-
-/* ---- running a batch ------------------------------------------------------------------------- */
 
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err)
 {

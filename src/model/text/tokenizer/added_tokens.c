@@ -27,10 +27,6 @@ static int entry_by_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/*
- * Returns the slot of the vocabulary's hash table that holds the string `piece`, or the free slot
- * in which it would be stored.
- */
 static uint32_t *find_slot(const kvd_vocab *v, const char *piece, size_t len)
 {
     size_t i = (size_t)XXH3_64bits(piece, len) & (v->n_slots - 1);
@@ -106,41 +102,35 @@ size_t kvd_vocab_end(const kvd_vocab *v)
     return v->n ? (size_t)v->entry[v->n - 1].id + 1 : 0;
 }
 
-/*
- * Largest length of an added token in bytes. Matching takes up to this number of steps per byte of
- * text.
- */
+/* Longest added token in bytes; matching takes up to this number of steps per byte. */
 #define LONGEST 4096
 
 typedef struct {
     uint32_t id;
     bool lstrip, rstrip, single_word, normalized;
-    kvd_buffer text; /* text of the token, normalized if `normalized` */
+    kvd_buffer text;
 } token;
 
 typedef struct {
-    uint32_t child, sibling; /* indices of nodes in the prefix tree; 0 means none */
-    uint32_t token;          /* index of a token + 1; 0 means that no token ends here */
+    uint32_t child, sibling; /* indices of nodes; 0 means none */
+    uint32_t token;          /* index of a token + 1; 0 means that no token ends at this node */
     char byte;
 } node;
 
-/* Prefix tree of the added tokens that are searched together. Node 0 is the root. */
+/* Prefix tree with root node[0]. */
 typedef struct {
     node *node;
     size_t n, capacity;
-    bool starts[256]; /* marks the first bytes of all tokens */
-    bool lstrip;      /* true if some token also takes the white space before it */
+    bool starts[256];
+    bool lstrip; /* some token also takes the white space before it */
 } tree;
 
 struct kvd_added_tokens {
     token *token; /* sorted by id after parsing */
     size_t n, capacity;
-    /*
-     * Prefix trees of the added tokens: tree[0] of those that are matched before the normalizer,
-     * tree[1] of those that are matched after it.
-     */
+    /* tree[0] is matched before the normalizer, tree[1] after it. */
     tree tree[2];
-    kvd_regex *word; /* matches one character of a word */
+    kvd_regex *word;
 };
 
 static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err)
@@ -154,7 +144,6 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
         return -1;
     if (!json_object_get(spec, "id"))
         return kvd_fail(err, "%s '%.100s': field 'id' is missing", what, content);
-    /* These fields are required, because the format has no defaults for them. */
     static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
     bool *values[] = {&t->single_word, &t->lstrip, &t->rstrip, &t->normalized, special};
     for (size_t i = 0; i < 5; i++) {
@@ -172,10 +161,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                : 0;
 }
 
-/*
- * Fails unless the added token's id in the file is the one that Hugging Face tokenizers would
- * assign.
- */
+/* Fails unless the file states the id that Hugging Face tokenizers would assign. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;
@@ -339,9 +325,6 @@ static const token *match_at(const kvd_added_tokens *a, const tree *t, const cha
     return best;
 }
 
-/*
- * Returns 1 if the character at s can be part of a word (matches \w), 0 if not, or -1 on failure.
- */
 static int is_word(kvd_scan *scan, const char *s, kvd_err *err)
 {
     size_t begin, end;
@@ -384,7 +367,7 @@ static int split_piece(const kvd_added_tokens *a, const tree *t, kvd_scan *scan,
                        kvd_piece piece, kvd_err *err)
 {
     const char *s = p->text.s + piece.begin;
-    size_t done = 0; /* number of bytes of the piece that are already emitted */
+    size_t done = 0;
     size_t i = 0;
     while (i < piece.len) {
         bool cut = false;

@@ -10,15 +10,12 @@
 #include "model/text/tokenizer/pieces.h"
 
 typedef struct {
-    uint64_t pair; /* ids of the two symbols: left << 32 | right; EMPTY in a free slot */
+    uint64_t pair; /* ids left << 32 | right; EMPTY in a free slot */
     uint32_t rank, id;
 } rule_slot;
-#define EMPTY UINT64_MAX /* not a possible `pair`, because ids are at most 2^31 - 1 */
+#define EMPTY UINT64_MAX /* no possible `pair`, because ids are at most 2^31 - 1 */
 
-/*
- * The symbols that byte-pair encoding starts with for one character: the character's own token, one
- * token per byte, or the unknown token.
- */
+/* Initial symbols of a character: its own token, one token per byte, or the unknown token. */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -29,10 +26,10 @@ typedef struct {
 struct kvd_bpe {
     kvd_vocab vocab;
     rule_slot *rule;
-    size_t n_rules; /* number of slots of the hash table `rule`, a power of two */
+    size_t n_rules;
     bool byte_level, byte_fallback, fuse_unk, ignore_merges, has_unk, unk_known;
     uint32_t unk;
-    bool byte_known[256]; /* true if the vocabulary has the token "<0xNN>" of a byte */
+    bool byte_known[256];
     uint32_t byte_id[256];
     /* Initial symbols of every byte (byte-level BPE), or of every ASCII character. */
     unit start[256];
@@ -40,10 +37,7 @@ struct kvd_bpe {
     kvd_merge_model merge;
 };
 
-/*
- * Cache of the token ids of words. Most words of a text repeat, so most are found here. Words of
- * more than 30 bytes or 24 ids are not cached.
- */
+/* Cache of the token ids of words. Words of more than 30 bytes or 24 ids are not cached. */
 #define CACHE_SLOTS 16384
 typedef struct {
     uint8_t len, n;
@@ -101,7 +95,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* Files that are older than the field "type" contain a BPE model if they have merges. */
+    /* Older files have no field "type". */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
@@ -157,8 +151,8 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
 }
 
 /*
- * Reads one merge rule of tokenizer.json: a string "a b" or, if `pairs`, an array ["a", "b"] whose
- * strings may contain spaces.
+ * A merge rule is a string "a b" or, if `pairs`, an array ["a", "b"] whose strings may contain
+ * spaces.
  */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
@@ -210,10 +204,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /*
-                         * Id of the joined token. A later rule of the file for the same two tokens
-                         * overwrites this one.
-                         */
+                        /* A later rule for the same two tokens overwrites this one. */
                         joined};
     return 0;
 }
@@ -340,9 +331,9 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         return 0;
     }
     /*
-     * *pending: an unk_token, for an unknown character before this one, is still to be appended.
-     * That happens before the next character of the vocabulary. A character that becomes byte
-     * tokens does not count: its tokens come before the unk_token, as in Hugging Face tokenizers.
+     * *pending means that an unk_token must be appended before the next character of the
+     * vocabulary. A character that becomes byte tokens does not count, as in Hugging Face
+     * tokenizers.
      */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
@@ -355,7 +346,6 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
     return 0;
 }
 
-/* Merges the symbols of the word by byte-pair encoding and appends their token ids to *ids. */
 static int merge_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                       kvd_ids *ids, kvd_err *err)
 {
@@ -381,7 +371,6 @@ static int merge_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_
     return kvd_merge_end(&w->merge, open, err);
 }
 
-/* Sets *found and *id if the whole word is one token of the vocabulary. */
 static int whole_word(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, uint32_t *id,
                       bool *found, kvd_err *err)
 {
@@ -409,10 +398,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /*
-     * The word continues after its known bytes. With ignore_merges, it may become a single token if
-     * it is not longer than the longest token, so none of its ids is certain yet.
-     */
+    /* With ignore_merges, the word may become a single token, so no id is certain yet. */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

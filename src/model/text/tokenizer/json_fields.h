@@ -1,6 +1,6 @@
 /*
- * Reads typed fields of JSON objects. Every message names the object (`what`) and the field. Fields
- * that nobody reads are an error, because they may change the meaning of the file.
+ * Reads typed fields of JSON objects; messages name the object (`what`) and the field. Fields that
+ * nobody reads are an error, because they may change the meaning of the file.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
@@ -12,31 +12,23 @@
 
 #include "common/err.h"
 
-/*
- * Fails unless o is an object whose fields are all listed in `known`, a string of names separated
- * by spaces.
- */
+/* `known` lists all allowed fields, separated by spaces. */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
-/*
- * Read an optional field of a JSON object into *value. If the field is absent, *value keeps its
- * value, which the caller has set to the default.
- */
+/* If the field is absent, *value keeps the default that the caller has set. */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);
 
-/*
- * Return the value of a required field of a JSON object, which owns the value, or NULL with *err.
- */
+/* Return the value of a required field, which the object owns, or NULL with *err. */
 const char *kvd_json_text(const json_t *o, const char *what, const char *field, size_t *len,
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
 
-/* Returns the string in the field "type" of a JSON object, or NULL with *err. */
+/* Returns the string in the field "type", or NULL with *err. */
 const char *kvd_json_type(const json_t *o, const char *what, kvd_err *err);
 
-/* Reads a token id, a JSON integer from 0 to 2^31 - 1, into *id. */
+/* A token id is a JSON integer from 0 to 2^31 - 1. */
 int kvd_json_id(const json_t *v, const char *what, uint32_t *id, kvd_err *err);
 
 #endif

@@ -8,16 +8,11 @@
 
 #define NONE UINT32_MAX
 
-/*
- * A word is merged part by part: symbols are merged when at least PART of them have been collected,
- * so that the list of symbols stays short.
- */
+/* Number of symbols at which they are merged, so that the list stays short. */
 #define PART 4096
 
 /* Number of merge steps between two checks for a request to stop: a few milliseconds. */
 #define STEPS 16384
-
-/* ---- set of neighbouring characters ---------------------------------------------------- */
 
 #define PAIR_BITS    ((size_t)1 << 21)
 #define LONGEST_PAIR 16
@@ -44,11 +39,7 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/*
- * Returns the number of bytes of the character at the beginning of s: one byte, and the UTF-8
- * continuation bytes that follow. Tokens of a file need not be valid UTF-8, so there may be any
- * number of continuation bytes.
- */
+/* Tokens need not be valid UTF-8, so a character may have any number of continuation bytes. */
 static size_t character(const char *s, size_t len)
 {
     size_t n = 1;
@@ -76,8 +67,8 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
 }
 
 /*
- * Returns true if the symbols `left` and `right` never become part of the same token: no merged
- * token contains the last character of `left` followed by the first character of `right`.
+ * Returns true if no merged token contains the last character of `left` followed by the first
+ * character of `right`.
  */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
@@ -100,12 +91,7 @@ static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
     return !(m->pairs->bit[slot / 64] >> slot % 64 & 1);
 }
 
-/* ---- merging symbols ------------------------------------------------------------------------- */
-
-/*
- * Restores the heap order below node i. Nodes have four children: the heap is flatter than with
- * two, and the children of a node share a cache line.
- */
+/* With four children per node the heap is flat, and the children share a cache line. */
 static void sift_down(kvd_merge_work *w, size_t i)
 {
     const kvd_merge_candidate moving = w->heap[i];
@@ -158,9 +144,6 @@ static void pop(kvd_merge_work *w)
         sift_down(w, 0);
 }
 
-/*
- * Merges the first n symbols of the word, appends their token ids, and removes them from the list.
- */
 static int join(kvd_merge_work *w, size_t n, kvd_err *err)
 {
     const kvd_merge_rule rule = w->model->rule;
@@ -191,10 +174,9 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
         /*
-         * A candidate is a pair of neighbouring symbols that was found mergeable earlier. One of
-         * the two may have been merged with another symbol since. The candidate is then dropped,
-         * unless the two symbols that are there now merge to the same token as before (`joined`);
-         * Hugging Face tokenizers does the same.
+         * One of the two neighbouring symbols may have been merged since. The candidate is then
+         * dropped, unless the symbols in their place merge to the same token, as in Hugging Face
+         * tokenizers.
          */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
@@ -231,13 +213,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/* ---- words, merged part by part -------------------------------------------------------- */
-
-/*
- * Returns the number of symbols before the last boundary, or 0 if there is none. A boundary is a
- * position between two symbols that no merge rule can join across, so the symbols before it can be
- * merged without those after it.
- */
+/* Returns the number of symbols before the last position that no merge rule can cross, or 0. */
 static size_t last_boundary(const kvd_merge_work *w)
 {
     for (size_t i = w->n; i-- > 1;)
@@ -260,10 +236,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /*
-         * If no symbols could be merged (n is 0), the list grows to twice its length before the
-         * next attempt. So all attempts together take linear time.
-         */
+        /* Doubling the length makes all attempts together take linear time. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

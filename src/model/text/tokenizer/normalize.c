@@ -10,14 +10,11 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/*
- * The first part of this file computes normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC,
- * NFD, NFKC and NFKD.
- */
+/* Normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and NFKD. */
 
 /*
- * Characters with a combining class or a decomposition that Unicode 10.0 to 15.0 added. Hugging
- * Face tokenizers uses the tables of Unicode 9.0 and therefore leaves them as they are.
+ * Characters that Unicode 10.0 to 15.0 gave a combining class or a decomposition. Hugging Face
+ * tokenizers uses Unicode 9.0 and leaves them as they are.
  */
 static const struct {
     uint32_t first, last;
@@ -39,10 +36,7 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/*
- * Buffer of the last characters, which a later character may still change by composition or
- * reordering.
- */
+/* The last characters, which a later character may still change. */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -69,10 +63,7 @@ static int by_class(const void *a, const void *b)
     return x->combining - y->combining;
 }
 
-/*
- * Sorts the combining marks after each base character by combining class; marks of equal class keep
- * their order.
- */
+/* Sorts combining marks by combining class; marks of equal class keep their order. */
 static int order(run *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n;) {
@@ -92,10 +83,7 @@ static int order(run *r, kvd_err *err)
                     r->c[m - 1] = t;
                 }
         } else if (!sorted) {
-            /*
-             * This is a counting sort, because hostile texts may have thousands of marks after one
-             * character.
-             */
+            /* Hostile texts may have thousands of marks after one character. */
             mark *copy = malloc((j - i) * sizeof *copy);
             if (!copy)
                 return kvd_no_memory(err, "combining marks", (j - i) * sizeof *copy);
@@ -114,9 +102,6 @@ static int order(run *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Appends the characters of the buffer *r to *out, composed if `compose`, and empties the buffer.
- */
 static int flush(run *r, bool compose, kvd_buffer *out, kvd_err *err)
 {
     if (!r->n)
@@ -156,7 +141,7 @@ static int add(run *r, uint32_t code, kvd_err *err)
 static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, kvd_buffer *out,
                           kvd_err *err)
 {
-    utf8proc_int32_t part[32]; /* the longest decomposition has 18 characters */
+    utf8proc_int32_t part[32];
     if (is_later(code)) {
         char utf8[4];
         return flush(r, compose, out, err) ||
@@ -177,20 +162,15 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
 }
 
 /*
- * Appends the normal form of s (valid UTF-8) to *out. Characters are composed if `compose` (NFC,
- * NFKC), else decomposed (NFD, NFKD). If `compatible` (NFKC, NFKD), compatibility decompositions
- * are used, else canonical ones.
+ * Appends a normal form of s, which must be valid UTF-8, to *out: NFC or NFKC if `compose`, else
+ * NFD or NFKD; NFKC or NFKD if `compatible`.
  */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
 {
     run r = {0};
     int rc = -1;
-    /*
-     * Characters below `inert` do not change, unless a combining mark (U+0300 or later) follows.
-     * The first character with a compatibility decomposition is U+00A0, the first one with a
-     * canonical decomposition U+00C0.
-     */
+    /* Characters below `inert` do not change, unless a combining mark (U+0300 or later) follows. */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
     while (i < len) {
@@ -201,8 +181,8 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             continue;
         }
         /*
-         * The run of characters to normalize begins one character earlier, because the character
-         * before byte i may combine with the character at byte i.
+         * The run begins one character earlier, because the character before byte i may combine
+         * with the character at byte i.
          */
         size_t from = i;
         if (from > plain)
@@ -232,9 +212,8 @@ done:
 }
 
 /*
- * Returns the offset of the last character in s that never combines with the characters before it
- * when a text is brought into a Unicode normal form, or 0 if there is none. The text before that
- * offset has the same normal form whatever text follows s.
+ * Returns the offset of the last character that never combines with the characters before it, or 0.
+ * The text before that offset has the same normal form whatever text follows s.
  */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
@@ -242,10 +221,7 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /*
-         * Characters below U+0300 and Chinese characters (U+3400 .. U+9FFF) never combine with the
-         * character before them.
-         */
+        /* Characters below U+0300 and Chinese characters never combine with the one before. */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -255,8 +231,8 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
 #define NESTING_MAX 32
 
 /*
- * Limit of the growth of a text of n bytes: normalizing may make it at most GROWTH * n +
- * GROWTH_BASE bytes long. Published normalizers at most triple the length.
+ * Normalizing may make a text of n bytes at most GROWTH * n + GROWTH_BASE bytes long. Published
+ * normalizers at most triple the length.
  */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
@@ -267,19 +243,14 @@ static const char *const kind_names[] = {"Prepend", "Replace", "Strip", "Lowerca
 
 typedef struct {
     kind kind;
-    /* For the normalizer Replace: pattern of the text that `content` replaces. */
     kvd_regex *pattern;
-    /* For the normalizers Prepend and Replace: the new text. */
     kvd_buffer content;
-    /* For the normalizer Strip: true if white space at the left or right end is removed. */
+    /* Strip: true if white space at the left or right end is removed. */
     bool left, right;
 } step;
 
 struct kvd_normalizer {
-    /*
-     * Steps of the normalizer in the order of execution. Normalizers of the type Sequence contain
-     * others, whose steps are all in this one list.
-     */
+    /* Steps in the order of execution, including the steps of a Sequence. */
     step *step;
     size_t n, capacity;
 };
@@ -393,7 +364,6 @@ void kvd_normalizer_free(kvd_normalizer *n)
     free(n);
 }
 
-/* Returns the largest number of bytes to which a text of `before` bytes may grow. */
 static size_t growth_limit(size_t before)
 {
     return before > (SIZE_MAX - GROWTH_BASE) / GROWTH ? SIZE_MAX : GROWTH * before + GROWTH_BASE;
@@ -409,9 +379,8 @@ static int too_long(const step *s, size_t before, kvd_err *err)
 }
 
 /*
- * Applies a Replace step of the normalizer: appends `text`, with each match of s->pattern replaced
- * by s->content, to *out. Fails if *out becomes longer than growth_limit(before), where `before` is
- * the length in bytes of the text before the first step of the normalizer.
+ * Replaces the matches of s->pattern by s->content. Fails if *out becomes longer than
+ * growth_limit(before).
  */
 static int replace(const step *s, const char *text, size_t len, bool open, size_t before,
                    kvd_buffer *out, size_t *first, kvd_err *err)
@@ -425,8 +394,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
         if (begin == end) {
             /*
-             * If a pattern matches the empty text, Hugging Face tokenizers loses track of positions
-             * and may crash, so there is no result to reproduce.
+             * If a pattern matches the empty text, Hugging Face tokenizers may crash, so there is
+             * no result to reproduce.
              */
             rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu",
                           begin);
@@ -442,10 +411,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * *first is the number of leading bytes of `text` that come from the document's first
-         * character. Count the bytes of the result that come from it in new_first: unchanged bytes
-         * before this match (done .. begin) up to *first, and the replacement if the match ends
-         * within the first *first bytes.
+         * The first *first bytes of `text` come from the document's first character; new_first
+         * counts such bytes in the result.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
@@ -478,7 +445,7 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/* Lowercases every character by itself, so a Greek final sigma is treated as any other sigma. */
+/* Every character by itself, so a Greek final sigma is treated as any other sigma. */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;
@@ -492,7 +459,6 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
                             "which letters are mapped",
                             c, i, utf8proc_unicode_version());
         n = kvd_utf8_encode((uint32_t)utf8proc_tolower((utf8proc_int32_t)c), utf8);
-        /* U+0130 is the only letter that becomes two characters: i and a dot above. */
         if (c == 0x130)
             n += kvd_utf8_encode(0x307, utf8 + n);
         if (kvd_buffer_add(out, utf8, n, err))
@@ -505,9 +471,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 }
 
 /*
- * Converts a text to a Unicode normal form. On entry *first is the number of leading bytes of the
- * text that come from the document's first character; on return it is the number of such bytes of
- * the result.
+ * On entry and on return, *first leading bytes of the text come from the document's first
+ * character.
  */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
@@ -530,9 +495,8 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
         same += width;
     }
     /*
-     * `same` is the number of leading bytes of the result that equal the normal form of the
-     * document's first character alone. If it is 0, the first character was composed with the
-     * characters after it, and *first becomes the length of the composed character.
+     * `same` leading bytes equal the normal form of the first character alone. If it is 0, that
+     * character was composed with the characters after it.
      */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
@@ -588,9 +552,6 @@ int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err 
         return 0;
     kvd_buffer text = {0}, scratch = {0};
     int rc = -1;
-    /*
-     * Number of bytes of all pieces of text in the list so far: before normalizing, and after it.
-     */
     size_t before = 0, after = 0;
     for (size_t i = 0; i < p->n; i++) {
         kvd_piece piece = p->piece[i];

@@ -113,8 +113,8 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 }
 
 /*
- * Returns true if the next stretch of the text (a match or the text between matches) is joined to
- * the stretch that is not yet emitted.
+ * Returns true if the next match, or text between matches, is joined to the text that is not yet
+ * emitted.
  */
 static bool glued(const kvd_splitter *s, bool is_match)
 {
@@ -160,10 +160,8 @@ int kvd_splitter_end(kvd_splitter *s, kvd_err *err)
 uint32_t kvd_byte_to_char(unsigned char b)
 {
     if (b <= 0x20)
-        /* Bytes 0x00 .. 0x20 are represented by 33 characters, U+0100 .. U+0120. */
         return 0x100u + b;
     if (b >= 0x7f && b <= 0xa0)
-        /* Bytes 0x7f .. 0xa0 are represented by 34 characters, U+0121 .. U+0142. */
         return 0x100u + 33 + (b - 0x7fu);
     if (b == 0xad)
         return 0x100u + 67;

@@ -85,9 +85,8 @@ static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
     /*
-     * A TemplateProcessing inserts special tokens around the ids of the text. In Hugging Face's
-     * library, a second one would take the output of the first not as one text but as a pair of
-     * texts; kvdim refuses it.
+     * In Hugging Face's library, a second TemplateProcessing would take the output of the first as
+     * a pair of texts.
      */
     if (*done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");

@@ -11,8 +11,8 @@
 #define NESTING_MAX 32
 
 /*
- * Pattern by which the pre-tokenizer ByteLevel splits text: contractions; runs of letters, digits
- * or other characters, each with an optional space before it; then white space.
+ * Pattern of GPT-2's words: contractions; runs of letters, digits or other characters, each with an
+ * optional space before it; then white space.
  */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -22,28 +22,22 @@ typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
 
 typedef struct {
     kind kind;
-    /* For the pre-tokenizer Split: pattern at whose matches the text is cut. */
+    /* Split: pattern at whose matches the text is cut. */
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
     /*
-     * True if this step comes after ByteLevel: the pattern is then matched against the text in
-     * ByteLevel's alphabet, which writes each byte as one printable character.
+     * True if the pattern is matched against text in ByteLevel's alphabet, which writes each byte
+     * as one printable character.
      */
     bool spelled;
-    /*
-     * For the pre-tokenizer Metaspace: the UTF-8 character of `width` bytes that replaces a space.
-     */
     char replacement[4];
     unsigned width;
     prepend prepend;
 } step;
 
 struct kvd_pretokenizer {
-    /*
-     * Steps that split the text into words, in the order of execution. Pre-tokenizers of the type
-     * Sequence contain others, whose steps are all in this one list.
-     */
+    /* Steps in the order of execution, including the steps of a Sequence. */
     step *step;
     size_t n, capacity;
     bool byte_level;
@@ -103,9 +97,7 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/*
- * Adds the pre-tokenizer Punctuation, which cuts at Unicode's punctuation and at the ASCII symbols.
- */
+/* Adds a step that cuts at Unicode's punctuation and at the ASCII symbols. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -211,11 +203,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /*
-     * ByteLevel replaces each byte of the text by a character of its own alphabet. After ByteLevel,
-     * a pre-tokenizer of any type other than Sequence, Split and Digits would have to read these
-     * characters; kvdim refuses it.
-     */
+    /* After ByteLevel, only Sequence, Split and Digits can read the characters of its alphabet. */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -268,10 +256,7 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/*
- * A piece of text written in ByteLevel's alphabet, and for each of its bytes the index of the
- * original byte.
- */
+/* A piece in ByteLevel's alphabet, and for each of its bytes the index of the original byte. */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -330,9 +315,8 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             done = end;
         }
         /*
-         * Emit the text after the last match. If the piece is open (its text continues beyond the
-         * known bytes), this rest is dropped instead, because the text that follows may change
-         * where it is cut.
+         * If the text of the piece continues (open), the rest after the last match is dropped,
+         * because what follows may change where it is cut.
          */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
@@ -347,10 +331,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/*
- * Adds a space before every piece of text that does not begin with one. A piece is a range of the
- * buffer p->text, so the piece with its space is appended to that buffer as a new range.
- */
+/* A piece that does not begin with a space is copied to the end of p->text with a space. */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

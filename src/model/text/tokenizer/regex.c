@@ -5,20 +5,14 @@
 
 #include "model/text/tokenizer/pieces.h"
 
-/*
- * The first part of this file translates regular expressions from Oniguruma's syntax into PCRE2's.
- */
+/* Translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
 
-/*
- * Characters with Unicode's property White_Space, as the inside of a character class; PCRE2's \s
- * also has U+180E.
- */
+/* White_Space as the inside of a character class; PCRE2's \s also has U+180E. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /*
- * Characters that Oniguruma's \w matches (UTS #18 word), as the inside of a character class;
- * PCRE2's \w does not match all of them. Outside a class, Oniguruma looks up characters below
- * U+0100 in a table that also has the superscripts and fractions (WORD_OUTSIDE).
+ * Oniguruma's \w (UTS #18 word) as the inside of a character class. Outside a class, \w also
+ * matches the superscripts and fractions below U+0100.
  */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -64,10 +58,8 @@ static bool is_letter_or_digit(char c)
 }
 
 /*
- * Translates the character properties \p{Name}, \P{Name} and \p{^Name} from Oniguruma's syntax to
- * that of PCRE2. General categories have the same names in both. Any other name must be a Unicode
- * script and is written as \p{sc:Name}, which requires PCRE2 10.40; for PCRE2, \p{Name} alone means
- * the script extensions.
+ * General categories have the same names in both syntaxes. Any other name must be a Unicode script
+ * and is written as \p{sc:Name}, because PCRE2's \p{Name} means the script extensions.
  */
 static int property(walk *w)
 {
@@ -138,10 +130,6 @@ static int escape(walk *w)
     case 's':
         as = w->in_class ? SPACE : "[" SPACE "]";
         break;
-    /*
-     * Inside a character class, the complement of SPACE is the property \P{White_Space}, which
-     * PCRE2 knows since version 10.40.
-     */
     case 'S':
         as = w->in_class ? "\\P{White_Space}" : "[^" SPACE "]";
         break;
@@ -223,8 +211,8 @@ static int open_group(walk *w)
             return puts_to(w, same[k]);
         }
     /*
-     * The option (?i) is accepted only at the beginning of the pattern; elsewhere its scope differs
-     * between Ruby and Perl.
+     * The option (?i) is accepted only at the beginning of a pattern, because its scope elsewhere
+     * differs between Ruby and Perl.
      */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
@@ -233,10 +221,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /*
-     * Write a capturing group "(" as a group "(?:" without capture: back references are refused, so
-     * captures are not needed.
-     */
+    /* Back references are refused, so groups need no capture. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -260,10 +245,7 @@ static int interval(walk *w)
     return 0;
 }
 
-/*
- * Fails if the case-insensitive pattern has a character that Oniguruma also matches against several
- * characters (as U+00DF against ss).
- */
+/* Oniguruma also matches some characters against several others, such as U+00DF against ss. */
 static int no_multiple_folds(walk *w)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -279,7 +261,7 @@ static int no_multiple_folds(walk *w)
     return 0;
 }
 
-/* Appends the PCRE2 form of a pattern to *out. Fails if a construct has no equivalent in PCRE2. */
+/* Fails if a construct has no equivalent in PCRE2. */
 static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, kvd_err *err)
 {
     walk w = {.p = pattern, .n = len, .out = out, .err = err};
@@ -317,36 +299,34 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #include "model/text/tokenizer/json_fields.h"
 
 /*
- * Limits of one match. A reasonable pattern needs a few steps per character; these limits stop a
- * pattern of exponential time within a second. HEAP_KIB is used by PCRE2's interpreter, which runs
- * if the stack of the JIT overflows.
+ * Limits of one match, which stop a pattern of exponential time within a second. HEAP_KIB is for
+ * PCRE2's interpreter, which runs if the stack of the JIT overflows.
  */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
 /*
- * Smallest and largest number of positions that one call of PCRE2 tries. After a slow call the
- * number is reduced, so that a request to stop takes effect within a second.
+ * Smallest and largest number of positions that one call of PCRE2 tries. After a slow call there
+ * are fewer, so that a request to stop takes effect within a second.
  */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* Number of matches after which the speed of the search and a request to stop are checked again. */
+/* Number of matches between two checks of the speed and of a request to stop. */
 #define SEARCHES 1024
 
 /*
- * Limit of the processor time for finding the matches of a pattern in one text: SLOW_S seconds plus
- * one second per SLOW_BYTES bytes searched. Patterns of published tokenizers search more than 10 MB
- * per second.
+ * Limit of the processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes.
+ * Patterns of published tokenizers search more than 10 MB per second.
  */
 #define SLOW_S     2.0
 #define SLOW_BYTES 100000.0
 
 struct kvd_regex {
-    pcre2_code *code;         /* NULL if the pattern is a literal text */
-    pcre2_match_context *ctx; /* limits of one match */
-    /* The pattern as written, for messages; if it is a literal text, the bytes to search for. */
+    pcre2_code *code;
+    pcre2_match_context *ctx;
+    /* The pattern as written; for a literal text, the bytes to search for. */
     char *pattern;
     size_t len;
 };
@@ -364,7 +344,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
         goto done;
     int number;
     size_t at;
-    /* In Oniguruma's Ruby syntax only a line feed ends a line, for ^ and $ as for the dot. */
+    /* In Oniguruma's Ruby syntax only a line feed ends a line. */
     if (pcre2_set_newline(ctx, PCRE2_NEWLINE_LF)) {
         kvd_fail(err, "PCRE2 does not take line feed as its newline");
         goto done;
@@ -382,10 +362,7 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
                  text.s ? text.s : "");
         goto done;
     }
-    /*
-     * If the JIT compiler fails, pcre2_match interprets the pattern, slower but with the same
-     * matches.
-     */
+    /* If the JIT compiler fails, pcre2_match interprets the pattern with the same matches. */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
 done:
     pcre2_compile_context_free(ctx);
@@ -480,10 +457,7 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const size_t left = s->len - s->at;
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
-        /*
-         * The last bytes of an open text (one that continues) may be the beginning of the literal,
-         * so they are not yet searched.
-         */
+        /* If more text follows, the last bytes may be the beginning of the literal. */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
                ((unsigned char)s->text[s->known] & 0xc0) == 0x80)
@@ -495,7 +469,6 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     return 1;
 }
 
-/* Returns the processor time of this thread in seconds. */
 static double processor_seconds(void)
 {
     struct timespec t = {0};
@@ -504,9 +477,8 @@ static double processor_seconds(void)
 }
 
 /*
- * Fails if the search for matches, which has reached byte `at` of the text, has been too slow on
- * average, or if the program was asked to stop. Otherwise adapts s->window (positions per call of
- * PCRE2) to the time since the last check.
+ * Fails if the search up to byte `at` has been too slow, or if the program was asked to stop.
+ * Otherwise adapts s->window.
  */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
@@ -582,7 +554,7 @@ int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err)
         const int rc = search(s, begin, end, err);
         if (rc <= 0)
             return rc;
-        /* An empty match at the end of an open text may become longer when more text follows. */
+        /* If more text follows, an empty match at the end may become longer. */
         if (s->open && *begin == s->len) {
             s->known = s->len;
             return 0;

@@ -15,17 +15,16 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 
 typedef struct {
     kind kind;
-    /* For the decoder step Replace: pattern of the text that `content` replaces. */
     kvd_regex *pattern;
     /*
-     * For Replace: the new text. For Strip: the one character that is removed. For Metaspace: the
-     * sign that represents a space in tokens.
+     * Replace: the new text. Strip: the character that is removed. Metaspace: the sign for a space
+     * in tokens.
      */
     kvd_buffer content;
     uint32_t start, stop;
     /*
-     * For Metaspace: every space sign (`content`) in the first token of the decoded list is
-     * removed. In the other tokens, space signs are replaced by spaces.
+     * Metaspace: the sign for a space is removed from the first token, and replaced by a space in
+     * others.
      */
     bool drop_first;
 } step;
@@ -48,7 +47,6 @@ int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err)
     return 0;
 }
 
-/* Ends the last string of the list; its bytes have already been appended to l->text. */
 static int end_string(kvd_strings *l, kvd_err *err)
 {
     return kvd_strings_add(l, NULL, 0, err);
@@ -206,10 +204,7 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/*
- * Appends bytes that need not be valid UTF-8; each ill-formed sequence becomes the replacement
- * character U+FFFD.
- */
+/* Each ill-formed sequence becomes U+FFFD. */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {
@@ -239,10 +234,7 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /*
-             * Characters outside ByteLevel's alphabet belong to an added token, which is copied
-             * unchanged.
-             */
+            /* Characters outside ByteLevel's alphabet belong to an added token. */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
@@ -308,8 +300,8 @@ static int hex(char c)
 }
 
 /*
- * Decodes byte fallback: replaces consecutive strings "<0xNN>" by the bytes that they name, or by
- * one U+FFFD per string if these bytes are not valid UTF-8.
+ * Replaces consecutive strings "<0xNN>" by the bytes that they name, or by one U+FFFD per string if
+ * these bytes are not valid UTF-8.
  */
 static int byte_fallback(const kvd_strings *in, kvd_strings *out, kvd_err *err)
 {

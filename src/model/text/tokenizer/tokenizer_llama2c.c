@@ -7,27 +7,21 @@
 
 #define BOS         1
 #define FIRST_BYTE  3
-#define WORST_SCORE (-1e10f) /* two pieces are joined only if the score of the result is higher */
+#define WORST_SCORE (-1e10f) /* two pieces are joined only if the result has a higher score */
 
 struct kvd_llama2c {
     kvd_vocab vocab;
-    /*
-     * Merge priority of the piece with each id, smallest first; UINT32_MAX: pieces are never joined
-     * to it.
-     */
+    /* Merge priority of each id: the smallest is joined first; UINT32_MAX: never joined. */
     uint32_t *priority;
-    uint32_t space; /* id of the piece " " */
+    uint32_t space;
     kvd_pair_set *pairs;
 };
 
-/*
- * Returns the merge priority of a score: the bits of the float, reordered so that a higher score
- * gives a smaller number.
- */
+/* Returns the bits of the score, reordered so that a higher score gives a smaller number. */
 static uint32_t priority_of(float score)
 {
     uint32_t bits;
-    score += 0.0f; /* makes the bits of -0 those of 0 */
+    score += 0.0f;
     memcpy(&bits, &score, sizeof bits);
     return bits & 0x80000000u ? bits : 0x7fffffffu - bits;
 }
@@ -71,10 +65,7 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
-    /*
-     * A piece takes at least nine bytes of the file. This check keeps allocations below the size of
-     * the file.
-     */
+    /* A piece takes at least nine bytes of the file, so allocations stay below its size. */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
         return NULL;
@@ -110,7 +101,7 @@ void kvd_llama2c_tok_free(kvd_llama2c *t)
 
 typedef struct {
     const kvd_llama2c *t;
-    /* Scratch for the texts of two symbols one after another, as long as the longest token. */
+    /* Scratch for the texts of two symbols, as long as the longest token. */
     char *both;
 } pair_room;
 
