@@ -7,8 +7,6 @@
 #include "common/linalg.h"
 #include "common/threads.h"
 
-/* ---- singular values and rotations from second moments ---- */
-
 typedef struct {
     kvd_pair pair;
     int layer, h;
@@ -56,10 +54,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
                 tasks[n++] = (task){(kvd_pair)p, l, h};
     assert(n == room);
 
-    /*
-     * Each thread decomposes one head: matrices of 64 to 128 rows are too small for threads inside
-     * LAPACK.
-     */
+    /* Matrices of 64 to 128 rows are too small for threads inside LAPACK. */
     const int blas_threads = kvd_blas_serial();
     size_t failed = n;
 #pragma omp parallel for schedule(dynamic)
@@ -67,10 +62,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /*
-             * Keep the error of the head with the lowest index, so that the message does not
-             * depend on the order of the threads.
-             */
+            /* Which error is kept must not depend on the order of the threads. */
             if (i < failed) {
                 failed = i;
                 *err = mine;
@@ -82,17 +74,12 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
     return failed < n ? -1 : 0;
 }
 
-/* ---- singular values and rotations from rows ---- */
-
 typedef struct {
-    /*
-     * Streaming QR decomposition of the rows. NULL if LAPACK's dgesdd decomposes the rows instead;
-     * it needs all of them in `rows`.
-     */
+    /* Streaming QR decomposition; NULL if LAPACK's dgesdd is used. */
     kvd_tsqr *qr;
-    double *rows; /* all rows for dgesdd, [room][d] float64 */
+    double *rows; /* [room][d], for dgesdd */
     size_t n, room, d;
-    double *block; /* rows of the current block for the streaming QR, converted to float64 */
+    double *block; /* one block of rows in float64, for `qr` */
     size_t block_rows;
 } stack;
 

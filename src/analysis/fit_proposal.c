@@ -10,8 +10,6 @@
 
 static const char rule_by_pair[] = "eq6-by-pair";
 
-/* ---- computing proposals ---- */
-
 static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *b,
                        const char *path_b, kvd_err *err)
 {
@@ -22,11 +20,7 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
     return 0;
 }
 
-/*
- * Gives an index to every model in the input files of measured ZDC settings (sweeps). Models are
- * compared by the hash of their content. Also finds the index of the model to which the singular
- * values in *s belong.
- */
+/* Gives equal numbers to sweeps of the same model, as judged by the hash of its content. */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
     for (size_t i = 0; i < x->n_sweeps; i++) {
@@ -87,10 +81,7 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/*
- * Computes the kept dimensions of all heads for one group of tokens (important or other). A
- * fraction p[0] of the dimensions of Q and K is removed, and p[1] of those of V.
- */
+/* Removes a fraction p[0] of the dimensions of Q and K, and p[1] of those of V. */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -131,7 +122,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
         return -1;
     snprintf(r->rule, sizeof r->rule, "%s", rule_by_pair);
     memcpy(r->pair, x->sweep[0].pair, sizeof r->pair);
-    /* Upper limit of a removed fraction p: every head keeps at least one dimension. */
+    /* Every head keeps at least one dimension. */
     const double most = 1 - 1.0 / s->model.d_head;
     for (size_t i = 0; i < n; i++) {
         kvd_regression_propose(&x->fit, x->target, loss[i], most, &x->proposal[i]);
@@ -151,11 +142,9 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     *x = (kvd_fit_proposal){.n = 0};
 }
 
-/* ---- report of the proposals ---- */
-
 /*
- * Returns the fraction of the elements of a prompt's K and V that the i-th proposed setting of
- * method ZDC removes (Eq. 5 of the ZDC paper), averaged over layers.
+ * Returns the fraction of the elements of a prompt's K and V that proposal i removes (Eq. 5 of the
+ * ZDC paper), averaged over layers.
  */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
@@ -170,11 +159,7 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/*
- * Writes to `text` the names of those numbers of the proposed ZDC setting *p, such as "g, p_u_v",
- * whose fitted value was outside its valid range and was replaced by the limit of the range. Writes
- * "" if there are none.
- */
+/* Writes the names of the numbers that were limited to their valid range, such as "g, p_u_v". */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';
@@ -242,8 +227,6 @@ json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r)
                      "loss_lo", x->fit.loss_lo, "loss_hi", x->fit.loss_hi, "measured",
                      (int)(x->target < x->n_models), "lines", fit, "proposals", all);
 }
-
-/* ---- output file ---- */
 
 static const kvd_column columns[] = {
     {"loss", KVD_COL_REAL, "1",

@@ -11,33 +11,28 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/*
- * Numbers of rows and of centroids whose products are computed at a time: 1 MiB of float32, which
- * stays in the L2 cache.
- */
+/* Block of products of rows and centroids: 1 MiB of float32, which stays in the L2 cache. */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
     size_t n, d, k;
     double *mean; /* mean of all rows, [d] */
-    /*
-     * Rows minus the mean of all rows, [n][d]. This leaves distances unchanged and loses fewer
-     * digits in products.
-     */
+    /* Rows minus their mean, [n][d]. Products of smaller numbers lose fewer digits. */
     float *Y;
     double *C;         /* centroids of the rows in Y, [k][d] */
-    float *Cf;         /* centroids rounded to float32, [k][d] */
+    float *Cf;         /* the centroids C, rounded to float32 */
     float *half;       /* half the squared length of each centroid, [k] */
     float *length;     /* length of each centroid, [k] */
-    uint32_t *cluster; /* index of the cluster of each row, [n] */
-    double *distance;  /* squared distance of each row to the centroid of its cluster, [n] */
+    uint32_t *cluster; /* cluster of each row, [n] */
+    double *distance;  /* squared distance of each row to its centroid, [n] */
     /*
-     * Number of rows of each cluster, count [k]; start of each cluster in `order`, first [k + 1];
-     * indices of rows sorted by cluster, order [n].
+     * `order` [n] holds the indices of the rows sorted by cluster. Cluster c begins at element
+     * first[c], first [k + 1].
      */
     size_t *count, *first, *order;
     /*
-     * Block of scores y . c - ||c||^2 / 2 of each thread, [threads][BLOCK_ROWS][BLOCK_CENTROIDS].
+     * Scores y . c - ||c||^2 / 2, one block for each thread:
+     * [threads][BLOCK_ROWS][BLOCK_CENTROIDS].
      */
     float *scores;
 } state;
@@ -80,11 +75,7 @@ static void state_free(state *s)
     free(s->scores);
 }
 
-/*
- * Returns the squared distance of row y to centroid c. The order of the additions is fixed, so that
- * equal centroids have equal distances at any address (an OpenMP reduction may depend on the
- * alignment).
- */
+/* The order of the additions is fixed, so that equal centroids have equal distances. */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
     double sum[4] = {0};
@@ -112,31 +103,25 @@ static void centre(state *s, const float *X, const size_t *start)
             s->C[c * s->d + j] = s->Y[start[c] * s->d + j];
 }
 
-/* ---- assignment of rows to centroids ---- */
-
 /*
  * Error bounds of the score y . c - ||c||^2 / 2 of a row y and a centroid c. The nearest centroid
- * of a row has the largest score. Computed in float32, a score is off by at most ||c||
- * (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||), in whatever order SGEMM adds the products and with
- * or without fused multiply-adds.
+ * has the largest score. In float32 a score is off by at most ||c|| (ROW_ERROR(d) ||y|| +
+ * CENTROID_ERROR ||c||), in whatever order SGEMM adds.
  *
  * With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 - d u) ||y|| ||c||
- * (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Rounding c and ||c||^2 /
- * 2 to float32 and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants are larger,
- * for the terms of second order and for the addition of the bound to the score.
+ * (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Rounding c and ||c||^2 / 2
+ * and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants are larger, for the terms
+ * of second order.
  */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * Bounds the scores of one row y and k centroids c, where a score is y . c - ||c||^2 / 2. On entry
- * `scores` holds the k products y . c, computed in float32. On return it holds an upper bound of
- * each exact score. Each exact score also has a lower bound; the function returns the largest of
- * these k lower bounds and of `least`.
+ * A score of row y and centroid c is y . c - ||c||^2 / 2. On entry `scores` holds the k products y
+ * . c in float32. On return it holds an upper bound of each exact score. Returns the largest of
+ * `least` and the k lower bounds.
  *
- * Element j belongs to lane j % LANES, and every lane has its own maximum. gcc and clang vectorise
- * the lanes without -ffast-math, whereas clang does not vectorise a reduction to one maximum of
- * floats.
+ * There are LANES maxima, because clang does not vectorise a single maximum of floats.
  */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
@@ -165,10 +150,9 @@ static float bound_scores(const float *restrict half, const float *restrict leng
 }
 
 /*
- * Assigns row `row` to the nearest of its current centroid and the k centroids first .. first + k
- * - 1. `scores` [k] holds the products y . c of the row with these centroids, and is overwritten.
- * `row_error` is ROW_ERROR(d) ||y||. *bound is a lower bound of the row's largest exact score (y .
- * c - ||c||^2 / 2) among the centroids seen so far; the function raises it.
+ * Assigns `row` to the nearest of its current centroid and the k centroids from `first` on.
+ * `scores` [k] holds the products y . c with these centroids, and is overwritten. `row_error` is
+ * ROW_ERROR(d) ||y||. The function raises *bound, a lower bound of the row's largest score so far.
  */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
@@ -183,8 +167,8 @@ static void assign_row(state *s, size_t row, float row_error, float *scores, siz
         const uint32_t c = (uint32_t)(first + j);
         const double there = squared_distance(y, s->C + c * s->d, s->d);
         /*
-         * If two centroids are equally near, take the one of lower index, so that copies of a row
-         * are in one cluster.
+         * If two centroids are equally near, the lower index must win, so that copies of a row
+         * share a cluster.
          */
         if (there < s->distance[row] || (there <= s->distance[row] && c < s->cluster[row])) {
             s->cluster[row] = c;
@@ -216,10 +200,7 @@ static void assign_block(state *s, size_t first, size_t m)
     }
 }
 
-/*
- * Assigns every row to its nearest centroid. Returns the K-means objective: the sum of squared
- * distances of rows to their centroids.
- */
+/* Returns the K-means objective: the sum of squared distances of rows to their centroids. */
 static double assign(state *s)
 {
     for (size_t c = 0; c < s->k; c++) {
@@ -240,8 +221,6 @@ static double assign(state *s)
     return sum;
 }
 
-/* ---- filling of clusters without rows ---- */
-
 typedef struct {
     double distance;
     size_t row;
@@ -256,9 +235,8 @@ static int by_distance(const void *a, const void *b)
 }
 
 /*
- * Returns the index, from `next` on, of the next row in `rows` that may leave its cluster. Such a
- * row is not the only one of its cluster, and is not a copy of `last`, the row taken before.
- * `rows` is sorted by falling distance to the centroid.
+ * Returns the index of the next row that may leave its cluster. The row must not be alone in its
+ * cluster, nor equal to `last`. `rows` is sorted by falling distance to the centroid.
  */
 static size_t next_far(const state *s, const far_row *rows, size_t next, const float *last)
 {
@@ -271,10 +249,7 @@ static size_t next_far(const state *s, const far_row *rows, size_t next, const f
     return s->n;
 }
 
-/*
- * Moves to each empty cluster the row that is farthest from its centroid. Sets *moved to the number
- * of rows moved.
- */
+/* Moves to each empty cluster the row that is farthest from its centroid. */
 static int fill_empty(state *s, size_t *moved, kvd_err *err)
 {
     size_t empty = 0, next = 0;
@@ -310,12 +285,6 @@ static int fill_empty(state *s, size_t *moved, kvd_err *err)
     return 0;
 }
 
-/* ---- means of clusters ---- */
-
-/*
- * Sorts the indices of all rows by cluster into the array `order`. The indices of cluster c begin
- * at element first[c].
- */
 static void sort_by_cluster(state *s)
 {
     size_t at = 0;
@@ -325,15 +294,12 @@ static void sort_by_cluster(state *s)
     }
     for (size_t i = 0; i < s->n; i++)
         s->order[s->first[s->cluster[i]]++] = i;
-    /* The loop above left the start of cluster c + 1 in first[c]; move each start up by one. */
+    /* The loop above has left the start of cluster c + 1 in first[c]. */
     memmove(s->first + 1, s->first, s->k * sizeof *s->first);
     s->first[0] = 0;
 }
 
-/*
- * Writes the mean of the rows of each cluster to C [k][d], 0 for a cluster without rows. Rows are
- * added in the order of their indices.
- */
+/* C [k][d] is 0 for a cluster without rows. */
 static void means(const state *s, const float *rows, double *C)
 {
 #pragma omp parallel for schedule(dynamic, 16)

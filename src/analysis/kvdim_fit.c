@@ -1,11 +1,8 @@
 /*
  * kvdim-fit: computes how many dimensions each head keeps, from singular value removal rates or
- * from wanted overall compression rates. From measured settings of method ZDC, it also proposes
- * settings for given losses of quality.
+ * from wanted compression rates. Also proposes settings of method ZDC for given losses of quality.
  *
- * Reads a kvdim/spectrum file (singular values). Reads a kvdim/error-table file if heads are cut by
- * the measured loss of quality, and kvdim/accuracy files of measured ZDC settings. Writes
- * kvdim/rates (kept dimensions per head).
+ * Reads kvdim/spectrum, kvdim/error-table and kvdim/accuracy files. Writes kvdim/rates.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,17 +21,13 @@ typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
     /*
-     * Value of --pair as the user typed it: the names of the matrices whose singular values decide
-     * how many dimensions are kept, such as "qk,vw" (Q and K; V and W_O). NULL means the first such
-     * matrices that the input file of singular values has.
+     * Value of --pair as typed, such as "qk,vw". NULL means the first suitable pairs in the input
+     * file.
      */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    /*
-     * Values of the option that was given, [n_values]: removal rates r (--removal-rate), fractions
-     * of all dimensions to remove (--overall-p), or allowed losses of quality (--loss).
-     */
+    /* Values of the option that was given: --removal-rate, --overall-p or --loss. */
     double *value;
     size_t n_values;
     const char *sweep[KVD_FIT_SWEEPS];
@@ -42,10 +35,6 @@ typedef struct {
 } config;
 
 #define T config
-/*
- * Row of the option table for an option that takes a list of numbers. At most one such option may
- * be given.
- */
 #define VALUES(name, ...)                                                                          \
     {                                                                                              \
         name, .type = KVD_OPT_NUMBERS, .arg = "LIST|A:B:STEP", KVD_INTO_LIST(T, value, n_values),  \
@@ -110,15 +99,12 @@ static const kvd_program description = {
                  "proposals.h5"},
     .options = options};
 
-/* ---- choice of matrices, and numbers of kept dimensions ---- */
-
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /*
- * Chooses the matrices whose singular values decide how many dimensions are kept, for Q and K or
- * for V. `side` lists the candidates. Q, K or V alone is chosen only if --pair names it, because
- * the singular values of one matrix alone serve studies and not the compression of a cache.
+ * Chooses the matrices whose singular values decide how many dimensions are kept. Q, K or V alone
+ * is chosen only if --pair names it, because it serves studies and not compression.
  */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
@@ -237,8 +223,6 @@ static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_fit_p
     return 0;
 }
 
-/* ---- printed summary ---- */
-
 typedef struct {
     int lo, hi;
     double mean;
@@ -315,8 +299,6 @@ static int print_json(const config *cfg, const kvd_rates *r, const kvd_fit_propo
     }
     return kvd_json_print(all, err);
 }
-
-/* ---- main ---- */
 
 static int record(const config *cfg, const kvd_rates *r, kvd_run *run, kvd_err *err)
 {

@@ -1,10 +1,9 @@
 /*
- * kvdim-sensitivity: computes projections and singular values of every head from one backward pass
- * over text. They estimate how much the model's predictions lose if dimensions of a head are
- * removed.
+ * kvdim-sensitivity: estimates from one backward pass over text how much the predictions lose if
+ * dimensions of a head are removed.
  *
- * Reads a checkpoint and texts. Writes kvdim/spectrum with projections named fqk (for Q and K) and
- * fvw (for V and W_O).
+ * Reads a checkpoint and texts. Writes kvdim/spectrum with the projections fqk (Q and K) and fvw (V
+ * and W_O).
  */
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +29,7 @@ typedef struct {
     const char *model, *text[MAX_TEXTS], *ids, *field, *label;
     size_t n_text;
     bool no_special, by_text;
-    /* Number of tokens, and length of a sequence; 0 if the option was not given. */
+    /* 0 if the option was not given */
     size_t tokens, seq_len;
     size_t batch;
     kvd_dtype compute;
@@ -71,8 +70,6 @@ static const kvd_program description = {
                  "fisher,p=0.5,ranks=loss -o accuracy.h5"},
     .options = options};
 
-/* ---- running the model over the text ---- */
-
 typedef struct {
     config *cfg;
     kvd_run run;
@@ -85,10 +82,7 @@ typedef struct {
     size_t *offset;
 } job;
 
-/*
- * Selects the CPU or GPU according to --device, and fails if the number format of --compute needs a
- * GPU and there is none.
- */
+/* Fails if the number format of --compute needs a GPU and there is none. */
 static int resolve_device(job *j, kvd_err *err)
 {
     config *const cfg = j->cfg;
@@ -151,10 +145,7 @@ static int stop_when_asked(kvd_err *err)
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/*
- * Loads sequences into *b, beginning with sequence `first`: as many as fit into a batch of `most`
- * tokens. Returns their number.
- */
+/* Loads as many sequences as fit into `most` tokens, and returns their number. */
 static size_t load_batch(job *j, size_t first, size_t most, kvd_batch *b, kvd_err *err)
 {
     const size_t n = kvd_corpus_batch(j->corpus, first, most);
@@ -219,8 +210,6 @@ static int compute(job *j, kvd_err *err)
                : kvd_sensitivity_bases(j->sums, kvd_corpus_n_tokens(j->corpus), &j->spectrum, err);
 }
 
-/* ---- results ---- */
-
 static int print(const job *j, kvd_err *err)
 {
     static const kvd_pair pair[2] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
@@ -240,7 +229,10 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /* Heads cannot keep so few dimensions, nor fewer at larger fractions p: stop. */
+            /*
+             * A larger fraction p would leave even fewer dimensions than this one, which already
+             * failed.
+             */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

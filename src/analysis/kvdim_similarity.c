@@ -1,6 +1,6 @@
 /*
- * kvdim-similarity: measures how similar the rotations of one model are that were computed from
- * different texts.
+ * kvdim-similarity: measures how similar the rotations are that one model gets from different
+ * texts.
  *
  * Reads kvdim/spectrum files. Writes kvdim/similarity.
  */
@@ -54,8 +54,6 @@ static const kvd_program description = {
     .options = options,
     .check = check_usage};
 
-/* ---- printed summary ---- */
-
 static void print_pair(const config *cfg, const kvd_spectrum *s, const kvd_comparison *c)
 {
     const size_t half = kvd_half(c->d), F = c->n_files;
@@ -105,8 +103,6 @@ static json_t *json_of(const kvd_spectrum *s, const kvd_comparison *c)
                               "means_over_epsilon", c->means_over_epsilon[o + 1]));
     return others;
 }
-
-/* ---- main ---- */
 
 static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, json_t *pairs,
                        kvd_err *err)

@@ -24,12 +24,6 @@ static const char program[] = "kvdim-spectrum";
 
 typedef kvd_spectrum_options config;
 
-/* ---- singular values and rotations from second moments ---- */
-
-/*
- * Computes singular values and rotations from second moments on the GPU or the CPU. Adds the time
- * to the statistic seconds_decompose of the output file.
- */
 static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted, int first,
                      kvd_spectrum *s, kvd_err *err)
 {
@@ -45,12 +39,9 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/* ---- singular values and rotations from recorded activations ---- */
-
 /*
- * Plan of the computation. by_gram[p] is true if the singular values of a set p of matrices (such
- * as KVD_PAIR_QK: Q and K) are computed from their Gram matrix; `any` is true if by_gram has a true
- * element. need[x] is true if the rows of tensor x (Q, K, V, ...) must be read.
+ * by_gram[p] is true if the singular values of pair p are computed from a Gram matrix, and `any` if
+ * one by_gram[p] is true. need[x] is true if the rows of tensor x (Q, K, V, ...) must be read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
@@ -69,9 +60,8 @@ static plan make_plan(const config *cfg)
 }
 
 /*
- * Token vectors of one layer, from which singular values are computed: n elements of `source`. They
- * are the recorded Q, K and V, one element per input file. If --centroids is given, they are the
- * centroids of the clusters of these vectors, one element in all.
+ * Vectors of one layer: the recorded Q, K and V of each input file. With --centroids, their
+ * centroids are a single source.
  */
 typedef struct {
     const kvd_source *source;
@@ -94,10 +84,6 @@ static int open_layer(const config *cfg, const kvd_sources *in, const plan *p, i
                             sum, err);
 }
 
-/*
- * Adds the second moments X^T X of one layer to *m, for the token vectors X of all elements of
- * from->source. *m is a view of one layer in an array of several layers.
- */
 static int sum_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                      kvd_moments *m, kvd_spectrum *s, kvd_err *err)
 {
@@ -110,9 +96,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Computes singular values and rotations of one layer from the token vectors X themselves, not from
- * X^T X. If --method is svd or tsqr, it does so for every head. If --method is gram, it does so
- * only for heads whose small singular values X^T X cannot resolve.
+ * Decomposes the vectors X of one layer, not X^T X. With --method gram only heads whose small
+ * singular values X^T X cannot resolve are decomposed.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -141,12 +126,7 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/*
- * Computes singular values and rotations of layers first .. first + n - 1. First come the second
- * moments X^T X of all these layers, then the eigenvalues of all moments at once. Last come the
- * decompositions of the token vectors X themselves (rows_of_layer). If vectors are replaced by
- * K-means centroids, n is 1, so that only the centroids of one layer are in memory.
- */
+/* With K-means centroids n is 1, so that only one layer's centroids are in memory. */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -180,10 +160,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
                              kvd_err *err)
 {
     const plan p = make_plan(cfg);
-    /*
-     * Number of layers to compute at once. A GPU is fastest with many matrices; on the CPU one
-     * layer needs the least memory.
-     */
+    /* A GPU is fastest with many matrices. On the CPU one layer needs the least memory. */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
                             : 1;
@@ -201,13 +178,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* ---- singular values and rotations from moments or activations ---- */
-
-/*
- * Returns the number of rows, stated in the output file, of the matrix that is decomposed for each
- * head of `pair` (for example Q and K stacked). If its rows are centroids weighted by the size of
- * their cluster, the number counts the token vectors that the centroids represent.
- */
+/* Weighted centroids count as the rows that they replace. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -245,12 +216,9 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
                        : spectrum_of_dumps(cfg, in, s, err);
 }
 
-/* ---- main ---- */
-
 /*
- * Returns true if --device=auto should select the GPU. Starting the GPU takes 0.2 to 0.8 s and
- * must be faster than computing the eigenvalues on the CPU, where dsyevd was measured at 2.6 ns
- * d^3 per matrix and thread (results/h200/spectrum).
+ * Returns true if --device=auto should select the GPU. Starting the GPU takes 0.2 to 0.8 s. On the
+ * CPU, dsyevd takes 2.6 ns d^3 per matrix and thread (results/h200/spectrum).
  */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
@@ -262,10 +230,7 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/*
- * Selects the CPU or GPU according to --device and stores the GPU's name in `gpu`. The value
- * `auto` selects the GPU only if the library cuSOLVER is installed too.
- */
+/* `auto` selects the GPU only if the library cuSOLVER is installed. */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;
@@ -345,8 +310,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
     for (int i = 0; i < run->n_inputs; i++)
         s.calibration.seconds_collect += run->inputs[i].seconds;
     /*
-     * The output file is created before the computation, so that a missing folder is reported at
-     * once.
+     * Create the output file before the computation, so that a missing folder is reported at once.
      */
     if (kvd_h5_create(&out, cfg->common.output, &kvd_schema_spectrum, run, err) ||
         (gpu[0] && kvd_h5_put_text(&out, "/provenance", "gpu", gpu, err)) ||

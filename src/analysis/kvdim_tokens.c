@@ -2,10 +2,8 @@
  * kvdim-tokens: finds the tokens that are important to attention, and how they differ by layer,
  * head and request.
  *
- * Reads one or more kvdim/attention files of one model (sums and histograms of attention), and adds
- * them up. Writes kvdim/tokens: the distribution of attention scores, the overlap of important
- * tokens between layers, and the fewest tokens that hold most of the attention. ZDC Fig. 6-8 and
- * LeanKV Fig. 1-3 plot such data.
+ * Reads kvdim/attention files of one model and adds them up. Writes kvdim/tokens, the data of Fig.
+ * 6-8 of the ZDC paper and Fig. 1-3 of the LeanKV paper.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,9 +60,7 @@ static const kvd_program description = {
                  "kvdim-tokens att.h5 -o tokens.h5"},
     .options = options};
 
-/* ---- printed summary ------------------------------------------------------------------------- */
-
-enum { P95 = 1 }; /* index of the 95 % in kvd_critical_level, the list of fractions of attention */
+enum { P95 = 1 }; /* index of 95 % in kvd_critical_level */
 
 static void print_layers(const kvd_tokens *t)
 {
@@ -162,8 +158,6 @@ static int print_json(const config *cfg, const kvd_tokens *t, kvd_err *err)
         list(t->data[KVD_T_LAYER_SD] + P95 * n, n), "overlap", overlap);
     return kvd_json_print(all, err);
 }
-
-/* ---- main program -------------------------------------------------------------------------- */
 
 static int load(const config *cfg, kvd_run *run, kvd_attention_stats *sum,
                 char (*hash)[sizeof sum->corpus_hash], kvd_err *err)

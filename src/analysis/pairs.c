@@ -9,7 +9,7 @@
 
 #include "common/linalg.h"
 
-/* Number of rows that a callback (sink) receives at once: 2 MiB of float32 at d_head 128. */
+/* Rows passed to a callback at once: 2 MiB of float32 at d_head 128. */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -18,9 +18,8 @@ static int group_of(const kvd_model_info *m)
 }
 
 /*
- * Attention heads whose rows are stacked in the matrix that is decomposed for head h: query heads
- * q_first .. q_first + q_count - 1, and KV head `kv`. h counts KV heads, or query heads if every
- * query head has its own rotation.
+ * Heads whose rows are stacked in matrix h: query heads q_first .. q_first + q_count - 1, and KV
+ * head `kv`. h counts KV heads, or query heads if every query head has its own rotation.
  */
 typedef struct {
     int q_first, q_count, kv;
@@ -75,8 +74,6 @@ size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing
     }
 }
 
-/* ---- reading recorded activations ---- */
-
 typedef struct {
     float *rows;
     void *scratch;
@@ -102,10 +99,6 @@ static void drop_buffers(buffers *b)
     free(b->scratch);
 }
 
-/*
- * Reads the wanted ranges of recorded tokens, one after another, into a block of rows. Passes the
- * block to the callback `sink` whenever it is full, and at the end.
- */
 static int send_spans(const kvd_source *from, buffers *b, kvd_x x, int layer, int head,
                       kvd_row_sink sink, void *ctx, kvd_err *err)
 {
@@ -164,10 +157,7 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
     return status;
 }
 
-/*
- * Passes the weight matrix of one head, [d_head][d_model] (W_O or W_V), to the callback `sink` as
- * d_model rows of d_head values.
- */
+/* Passes a weight matrix [d_head][d_model] transposed, as d_model rows of d_head values. */
 static int send_weight(kvd_activations *a, buffers *b, bool w_o, int layer, int head,
                        kvd_row_sink sink, void *ctx, kvd_err *err)
 {
@@ -223,8 +213,6 @@ int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairin
     return status;
 }
 
-/* ---- second moments of recorded activations ---- */
-
 typedef struct {
     double *gram, *scratch;
     size_t d;
@@ -236,10 +224,6 @@ static int add_to_gram(void *ctx, const float *rows, size_t n, kvd_err *err)
     return kvd_gram_add(s->gram, s->d, rows, n, s->d, s->scratch, err);
 }
 
-/*
- * Tensor whose rows are added to each second moment. The second moments of weight matrices have no
- * tensor and are not listed.
- */
 static const kvd_x x_of[] = {[KVD_G_Q] = KVD_X_Q,
                              [KVD_G_K] = KVD_X_K,
                              [KVD_G_V] = KVD_X_V,
@@ -297,8 +281,6 @@ int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int
     return status;
 }
 
-/* ---- Gram matrix of the stacked rows of one head ---- */
-
 static void add_gram(const kvd_moments *m, kvd_g g, int layer, int head, double *sum)
 {
     const size_t n = (size_t)m->model.d_head * (size_t)m->model.d_head;
@@ -331,8 +313,6 @@ int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int 
         add_gram(m, KVD_G_W_V, layer, who.kv, gram);
     return 0;
 }
-
-/* ---- balanced projections ---- */
 
 void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl,
                         double *cr)

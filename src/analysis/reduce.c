@@ -8,13 +8,8 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/*
- * Number of the first random stream that selects sequences to drop. The streams of clustering, one
- * per head, count from 0.
- */
+/* Number of the first random stream that drops sequences. Clustering uses the streams below it. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
-
-/* ---- dropping sequences ---- */
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,
                           kvd_err *err)
@@ -32,10 +27,6 @@ static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t se
     return 0;
 }
 
-/*
- * Stores in `span` the token ranges of the sequences that were not dropped, and returns the number
- * of ranges. Adjacent sequences become one range.
- */
 static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_span *span)
 {
     size_t n_spans = 0;
@@ -51,10 +42,7 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
     return n_spans;
 }
 
-/*
- * Drops a random fraction `prune` of the n sequences of one file of recorded activations (*s).
- * Stores the token ranges of the remaining sequences in `span`, which must have room for n ranges.
- */
+/* `span` receives the remaining token ranges, and must have room for n of them. */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
 {
@@ -108,8 +96,6 @@ void kvd_pruned_release(kvd_pruned *p)
     *p = (kvd_pruned){0};
 }
 
-/* ---- centroids ---- */
-
 typedef struct {
     float *rows;
     size_t n, room, d;
@@ -125,10 +111,6 @@ static int gather(void *ctx, const float *rows, size_t n, kvd_err *err)
     return 0;
 }
 
-/*
- * Stores the centroids of one head's non-empty clusters in *rows, which replace the head's rows.
- * If `weighted` is set, each is multiplied by the square root of its cluster's number of rows.
- */
 static int keep_centroids(const double *centroid, const size_t *count, size_t k, size_t d,
                           bool weighted, float **rows, size_t *n_rows, kvd_err *err)
 {

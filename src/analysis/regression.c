@@ -12,12 +12,7 @@
 
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
-/* ---- ZDC settings as text ---- */
-
-/*
- * Returns true if `item`, one NAME=VALUE of the parameters of a method, sets a fraction of
- * dimensions to remove, as "zack.p_u.qk=0.5" does.
- */
+/* Returns true if `item`, such as "zack.p_u.qk=0.5", sets a fraction of dimensions to remove. */
 static bool is_rate(const char *item)
 {
     static const char *const key[] = {".p.qk=", ".p.v=", ".p_u=", ".p_u.qk=", ".p_u.v="};
@@ -29,10 +24,8 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Splits the parameters of a method, as the column `settings` of a result file holds them. Stores
- * importance.g (fraction of important tokens in the first layer) and importance.rise (its increase
- * up to the last layer) in *t. Drops the fractions of removed dimensions (p, p_u), and writes all
- * other parameters to `rest`.
+ * Splits the column `settings` of a result file. importance.g and importance.rise go to *t, and
+ * fractions of removed dimensions are dropped. All other parameters go to `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
@@ -60,8 +53,6 @@ static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t siz
     return 0;
 }
 
-/* ---- lines of the result file ---- */
-
 static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
 {
     for (int i = 0; i < KVD_N_PAIRS; i++)
@@ -72,11 +63,7 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
     return kvd_fail(err, "pair '%s' is none of ours", name);
 }
 
-/*
- * Stores in *s what must be equal in all lines of the result file: method, label of the texts, rule
- * for the kept dimensions, the matrices that share a rotation, and all other parameters (`rest`).
- * The values are those of line `row`.
- */
+/* Takes the values that must be equal in all lines of the result file from line `row`. */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
     snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));
@@ -167,8 +154,6 @@ void kvd_sweep_release(kvd_sweep *s)
     *s = (kvd_sweep){.n = 0};
 }
 
-/* ---- Oracle: best settings in hindsight ---- */
-
 static int by_share(const void *a, const void *b)
 {
     const kvd_tried *const x = a, *const y = b;
@@ -194,10 +179,9 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
 }
 
 /*
- * Fills the least-squares problem a x = y, with one row for each of the n measured ZDC settings
- * whose loss is above 0. Column m < n_models of `a` is 1 if the setting was measured on model m,
- * else 0. The last column is ln Q_d, the logarithm of the loss of quality. A row of y holds the six
- * numbers of the setting (kvd_set).
+ * Fills the least-squares problem a x = y, with one row for each loss above 0. Column m < n_models
+ * of `a` is 1 if the loss was measured on model m. The last column is ln Q_d, the logarithm of the
+ * loss. A row of y holds the six numbers of kvd_set.
  */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
@@ -300,7 +284,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
     return sum / (double)r->n_models;
 }
 
-/* Rounds *x to four decimals within lo .. hi. Returns true if *x was outside lo .. hi. */
+/* Rounds *x to four decimals within lo .. hi. Returns true if *x was outside. */
 static bool put(double *x, double lo, double hi)
 {
     const double wanted = *x, within = fmin(fmax(wanted, lo), hi);

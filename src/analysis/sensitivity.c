@@ -14,12 +14,12 @@ enum { SIDES = 2, KINDS = KVD_SENSITIVITY_KINDS };
 struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
     /*
-     * Sums of outer products x^T x over tokens and over the query heads of each group,
-     * [n_layers][KINDS][n_kv_heads][d][d]. The four kinds of vector x are queries, gradients of
-     * queries, head outputs, and gradients of head outputs.
+     * Sums of x^T x over tokens and over the query heads of each group,
+     * [n_layers][KINDS][n_kv_heads][d][d]. The KINDS of row vector x are queries, their gradients,
+     * head outputs, and their gradients.
      */
     double *sum;
-    /* Scratch memory of kvd_gram_add for each thread, [threads][kvd_gram_scratch(d)]. */
+    /* scratch memory of kvd_gram_add, [threads][kvd_gram_scratch(d)] */
     double *scratch;
 };
 
@@ -69,7 +69,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    /* Index of the first job that failed, which does not depend on the order of the threads. */
+    /* Which failure is reported must not depend on the order of the threads. */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -120,12 +120,12 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         /*
-         * Programs that read the output file divide singular values by the number of rows. These
-         * singular values are per token already, so the number of rows is set to 1.
+         * Readers divide singular values by the number of rows, but these singular values are per
+         * token already.
          */
         out->pair[pair[side]].n_rows = 1;
     }
-    /* Index of the first job that failed, which does not depend on the order of the threads. */
+    /* Which failure is reported must not depend on the order of the threads. */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -145,9 +145,9 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 }
 
 /*
- * Returns the predicted loss in nats per token if every direction (singular vector) of a head has
- * the error variance min(theta, sigma^2 / 2), sigma being its singular value. If `bits` is not
- * NULL, sets *bits to the mean number of bits that this takes per element of K and V.
+ * Returns the predicted loss in nats per token if every direction has the error variance min(theta,
+ * sigma^2 / 2). sigma is the singular value of the direction. *bits receives the mean number of
+ * bits per element of K and V.
  */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
@@ -170,12 +170,7 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /*
-     * Bisection for theta, the largest error variance of a direction (singular vector), so that the
-     * predicted loss equals `loss`. The bisection is over ln theta. No theta above `loss` is
-     * needed: at theta = `loss` either the loss of one direction is already `loss`, or every
-     * direction is below theta and takes 0 bits.
-     */
+    /* Bisection over ln theta. theta = `loss` is always large enough. */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;
@@ -188,7 +183,7 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 }
 
 typedef struct {
-    kvd_sensitivity_engine hook; /* interface of the engine; must be the first field */
+    kvd_sensitivity_engine hook; /* must be the first field */
     kvd_sensitivity_spec spec;
     kvd_backward *pass;
 } engine;

@@ -21,8 +21,8 @@ double kvd_mean_abs(const double *R, size_t d)
 double kvd_delta(const double *A, const double *B, size_t d)
 {
     /*
-     * Add by columns, in the order of kvd_delta_aligned, so that both functions return the same
-     * number if no column differs in sign.
+     * Additions run by columns, as in kvd_delta_aligned, so that both functions can return equal
+     * numbers.
      */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
@@ -45,10 +45,7 @@ double kvd_delta_aligned(const double *A, const double *B, size_t d)
     return sum / (double)(d * d);
 }
 
-/*
- * Returns the matrix of cosines C [d][d] = A^T B, which the caller frees. On failure returns NULL
- * and fills *err.
- */
+/* Returns C [d][d] = A^T B, which the caller frees. */
 static double *cosines(const double *A, const double *B, size_t d, kvd_err *err)
 {
     const int n = (int)d;
@@ -66,11 +63,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /*
-     * A_m and B_m are the first m columns of the rotations A and B, and C = A^T B. Computes ||
-     * A_m^T B_m ||_F^2 for m = 1 .. d. Each step adds the last row and column of the leading m x m
-     * block of C.
-     */
+    /* Each step extends the leading block of C by row and column m. */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -111,8 +104,8 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
     for (size_t i = 0; i < d * d; i++)
         X[i] = kvd_rng_normal(&rng);
     /*
-     * The singular basis of a matrix of independent normal entries is uniformly distributed,
-     * because their distribution is invariant under rotation.
+     * Independent normal entries are invariant under rotation, so the basis is distributed
+     * uniformly.
      */
     const int status = kvd_svd_right(X, d, d, X + d * d, R, err);
     free(X);
@@ -152,8 +145,6 @@ int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_file
     }
     return 0;
 }
-
-/* ---- memory of the results ---- */
 
 static double *carve(double **at, size_t n)
 {
@@ -198,30 +189,24 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ---- comparison of one head ---- */
-
 /*
- * The four measures of similarity of two rotations of one head; N_CELL is their number. Each
- * thread writes the measures of its own heads. Averages are computed later in the order of the
- * heads, so results do not depend on the number of threads.
+ * The means over heads are taken later in a fixed order, so that results do not depend on the
+ * threads.
  */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
     /*
-     * Measures that compare the rotation in input file a with that in input file b:
-     * [head][b][a][N_CELL]. Index a = n_files is a random rotation.
+     * Comparison of the rotation in file a with that in file b: [head][b][a][N_CELL]. Index a =
+     * n_files is a random rotation.
      */
     double *cell;
     /*
-     * Mean absolute element of the rotation of each head in each input file: [head][n_files + 1].
-     * The last element of each head is that of a random rotation.
+     * Mean absolute element of each rotation: [head][n_files + 1]. The last one is a random
+     * rotation.
      */
     double *epsilon;
-    /*
-     * Fraction of the energy (squared norm) of the data that the leading m = 1 .. d dimensions of a
-     * rotation keep: own[head][b][m - 1]. Data and rotation are both from input file b.
-     */
+    /* Fraction of the data's squared norm that the first m dimensions keep: own[head][b][m - 1]. */
     double *own;
 } parts;
 
@@ -278,13 +263,10 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* ---- averages over all heads ---- */
-
 /*
- * Compares the rotations in every input file a with those in input file b by their mean absolute
- * elements. The difference is divided by `epsilon`, the mean absolute element in file b. Index a =
- * n_files is a random rotation. The ZACK and FDC papers print a number called delta, which may be
- * this difference of means, not the mean of |R_a - R_b|.
+ * Compares the mean absolute elements of the rotations in every file a with those in file b,
+ * relative to `epsilon`. The number called delta in the ZACK and FDC papers may be this difference,
+ * not the mean of |R_a - R_b|.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

@@ -11,7 +11,7 @@
 #include "model/text/text_options.h"
 
 const char *const kvd_decomposition_name[4] = {"svd", "tsqr", "gram", NULL};
-/* Values of --rope and --pairing; the index of a word in `pairings` is its kvd_pairing. */
+/* The index in `pairings` is a kvd_pairing. */
 static const char *const ropes[] = {"after", "before", NULL}, *const pairings[] = {
                                                                   "shared", "per-query", NULL};
 
@@ -136,10 +136,7 @@ static int one_kind(const char *const *path, size_t n, bool *moments, kvd_err *e
     return 0;
 }
 
-/*
- * Fails if two paths refer to the same file, even by different names, because HDF5 must not open a
- * file twice.
- */
+/* Fails if two paths name the same file, because HDF5 must not open a file twice. */
 static int distinct(const char *const *path, size_t n, kvd_err *err)
 {
     struct stat *s = calloc(n, sizeof *s);
@@ -158,10 +155,7 @@ static int distinct(const char *const *path, size_t n, kvd_err *err)
     return status;
 }
 
-/*
- * Fails if input file i has the same texts (corpus hash) as an earlier one, because they would
- * count twice. `hashes` holds the corpus hashes of the inputs before i.
- */
+/* Fails if input i has the same texts as an earlier one, because they would count twice. */
 static int check_new(const char *const *path, char (*hashes)[40], size_t i, const char *hash,
                      kvd_err *err)
 {
@@ -194,10 +188,6 @@ static int load_moments(kvd_sources *in, const char *const *path, size_t n, size
     return 0;
 }
 
-/*
- * Opens the files of activations as one set of texts. kvd_moments_add, called on headers without
- * sums, checks that the files are of one model and kind, and adds their token counts and labels.
- */
 static int open_dumps(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                       char (*hashes)[40], kvd_err *err)
 {
@@ -254,8 +244,8 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
 }
 
 /*
- * Returns the number of singular values that are below 1e-5 times the largest of their head. If
- * they were computed from a Gram matrix, their relative error may be above 1e-6.
+ * Counts singular values below 1e-5 times the largest of their head. If computed from a Gram
+ * matrix, such values may have a relative error above 1e-6.
  */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {
@@ -300,10 +290,7 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
             program, kvd_pair_name[pair], blurred);
 }
 
-/*
- * Returns x as a JSON number, or null if x is NaN. The coefficient of variation of singular values
- * that are all 0 is NaN.
- */
+/* JSON has no NaN. The coefficient of variation of singular values that are all 0 is NaN. */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
@@ -346,10 +333,6 @@ static int print_json(const char *program, const kvd_spectrum_options *cfg, cons
     return kvd_json_print(all, err);
 }
 
-/*
- * Prints the device that computed the eigenvalues, the fraction of the input rows that was left
- * out, and the computing times.
- */
 static void print_how(const char *gpu, const kvd_spectrum_options *cfg, const kvd_spectrum *s)
 {
     const kvd_calibration *c = &s->calibration;

@@ -5,12 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- distributions of attention scores and norms ---- */
-
-/*
- * Adds up the histograms of one statistic `f` over all heads of a layer and writes the total to
- * sum [bins].
- */
 static void add_heads(const kvd_attention_stats *s, kvd_a f, int layer, int heads, kvd_word *sum,
                       size_t bins)
 {
@@ -30,7 +24,7 @@ static void curve_of(kvd_a f, const kvd_word *histogram, double *to)
 
 static double decades(const double *curve)
 {
-    /* Indices of the quantiles 0.1 % and 99.9 % in `curve`, an array of quantiles. */
+    /* Indices of the quantiles 0.1 % and 99.9 %. */
     enum { LOW = 1, HIGH = KVD_N_CURVE - 2 };
     return log10(curve[HIGH] / curve[LOW]);
 }
@@ -82,14 +76,11 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
     return 0;
 }
 
-/* ---- numbers of critical tokens: the fewest that hold most of the attention ------------------ */
-
 /*
- * Computes statistics, over requests, of the number of critical tokens: the fewest tokens that hold
- * 90, 95 or 99 % of the attention (the level). Reads five consecutive fields of *s, `from` and
- * later: sum of the numbers, sum of their squares, minimum, maximum, and sum of the numbers as
- * fractions of all tokens. Writes five consecutive fields of *t, `to` and later: mean, standard
- * deviation, minimum, maximum and mean fraction. Each field of *t is [level][layer][head].
+ * Critical tokens are the fewest tokens that hold 90, 95 or 99 % of the attention (`level`). Reads
+ * five fields of *s from `from` on: sum of the numbers of critical tokens, sum of squares, minimum,
+ * maximum, and sum of fractions. Writes five fields of *t from `to` on: mean, standard deviation,
+ * minimum, maximum and mean fraction.
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -108,17 +99,12 @@ static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_to
             }
 }
 
-/* ---- sets of important and unimportant tokens ------------------------------------------------ */
-
 typedef struct {
     double value;
     size_t token;
 } ranked;
 
-/*
- * qsort comparison: smaller values first. Equal values are ordered by token position, so that every
- * machine chooses the same tokens as important and as unimportant.
- */
+/* Equal values are ordered by position, so that every machine chooses the same tokens. */
 static int rising(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -127,7 +113,6 @@ static int rising(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* Returns how important token j is in a layer, by the measure `by`, for a request of n tokens. */
 static double value_of(const kvd_attention_stats *s, size_t request, int layer, size_t n, size_t j,
                        kvd_ranking by)
 {
@@ -154,13 +139,10 @@ static double value_of(const kvd_attention_stats *s, size_t request, int layer, 
 
 typedef struct {
     const kvd_attention_stats *s;
-    /* Number of tokens in the set of important tokens, and in the set of unimportant tokens. */
+    /* Size of the set of important tokens, and of the set of unimportant ones. */
     size_t k;
-    ranked *order; /* tokens of a request, sorted by importance, [seq_len] */
-    /*
-     * Membership of each token in a set, [2][n_layers][seq_len]: 1 if the token is in the
-     * unimportant set [0] or in the important set [1].
-     */
+    ranked *order; /* [seq_len] */
+    /* [2][n_layers][seq_len]: set[0] marks unimportant tokens and set[1] important tokens. */
     uint8_t *set;
 } sets;
 
@@ -191,7 +173,6 @@ static double shared(const uint8_t *a, const uint8_t *b, size_t n, size_t k)
     return (double)both / (double)k;
 }
 
-/* Replaces sums over n requests by means, and sums of squares by standard deviations, in place. */
 static void resolve(double *sum, double *squares, size_t count, double n)
 {
     for (size_t i = 0; i < count; i++) {
@@ -203,11 +184,7 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    /*
-     * Fields of *t that receive the mean overlap of two layers: of their sets of unimportant tokens
-     * [0], and of their sets of important tokens [1]. The next field of *t after each receives the
-     * standard deviation of that overlap.
-     */
+    /* Field of the mean overlap of two layers. The next field receives its standard deviation. */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {

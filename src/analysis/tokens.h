@@ -1,22 +1,15 @@
-/*
- * Computes the data of a file of schema kvdim/tokens from the statistics of a kvdim/attention file.
- */
 #ifndef KVD_ANALYSIS_TOKENS_H
 #define KVD_ANALYSIS_TOKENS_H
 
 #include "formats/tokens.h"
 
 /*
- * Computes statistics of important tokens from the attention statistics *s, and allocates *out for
- * them.
+ * Computes statistics of important tokens from *s, and allocates *out. `share` is the fraction of a
+ * request's tokens that are called important, and also the fraction called unimportant (ZDC: 0.35).
  *
- * `share` is the fraction of a request's tokens that are called important, and equally the fraction
- * that are called unimportant (ZDC: 0.35).
- *
- * Consecutive layers form a group, which could use the important tokens of its first layer. A layer
- * joins the group of the layer below it if it has enough tokens in common with the first layer of
- * that group: more than the fraction `group_overlap` of the important tokens, and also of the
- * unimportant ones (ZDC: 0.95).
+ * Consecutive layers form a group if the important tokens of each overlap those of the group's
+ * first layer by more than `group_overlap` (ZDC: 0.95). The same must be true of the unimportant
+ * tokens.
  */
 int kvd_tokens_study(const kvd_attention_stats *s, double share, double group_overlap,
                      kvd_tokens *out, kvd_err *err);

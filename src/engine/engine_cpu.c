@@ -1,4 +1,3 @@
-/* Inference engine on the CPU (engine/engine.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,42 +22,36 @@ typedef struct {
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
     /*
-     * True: the method needs token-by-token compression (`caches`). False: it only reduces
-     * dimensions (`slots`).
+     * True if the method compresses token by token (`caches`), false if it only reduces dimensions
+     * (`slots`).
      */
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* Number of tokens for which a slot of the KV cache has room. */
+    /* number of tokens of a slot */
     size_t tokens;
     kvd_cpu_rows rows;
-    /* Size in bytes of the KV cache at the end of the latest iteration. */
     double held_bytes;
-    /* Number of tokens in each slot, [max_batch]; 0: the slot is free. */
+    /* Number of tokens in each slot, [max_batch]; 0 if the slot is free. */
     uint32_t *held;
     /* Residual stream of the tokens whose logits are computed, [max_batch][d_model]. */
     float *last;
     /*
-     * The rows of `last` after the projection that some models have before the output head,
-     * [max_batch][d_embed]. NULL if the model has none.
+     * Input of the output head if the model projects `last` before, [max_batch][d_embed]; otherwise
+     * NULL.
      */
     float *narrow;
-    float *logits; /* logits of the rows of `last`, [max_batch][vocab_size] */
-    /*
-     * Row of `logits` for each request of the iteration, [max_batch]. SIZE_MAX: the request emits
-     * no token.
-     */
+    float *logits; /* [max_batch][vocab_size] */
+    /* Row of `logits` for each request, [max_batch]. SIZE_MAX: the request emits no token. */
     size_t *emitted;
-    size_t n_slices; /* number of requests in the latest iteration */
+    size_t n_slices;
 } engine;
 
 static engine *self_of(kvd_engine *e)
 {
-    /* The interface kvd_engine is the first field of engine. */
+    /* kvd_engine is the first field. */
     return (engine *)(void *)e;
 }
-
-/* ---- running an iteration ---- */
 
 static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, kvd_err *err)
 {
@@ -87,10 +80,7 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     return 0;
 }
 
-/*
- * Fails with a message that names the request and the position of token number `row` of the
- * iteration, whose activations are not finite.
- */
+/* The message names the request and the position of token `row` of the iteration. */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
     size_t i = 0;
@@ -107,11 +97,6 @@ static int check_finite(const kvd_iteration *it, const char *where, const float 
     return at < n ? not_finite(it, where, at / width, err) : 0;
 }
 
-/*
- * Runs the attention of one layer for methods that only reduce dimensions. Projects Q and K to the
- * kept dimensions if the weights do not, stores K and V in the cache, and attends to the cached
- * tokens.
- */
 static int attend(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
 {
     kvd_cpu_rows *const r = &e->rows;
@@ -155,7 +140,6 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     return check_finite(it, where, r->x, (size_t)e->config->d_model, err);
 }
 
-/* Computes the logits for the last token of every request that emits a token in the iteration. */
 static int head(engine *e, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_cpu_weights *const w = &e->weights;
@@ -227,7 +211,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* The bytes are counted before the requests that end release their caches. */
+    /* Count the bytes before requests that end free their caches. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -275,8 +259,6 @@ static void drop(kvd_engine *hook, size_t slot)
         kvd_sequence_cache_end(&e->caches.running, slot);
 }
 
-/* ---- opening and closing the engine ---- */
-
 static void release(kvd_engine *hook)
 {
     engine *const e = self_of(hook);
@@ -293,9 +275,8 @@ static void release(kvd_engine *hook)
 }
 
 /*
- * Sets the number of pages of the KV cache: the number in the limits, or the number, at least one,
- * that fits into memory next to the weights and activations. Called before any of these is
- * allocated. Fails with a message that names all sizes if they do not fit into memory together.
+ * Sets the number of pages to that of the limits, or to the number that fits into memory. Must be
+ * called before weights and activations are allocated.
  */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
@@ -349,10 +330,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /*
-     * Mean over the tokens of a full slot: a layer with an attention window holds only the newest
-     * tokens.
-     */
+    /* A layer with an attention window holds only the newest tokens. */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -1,12 +1,10 @@
-/*
- * Limits of a batch of requests, for the engines and for the scheduler that fills their iterations.
- */
+/* Limits of a batch of requests. */
 #ifndef KVD_ENGINE_LIMITS_H
 #define KVD_ENGINE_LIMITS_H
 
 #include <stddef.h>
 
-/* Rule by which the scheduler assigns pages of the KV cache to a request (serving/batching.h). */
+/* Rule by which the scheduler gives pages of the KV cache to a request (serving/batching.h). */
 typedef enum {
     /* A request gets pages for all its input and output tokens when it enters the batch. */
     KVD_ADMIT_WHOLE,
@@ -19,23 +17,22 @@ typedef enum {
 } kvd_admission;
 
 typedef struct {
-    /* Maximum number of requests that run at the same time. */
+    /* Largest number of requests that run at the same time. */
     size_t max_batch;
     /*
      * Largest number of prompt tokens in an iteration if `chunk` is 0. A longer prompt runs alone.
      */
     size_t max_tokens;
     /*
-     * Largest number of tokens in an iteration; longer prompts are split into chunks. 0: prompts
-     * are not split.
+     * Largest number of tokens in an iteration, into which longer prompts are split. 0: prompts are
+     * not split.
      */
     size_t chunk;
-    /* Number of pages of 64 tokens that the KV cache has in every layer. */
+    /* Number of pages of 64 tokens in every layer. */
     size_t pages;
     /*
-     * Number of pages that every layer with a sliding window has, and largest number of them that
-     * one request takes. A request that has n pages in the other layers takes min(n, window_share).
-     * Both are 0 if the model has no such layers.
+     * Number of pages in every layer with a sliding window, and the most that one request takes.
+     * Both are 0 if there are no such layers.
      */
     size_t window_pages, window_share;
     kvd_admission admission;

@@ -6,7 +6,7 @@
 
 #include "common/threads.h"
 
-/* Adds n * d to *total. Returns 0 if that overflows, else 1. */
+/* Returns 0 on overflow, else 1. */
 static int add_product(size_t *total, size_t n, size_t d)
 {
     size_t x;
@@ -79,10 +79,7 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
     return 0;
 }
 
-/*
- * Returns the dot product of x [n] and y [n]. Eight partial sums keep an addition from waiting for
- * the preceding one.
- */
+/* Eight partial sums keep an addition from waiting for the preceding one. */
 static double dot(const float *x, const float *y, size_t n)
 {
     double s[8] = {0};
@@ -97,8 +94,8 @@ static double dot(const float *x, const float *y, size_t n)
 
 /*
  * Computes out = sum over the n keys of softmax(scale q . k) v for one query row. Returns the
- * logarithm of the sum of exponentials of the scaled scores. `scores` [n] is scratch memory. A NaN
- * score may be skipped by the maximum, but not by the sum, so the output is NaN.
+ * logarithm of the sum of exponentials of the scaled scores. `scores` [n] is scratch memory. The
+ * maximum may skip a NaN score, but the sum does not, so the output is NaN.
  */
 static double attend(const float *q, const float *k, const float *v, size_t n, size_t d_qk,
                      size_t d_v, double scale, double *scores, double *out)
@@ -128,10 +125,7 @@ typedef struct {
     double scale;
 } job;
 
-/*
- * Computes attention of query head h for row `row` of all n_q rows of Q. The row is query t of a
- * request with q_len queries, whose kv_len keys start at row kv_first of K.
- */
+/* Computes query head h for row `row` of Q, which is query t of a request. */
 static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, size_t kv_len,
                      size_t kv_first, double *scores, double *out)
 {
@@ -202,7 +196,6 @@ int kvd_attention_ref_row(const kvd_attn_heads *heads, const kvd_attn_batch *bat
     return 0;
 }
 
-/* Applies RoPE at position `pos` to one head of one token. */
 static void apply_rope(const kvd_rope_table *rope, size_t pos, const float *x, size_t d_head,
                        double *y)
 {

@@ -1,7 +1,7 @@
 /*
- * Program kvdim-attn: times attention on heads with different numbers of kept dimensions, checks
- * the outputs, and compares the times with the peak rates of the machine. Reads files of kept
- * widths (kvdim/rates), CSV lists of widths and CSV lists of lengths. Writes kvdim/kernels.
+ * kvdim-attn: times attention on heads with different numbers of kept dimensions, checks the
+ * outputs, and compares the times with the peak rates of the machine. Reads kvdim/rates and CSV
+ * lists. Writes kvdim/kernels.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,25 +22,23 @@ static const char program[] = "kvdim-attn";
 typedef struct {
     kvd_attn_options *cfg;
     kvd_run run;
-    bool cuda; /* true: some implementation runs on the GPU */
+    bool cuda; /* true if some implementation runs on the GPU */
     char gpu_name[256];
     kvd_rates rates;
     kvd_width_list *widths;
     size_t n_widths;
-    int32_t *lengths; /* lengths of requests from --lengths */
+    int32_t *lengths; /* lengths of the requests, from --lengths */
     size_t n_lengths, lengths_size;
     kvd_attn_entry entry[KVD_ATTN_ENTRIES];
     int n_entries;
-    kvd_rate_ceilings ceilings[2]; /* peak rates of the CPU and of the GPU */
+    kvd_rate_ceilings ceilings[2]; /* ceilings[0] is for the CPU, ceilings[1] for the GPU */
     bool measured[2];
     kvd_bench *bench;
     kvd_rows *out;
     size_t cases, done, wrong, left_out, printed;
-    char *skipped; /* lines that name the skipped implementations and cases, and say why */
+    char *skipped; /* skipped implementations and cases with reasons, one per line */
     kvd_progress progress;
 } sweep;
-
-/* ---- implementations to time ---- */
 
 static int resolve_impls(sweep *s, kvd_err *err)
 {
@@ -91,8 +89,6 @@ static int resolve_entries(sweep *s, kvd_err *err)
                ? 0
                : kvd_fail(err, "--schedule: no implementation asked for has such a scheduler");
 }
-
-/* ---- widths and lengths ---- */
 
 static kvd_width_list *next_widths(sweep *s)
 {
@@ -181,8 +177,6 @@ static int resolve_lengths(sweep *s, kvd_err *err)
     return 0;
 }
 
-/* ---- provenance record of the run ---- */
-
 static int add_input_once(sweep *s, const char *path, kvd_err *err)
 {
     for (int i = 0; i < s->run.n_inputs; i++)
@@ -242,8 +236,6 @@ static int record(sweep *s, kvd_err *err)
     return 0;
 }
 
-/* ---- sweep over all cases ---- */
-
 static int measure_machine(sweep *s, kvd_err *err)
 {
     bool cpu = false;
@@ -275,10 +267,7 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /*
-     * If memory runs out, the line on a skipped case is missing from the result file; it was
-     * printed above.
-     */
+    /* If memory runs out, the result file lacks this line, which was printed before. */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {
@@ -344,10 +333,7 @@ static int run_case(sweep *s, kvd_attn_phase phase, kvd_dtype dtype, const kvd_a
     return status;
 }
 
-/*
- * Runs all benchmark cases. The result file is complete after every case, so an interruption loses
- * at most one case.
- */
+/* The result file is complete after every case, so an interruption loses at most one case. */
 static int run_cases(sweep *s, kvd_err *err)
 {
     const kvd_attn_options *const cfg = s->cfg;
@@ -360,7 +346,7 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        s->done--; /* the result file on disk does not contain this case */
+                        s->done--; /* the file on disk does not contain this case */
                         return -1;
                     }
                     print_new_rows(s);
@@ -379,8 +365,6 @@ static void count_cases(sweep *s)
         phases += cfg->phase[i];
     s->cases = phases * types * (size_t)cfg->n_sizes * s->n_widths;
 }
-
-/* ---- results ---- */
 
 static json_t *rates_json(const sweep *s, int i)
 {

@@ -1,29 +1,25 @@
 /*
- * Conventions that every attention kernel of kvdim follows: heads with different numbers of kept
- * dimensions (widths), requests of unequal length, and the memory layouts of Q, K, V and O. Plain
- * C, no CUDA, no HDF5.
+ * Memory layouts and limits of every attention kernel of kvdim.
  *
  * Heads. Query head h reads KV head g = h / (n_heads / n_kv_heads). The query heads of a KV head
- * share its d_qk[g] (width of Q and K) and d_v[g] (width of V and O). Scores keep the scale
- * 1/sqrt(d_head) of the uncompressed head.
+ * share its d_qk[g] (width of Q and K) and d_v[g] (width of V and O).
  *
  * Requests. Request b has kv_len[b] tokens, the last q_len[b] of which are query tokens. Query t of
  * request b has position kv_len[b] - q_len[b] + t and attends to the keys at positions up to its
- * own. In decode, q_len is 1. In a layer with a sliding window, a query attends to the newest
- * `window` of these keys only.
+ * own. In a layer with a sliding window, a query attends to the newest `window` of these keys only.
  *
  * There are two layouts.
  *
- * PLAIN (reference, CPU kernels, other libraries): row-major matrices, one head after another, one
- * request after another, no padding. n_q is the sum of q_len, n_kv is the sum of kv_len.
+ * PLAIN (CPU code): row-major matrices, one head after another, one request after another, no
+ * padding. n_q is the sum of q_len, n_kv is the sum of kv_len.
+ *
  * - Q head h: [n_q][d_qk]. O head h: [n_q][d_v].
  * - K head g: [n_kv][d_qk]. V head g: [n_kv][d_v].
  *
  * BLOCKED (kvdim's CUDA kernels), 16-bit elements. A matrix [tokens][d] is stored as blocks of 8
  * tokens x 8 dims, each 128 contiguous bytes. Element (t, i) has the index (t/8) * 8*d + (i/8) * 64
  * + (t%8) * 8 + i%8. A block is the core matrix that wgmma (without swizzle) and ldmatrix read.
- * Tiles therefore need no tensor map and no padding of d, and any run of 8-token groups is one
- * contiguous copy.
+ *
  * - Prefill, Q: head h starts at element q_offset[h] * n_q8 and is a blocked matrix [n_q8][d_qk].
  *   Request b starts at row q_start[b], a multiple of 8. n_q8 is the number of rows of all
  *   requests, each rounded up to 8.
@@ -54,37 +50,33 @@ extern "C" {
 
 enum {
     KVD_PAGE_TOKENS = 64,
-    KVD_WIDTH_STEP = 16, /* the CUDA kernels require d_qk and d_v of 16, 32, ... 128 */
+    KVD_WIDTH_STEP = 16, /* CUDA kernels require d_qk and d_v of 16, 32, ... 128 */
     KVD_WIDTH_MAX = 128,
-    KVD_HEADS_MAX = 128, /* most query heads of one launch */
-    KVD_GROUP_MAX = 16   /* most query heads per KV head in the CUDA decode kernel */
+    KVD_HEADS_MAX = 128, /* largest number of query heads of one launch */
+    KVD_GROUP_MAX = 16   /* largest number of query heads per KV head in CUDA decode */
 };
 
-/* Numbers of heads of one layer and their numbers of kept dimensions. */
 typedef struct {
     int n_heads, n_kv_heads;
-    /* Dimensions before compression; the scale of scores is 1/sqrt(d_head). */
+    /* number of dimensions before compression */
     int d_head;
-    int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K of each KV head */
-    int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V of each KV head */
+    int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K */
+    int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V */
     /*
-     * Sliding window of the layer: number of keys that a query attends to, its own key and those
-     * just before it. 0: every query attends to all keys up to its own.
+     * Sliding window: number of keys that a query attends to, up to its own. 0: all keys up to its
+     * own.
      */
     int window;
 } kvd_attn_heads;
 
-/* Lengths of the requests of one launch, on the host. */
+/* The lengths are in host memory. */
 typedef struct {
     int batch;
-    const int32_t *q_len;  /* [batch] number of query tokens of each request, >= 1 */
-    const int32_t *kv_len; /* [batch] number of tokens (keys) of each request, >= q_len */
+    const int32_t *q_len;  /* [batch] number of new tokens, >= 1 */
+    const int32_t *kv_len; /* [batch] number of all tokens, >= q_len */
 } kvd_attn_batch;
 
-/*
- * Location of each head in the BLOCKED layout. Offsets and pitches are in elements. The struct is
- * small enough to be passed by value to kernels.
- */
+/* Location of each head in the BLOCKED layout. Offsets and pitches are in elements. */
 typedef struct {
     int32_t n_heads, n_kv_heads, group; /* group = n_heads / n_kv_heads */
     float scale;                        /* factor of scores, 1/sqrt(d_head) */
@@ -92,7 +84,7 @@ typedef struct {
     int32_t q_pitch, o_pitch;
     /* Elements per page: 64 * sum over KV heads of (d_qk + d_v). */
     int32_t page_elements;
-    int32_t window; /* sliding window of the layer in tokens, 0 for none; see kvd_attn_heads */
+    int32_t window;
     int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions */
     /* [n_heads] First column of query head h in a row of Q and of O. */
     int32_t q_offset[KVD_HEADS_MAX], o_offset[KVD_HEADS_MAX];
@@ -101,29 +93,26 @@ typedef struct {
 } kvd_attn_map;
 
 /*
- * Fills *map from the heads of a layer. Returns 0. Returns -1 if a head count or a width is outside
- * the limits above: d_head must be at most KVD_WIDTH_MAX, and every d_qk and d_v must be a multiple
- * of KVD_WIDTH_STEP of at most KVD_WIDTH_MAX. Also returns -1 if the window is negative.
+ * Returns -1 if a number is outside the limits above. Every d_qk and d_v must be a multiple of
+ * KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
-/* Returns the index of the element of token t and dim i in a BLOCKED matrix [tokens][d]. */
+/* Returns the index of token t and dim i in a BLOCKED matrix [tokens][d]. */
 static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
 /*
- * Returns the total number of Q rows of all requests, each rounded up to a multiple of 8. If
- * `q_start` [batch] is not NULL, fills it with the first row of each request.
+ * Returns the number of rows of Q, with each request rounded up to a multiple of 8. q_start [batch]
+ * receives the first row of each request, unless it is NULL.
  */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
 /*
- * Pack PLAIN float32 tensors (as the references read them) into BLOCKED 16-bit ones on the host,
- * for tests and benchmarks. `dtype` is KVD_F16 or KVD_BF16 (common/half.h). The caller owns the
- * outputs, whose sizes follow from the layout above. kvd_pack_kv writes only the elements of
- * existing tokens and the zeros that the layout requires; it leaves the rest of the pool unchanged.
+ * Convert PLAIN float32 tensors to BLOCKED 16-bit ones on the host. `dtype` is KVD_F16 or KVD_BF16.
+ * kvd_pack_kv writes only existing tokens and the zeros that the layout requires.
  */
 void kvd_pack_q(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *q,
                 uint16_t *q_blocked);
@@ -132,8 +121,8 @@ void kvd_pack_q_decode(const kvd_attn_map *map, const kvd_attn_batch *batch, int
 void kvd_pack_kv(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *k,
                  const float *v, const int32_t *page_table, int max_pages, uint16_t *pool);
 /*
- * Converts 16-bit row-major O to PLAIN float32. The row of query t of request b is q_start[b] + t
- * in prefill (`decode` 0) and b in decode (`decode` 1).
+ * Converts 16-bit row-major O to PLAIN float32. Query t of request b is row q_start[b] + t in
+ * prefill (`decode` 0), and row b in decode (`decode` 1).
  */
 void kvd_unpack_o(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, int decode,
                   const uint16_t *o_rows, float *o);

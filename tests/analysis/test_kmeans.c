@@ -1,8 +1,4 @@
-/*
- * Tests of k-means (analysis/kmeans), compared with Lloyd's iteration in double precision, one row
- * and one centroid at a time. Also tests its properties: the objective falls, centroids are means,
- * counts are right, and the result does not depend on the number of threads.
- */
+/* Tests of K-means (analysis/kmeans), compared with Lloyd's iteration in float64. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +23,7 @@ static void *get(size_t n, size_t size)
     return p;
 }
 
-/* Makes normal random rows with a mean far from 0. Each row occurs `times` times. */
+/* Makes normal rows with a mean far from 0. Each row occurs `times` times. */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
     float *X = get(n * d, sizeof *X);
@@ -39,8 +35,6 @@ static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_
                                      : (float)(offset + kvd_rng_normal(&r) * pow(0.8, (double)j));
     return X;
 }
-
-/* ---- reference in double precision ---- */
 
 static double distance(const float *x, const double *c, size_t d)
 {
@@ -75,8 +69,8 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
 }
 
 /*
- * Fills empty clusters as Lloyd's reference does: each takes the row that is farthest from its
- * centroid, among rows that are not alone in their cluster. Returns the number of rows moved.
+ * Each empty cluster takes the row that is farthest from its centroid, among rows that are not
+ * alone in their cluster. Returns the number of rows moved.
  */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
@@ -171,17 +165,12 @@ static void test_against_plain_lloyd(void **state)
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
     against_plain(64, 1, 5, 0, 4);
-    against_plain(3000, 4, 2100, 0, 5); /* rows and centroids fill several blocks */
+    against_plain(3000, 4, 2100, 0, 5); /* these rows and centroids fill several blocks */
     against_plain(7, 2, 7, 0, 6);
     against_plain(200, 5, 1, 3, 7);
 }
 
-/* ---- properties of the result ---- */
-
-/*
- * All initial centroids are the same row, which leaves clusters empty. The objective must fall in
- * every iteration.
- */
+/* All initial centroids are the same row, which leaves clusters empty. */
 static void test_objective_falls(void **state)
 {
     (void)state;
@@ -204,10 +193,7 @@ static void test_objective_falls(void **state)
             total += count[c];
         }
         assert_int_equal(total, N);
-        /*
-         * The sum of squares of all rows equals that of their centroids plus the sum of squared
-         * distances to the centroids.
-         */
+        /* The squares of the rows sum to those of their centroids plus the squared distances. */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)
             for (size_t j = 0; j < D; j++)
@@ -218,7 +204,7 @@ static void test_objective_falls(void **state)
     }
 }
 
-/* Clusters five copies of each of `distinct` rows. Copies of a row are `distinct` rows apart. */
+/* The rows are five copies of each of `distinct` rows. */
 static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 {
     enum { TIMES = 5 };
@@ -233,10 +219,7 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     kvd_rng r;
     kvd_rng_seed(&r, seed, 1);
     kvd_rng_choose(&r, n, distinct, start);
-    /*
-     * With as many clusters as distinct rows, each centroid must be one of the rows and count its
-     * copies.
-     */
+    /* With as many clusters as distinct rows, each centroid must be one of the rows. */
     assert_int_equal(kvd_kmeans(X, n, d, distinct, start, C, count, &t, &err), 0);
     if (t.last > 0)
         fail_msg("%zu distinct rows of %zu numbers: %.2g of the energy is lost", distinct, d,
@@ -257,9 +240,9 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 }
 
 /*
- * Every distinct row must be found in spite of rounding. SGEMM may add the products of different
- * columns in different orders, so equal centroids need not have equal float32 products. In one
- * dimension, rows are often too close for float32 products to tell which centroid is nearer.
+ * SGEMM may add the products of different columns in different orders, so equal centroids need not
+ * have equal float32 products. In one dimension, rows are often too close for float32 products to
+ * tell which centroid is nearer.
  */
 static void test_distinct_rows_are_found(void **state)
 {

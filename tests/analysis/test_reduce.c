@@ -1,8 +1,4 @@
-/*
- * Tests of fewer calibration rows (analysis/reduce): which sequences are kept, that rows of dropped
- * sequences are never read, and that the centroids of one layer represent the rows of their
- * clusters.
- */
+/* Tests of the reduction of calibration data (analysis/reduce). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +17,7 @@ static char path[2][64];
 static kvd_run run;
 static kvd_activations dump[2];
 
-/* Makes two files of recorded Q, K and V: 300 tokens in 20 sequences, and 130 tokens in 13. */
+/* Makes two files of Q, K and V: 300 tokens in 20 sequences, and 130 tokens in 13. */
 static int set_up(void **state)
 {
     (void)state;
@@ -90,7 +86,7 @@ static void test_prune_keeps_its_share_of_every_text(void **state)
             size_t total = 0, end = 0;
             assert_int_equal(s[i].n_tokens, dump[i].n_tokens - (i ? 10 : 15) * dropped[i]);
             for (size_t k = 0; k < s[i].n_spans; k++) {
-                /* Adjacent sequences must be merged into one span of tokens. */
+                /* Adjacent sequences must become one range of tokens. */
                 assert_true(k == 0 || s[i].span[k].first > end);
                 assert_int_equal(s[i].span[k].first % (i ? 10 : 15), 0);
                 assert_int_equal(s[i].span[k].n % (i ? 10 : 15), 0);
@@ -104,7 +100,6 @@ static void test_prune_keeps_its_share_of_every_text(void **state)
     }
 }
 
-/* Over many seeds, every sequence must be dropped about equally often. */
 static void test_prune_is_uniform(void **state)
 {
     (void)state;
@@ -174,7 +169,6 @@ static void test_nothing_left_is_refused(void **state)
     kvd_pruned_release(&p);
 }
 
-/* Returns the sum of squared norms over the rows of one head in all files. */
 static double energy_of(const kvd_source *s, size_t n_sources, kvd_x x, int layer, int head)
 {
     double sum = 0;
@@ -218,8 +212,8 @@ static void test_centroids(void **state)
             assert_memory_equal(weighted.rows[x][h], again.rows[x][h], n * D * sizeof(float));
             for (size_t c = 0; c < n; c++) {
                 /*
-                 * Weighted centroids must equal plain centroids times the square root of their
-                 * count. The counts must add up to the number of rows.
+                 * A weighted centroid is the plain centroid times the square root of its number of
+                 * rows.
                  */
                 double a = 0, b = 0;
                 for (size_t j = 0; j < D; j++) {
@@ -232,10 +226,7 @@ static void test_centroids(void **state)
             }
             assert_true(rows == 430);
         }
-    /*
-     * The sum of squares of the weighted centroids must be that of the rows less the squared
-     * distances of rows from centroids.
-     */
+    /* The squares of the weighted centroids sum to those of the rows less the squared distances. */
     assert_true(fabs(all - sum_w.energy) < 1e-9 * all);
     assert_true(fabs(all - kept - sum_w.residual) < 1e-6 * all);
     kvd_layer_rows_release(&plain);

@@ -1,7 +1,4 @@
-/*
- * Tests of the results of a parameter sweep (analysis/sweep), and of regression lines from which a
- * setting is proposed (analysis/regression).
- */
+/* Tests of the regression that proposes settings of method ZDC (analysis/regression). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,10 +26,8 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
 }
 
 /*
- * The Oracle is the set of the best parameter settings of a method, chosen after all were measured.
- * It must have every setting to which no other setting is superior. (A superior setting has a loss
- * and a cache size that are at most as large, and one of them is smaller.) Of several equal
- * settings it must have one.
+ * The Oracle must have every setting to which no other setting is superior. A superior setting has
+ * a loss and a cache size that are at most as large, and one of them is smaller.
  */
 static void test_oracle(void **state)
 {
@@ -40,10 +35,7 @@ static void test_oracle(void **state)
     enum { N = 200 };
     static kvd_tried tried[N], best[N];
     for (int round = 0; round < 20; round++) {
-        /*
-         * Random losses and cache shares of N settings. They are rounded, so that ties are likely
-         * and some losses are not positive.
-         */
+        /* Values are rounded, so that ties are likely and some losses are not positive. */
         for (int i = 0; i < N; i++)
             tried[i] = (kvd_tried){.loss = floor(20 * uniform()) / 10 - 0.3,
                                    .share = floor(1 + 30 * uniform()) / 31};
@@ -76,10 +68,6 @@ static void make(kvd_tried *t, double loss)
 
 static const size_t one_model[64];
 
-/*
- * If each parameter of a method is linear in log(loss), the regression must find that line. With
- * noise, it must equal the least-squares line computed in double precision.
- */
 static void test_lines(void **state)
 {
     (void)state;
@@ -119,11 +107,8 @@ static void test_lines(void **state)
 }
 
 /*
- * Tests the regression that predicts a method's parameters (`set`: its removal rates and token
- * fractions) from an accepted loss. Each parameter is a straight line over the logarithm of the
- * loss. All models share the slope of that line. It is fitted after the means of each model's own
- * measurements are subtracted. Each model has its own constant; a model without measurements gets
- * the mean constant.
+ * All models share the slope, which is fitted after the means of each model's own measurements are
+ * subtracted. A model without measurements gets the mean constant.
  */
 static void test_models(void **state)
 {
@@ -134,7 +119,7 @@ static void test_models(void **state)
     kvd_regression r;
     kvd_err err = {""};
     for (int i = 0; i < N; i++) {
-        model[i] = i < 5 ? 2 : (size_t)i % 2; /* the last model, number 2, has five settings */
+        model[i] = i < 5 ? 2 : (size_t)i % 2; /* model 2 has five settings */
         make(&t[i], exp(-4 + 5 * uniform()));
         for (int j = 0; j < KVD_N_SET; j++)
             t[i].set[j] += 0.1 * (double)model[i] * j + 0.1 * (uniform() - 0.5);
@@ -161,8 +146,8 @@ static void test_models(void **state)
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
     /*
-     * Model 1 has a single measurement, which cannot determine a slope. It uses the slope that
-     * model 0 determines, and the constant that fits its measurement.
+     * Model 1 has a single measurement, which cannot determine a slope, so it uses the slope of
+     * model 0.
      */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
@@ -201,11 +186,7 @@ static void test_refuses(void **state)
     assert_int_equal(kvd_regression_fit(&r, t, one_model, 6, 1, &err), -1);
 }
 
-/*
- * kvd_regression_propose returns the parameters of a method for an accepted loss. For a loss within
- * the measured range, each parameter must be on its regression line over the logarithm of the loss.
- * A loss outside the measured range must be reported as extrapolated.
- */
+/* A loss outside the measured range must be reported as extrapolated. */
 static void test_proposals(void **state)
 {
     (void)state;

@@ -1,10 +1,3 @@
-/*
- * Tests of projections that are weighted by gradients of the loss (analysis/sensitivity), and of
- * these gradients. The gradients of queries and keys, and those of values and outputs, must satisfy
- * identities. If the next tokens are drawn from the model's own predictions, the gradients must
- * have mean 0. Sums of gradients must not depend on the division into batches. The projections are
- * compared with plain double precision.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,15 +19,12 @@ static const size_t offset[LENGTHS] = {0, 10, N};
 static kvd_checkpoint *model;
 static uint32_t id[N];
 
-/* ---- gradients of one run ---- */
-
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * Gradients of the loss by component 3 of the first query head's attention output in layer 0.
-     * `sum` [N] has for each token the sum of its gradients over all runs. `square` is the sum of
-     * the squared gradients over all tokens and runs.
+     * Gradients of one component of an attention output: sum of each token over all runs, and sum
+     * of squares over all tokens.
      */
     double sum[N], square;
     kvd_sensitivity *s;
@@ -102,9 +92,8 @@ static void near(double a, double b, double scale)
 }
 
 /*
- * Attention scores are bilinear in q and k, and outputs are linear in v at fixed probabilities.
- * Scaling q or k by the same factor therefore changes the loss equally: sum q dL/dq = sum k dL/dk.
- * Likewise sum o dL/do = sum v dL/dv. The sums are over a KV head and the query heads that read it.
+ * Scores are bilinear in q and k, and outputs are linear in v. Therefore sum q dL/dq = sum k dL/dk
+ * and sum o dL/do = sum v dL/dv.
  */
 static void test_both_sides_agree(void **state)
 {
@@ -135,8 +124,8 @@ static void test_both_sides_agree(void **state)
 }
 
 /*
- * Gradients of log p(y) have mean 0 if the tokens y are drawn from the model. Means over draws
- * shrink as 1 / sqrt(draws). Gradients of the text's own tokens do not average out.
+ * Gradients of log p(y) have mean 0 if the tokens y are drawn from the model. Gradients of the
+ * text's own tokens do not average out.
  */
 static void test_drawn_gradients_average_out(void **state)
 {
@@ -153,9 +142,8 @@ static void test_drawn_gradients_average_out(void **state)
     }
     assert_true(of_text == text.square);
     /*
-     * The mean square of the averaged gradients is expected to be 1 / DRAWS of the mean square of
-     * the single gradients. It is as random as a chi-square variable with few degrees of freedom,
-     * so the limit is 2.5 times the expected value.
+     * The expected value is 1 / DRAWS of the mean square of single gradients. The limit is 2.5
+     * times as large, because the value is random.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -179,11 +167,8 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
 }
 
 /*
- * Tests the projections and singular values that kvd_sensitivity_bases computes from summed
- * gradients. They must not depend on how the text is divided into batches. They must change with
- * the seed, because the seed decides which next tokens are drawn from the model's predictions. The
- * matrices `left` and `right`, which project queries and keys of a head, must satisfy left right^T
- * = I. The singular values must fall.
+ * The result must not depend on the division into batches. It must change with the seed, which
+ * decides which tokens are drawn.
  */
 static void test_bases(void **state)
 {
@@ -221,9 +206,8 @@ static void test_bases(void **state)
 }
 
 /*
- * The gradients g of the loss by queries q have only one component that is not 0. In the other
- * components, the queries are nearly 0. Removing this dimension loses (1/2) mean q^2 mean g^2;
- * removing any other loses nothing.
+ * Gradients and queries have one common component that is not 0. Removing this dimension loses
+ * (1/2) mean q^2 mean g^2. Removing any other loses nothing.
  */
 static void test_unit_of_sigma(void **state)
 {
@@ -253,8 +237,8 @@ static void test_unit_of_sigma(void **state)
     assert_int_equal(kvd_sensitivity_bases(x, N, &s, &err), 0);
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
     /*
-     * Removing direction 2, in which every value is 3 and its gradient 0.5, costs each query head
-     * 1/2 * 3^2 * 0.5^2. The heads of a group add up.
+     * Every value is 3 and its gradient 0.5, so each query head loses 1/2 * 3^2 * 0.5^2. The heads
+     * of a group add up.
      */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
@@ -263,11 +247,8 @@ static void test_unit_of_sigma(void **state)
 }
 
 /*
- * Rate-distortion theory tells how many bits a head's directions need so that the total loss has a
- * given value. Here two of four directions have the losses 4 and 1 if they are removed, and the
- * others have none. Every coded direction keeps the same loss theta. If theta is below 1, both
- * directions are coded: a direction with loss x gets log2(x / theta) / 2 bits, and the total loss
- * is 2 theta.
+ * Two of four directions have the losses 4 and 1 if they are removed. With the same error theta < 1
+ * in both, a direction with loss x gets log2(x / theta) / 2 bits.
  */
 static void test_rate_distortion(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Tests of the similarity of rotations (analysis/similarity) and of the comparison of spectrum
- * files (analysis/compare), on rotations whose similarity is known.
+ * Tests of the similarity of rotations (analysis/similarity), on rotations whose similarity is
+ * known.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ static void basis(uint64_t stream, double *R)
     assert_true(kvd_orthogonality(R, D) < 1e-12);
 }
 
-/* Makes B = A with each column multiplied by a random sign. */
+/* B is A with each column multiplied by a random sign. */
 static void random_signs(const double *A, double *B)
 {
     kvd_rng rng;
@@ -72,7 +72,7 @@ static void test_mean_abs_by_hand(void **state)
     kvd_err err;
     assert_int_equal(kvd_overlap(I, swap, 2, overlap, &err), 0);
     assert_true(fabs(overlap[0]) < 1e-15 && fabs(overlap[1] - 1) < 1e-15);
-    /* The data varies most along axis 1, but the first column of the rotation `swap` is axis 0. */
+    /* The data vary most along axis 1, but the first column of `swap` is axis 0. */
     assert_int_equal(kvd_energy_kept(I, swap, sigma, 2, energy, &err), 0);
     assert_true(fabs(energy[0] - 0.2) < 1e-15 && fabs(energy[1] - 1) < 1e-15);
     const double none[2] = {0, 0};
@@ -81,10 +81,9 @@ static void test_mean_abs_by_hand(void **state)
 }
 
 /*
- * Compares orthogonal matrices, whose columns are the basis vectors of a head's rotation. `delta`
- * is the mean absolute difference of the elements of two matrices, `epsilon` the mean absolute
- * element of one. If two matrices differ only by the signs of columns, delta / epsilon is near 1.
- * For unrelated matrices it is near sqrt(2).
+ * `delta` is the mean absolute difference of two matrices, `epsilon` the mean absolute element of
+ * one. If only the signs of columns differ, delta / epsilon is near 1. For unrelated matrices it is
+ * near sqrt(2).
  */
 static void test_signs_and_unrelated(void **state)
 {
@@ -141,8 +140,6 @@ static void test_energy_is_that_of_the_data(void **state)
         assert_true(energy[j] <= 1 + 1e-12);
     }
 }
-
-/* ---- comparison of spectrum files ---- */
 
 static void make_spectrum(kvd_spectrum *s, uint64_t stream)
 {

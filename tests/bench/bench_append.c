@@ -1,8 +1,6 @@
 /*
- * Times kvd_append, which rotates new K and V rows and writes them into cache pages, and
- * kvd_prefill_mma. For kvd_append, prints per case the median time of single launches between CUDA
- * events, the bytes that must be moved, their rate, this rate as a fraction of the copy rate
- * measured in the same run, and the time that rotation adds. The inputs cycle through buffers
+ * Times kvd_append and kvd_prefill_mma. For kvd_append, also prints the bytes that must be moved
+ * and their rate, relative to the copy rate in the same run. The inputs cycle through buffers
  * larger than L2.
  */
 #include <cuda_runtime_api.h>
@@ -39,7 +37,6 @@ static void *on_device(const void *from, size_t bytes)
     return p;
 }
 
-/* Returns random bf16 numbers on the device: one block of normal numbers, repeated. */
 static void *random_bf16(size_t elements)
 {
     enum { BLOCK = 1000003 };
@@ -91,7 +88,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* Kept dimensions of Q and K, and of V, for each of the 8 KV heads. One case per line. */
+/* Each line is a case: kept dimensions of Q and K, and of V, of 8 KV heads. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -101,8 +98,8 @@ static const int widths[][2][8] = {
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
 /*
- * Appends n new tokens to `old` earlier ones, for each of `batch` requests. Returns the median time
- * in microseconds; `*bytes` receives the bytes that must be moved.
+ * Appends n tokens to `old` earlier ones, for each request. *bytes receives the bytes that must be
+ * moved.
  */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
@@ -154,7 +151,8 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     for (int i = 0; i < 2; i++)
         check(cudaEventCreate(&e[i]), "cudaEventCreate");
     /*
-     * 20 short launches run between two events, so that the overhead of the events does not count.
+     * Several short launches run between two events, so that the overhead of the events does not
+     * count.
      */
     const int many = decode ? 20 : 1;
     for (int i = -3, k = 0; i < LAUNCHES; i++) {
@@ -189,10 +187,6 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     return (double)us[LAUNCHES / 2];
 }
 
-/*
- * Times attention of `batch` requests of n tokens by mma.sync, with tiles of `rows` query rows,
- * longest first. Returns the median in milliseconds.
- */
 static double prefill_ms(int w, int batch, int n, int rows)
 {
     kvd_attn_heads heads = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128};

@@ -1,17 +1,13 @@
 /*
  * usage: bench_attention [SECONDS [ISA]]
  *
- * Compares attention on the CPU with two rates of the same machine and run: single-precision matrix
- * products of 2048^3 by OpenBLAS (for prefill) and reading memory (for decode). All cases take
- * turns for SECONDS (default 30), so that other load on the machine affects all of them equally.
- * Prints medians and quartiles. Only work that the causal mask leaves is counted: 2 (d_qk + d_v)
- * FLOP per attention score, d_qk and d_v being the kept dimensions.
+ * Compares attention on the CPU with two rates of the same machine and run: float32 products of
+ * 2048^3 by OpenBLAS (for prefill) and reading memory (for decode). All cases take turns for
+ * SECONDS (default 30).
  *
- * Columns: "of gemm" and "of read" are the case's rate divided by that of the matrix product and of
- * reading. "error" is the relative error of some outputs against a double-precision reference. "to
- * width" is the time per kept dimension divided by that of the first case with these lengths; it is
- * 1 if time is proportional to the sum of kept dimensions. On one thread (OMP_NUM_THREADS=1
- * OPENBLAS_NUM_THREADS=1) times are processor time, which other programs disturb least.
+ * "of gemm" and "of read" are fractions of these rates. "to width" is the time per kept dimension
+ * divided by that of the first case with these lengths. On one thread (OMP_NUM_THREADS=1
+ * OPENBLAS_NUM_THREADS=1) times are processor time.
  */
 #include <cblas.h>
 #include <math.h>
@@ -45,7 +41,7 @@ typedef struct {
     int32_t batch, q_len, kv_len;
     int d_qk[KV_HEADS], d_v[KV_HEADS];
     double times[ROUNDS];
-    double error; /* relative error of CHECKED output rows against the reference */
+    double error; /* relative error of CHECKED output rows */
 } bench_case;
 
 typedef struct {
@@ -53,15 +49,12 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /* Random numbers from which Q, K and V of a case are taken, larger than the CPU caches. */
+    /* Random numbers from which Q, K and V are taken, larger than the CPU caches. */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;
 
-/*
- * Returns a time in seconds. With one thread it is processor time, so that other load on the
- * machine does not count.
- */
+/* With one thread the time is processor time, so that other load on the machine does not count. */
 static double now(void)
 {
     struct timespec t;
@@ -128,10 +121,6 @@ static double bytes(const bench_case *c)
     return 4. * c->batch * widths(c) * c->kv_len;
 }
 
-/*
- * Returns the root mean square of the relative errors of CHECKED output rows, spread over requests,
- * heads and queries.
- */
 static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                       const kvd_attn_plain *plain, const float *q, const float *k, const float *v,
                       const float *out, double *error, kvd_err *err)
@@ -156,10 +145,7 @@ static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
     return 0;
 }
 
-/*
- * Runs a case once, in round `round` of the measurement. Round -1 warms up and compares with the
- * reference.
- */
+/* Round -1 warms up and compares with the reference. */
 static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
 {
     int32_t q_len[64], kv_len[64];
@@ -198,11 +184,7 @@ static double gemm(bench *b)
     return now() - start;
 }
 
-/*
- * Returns the time in seconds of reading READ_MB megabytes of `pool`, an array of random numbers
- * that is larger than the CPU caches. Each round reads the next part of the pool. Every line of 64
- * bytes takes eight additions, with a prefetch 4096 bytes ahead.
- */
+/* Each line of 64 bytes takes eight additions, with a prefetch 4096 bytes ahead. */
 static double read_memory(bench *b, int round)
 {
     const size_t n = (size_t)READ_MB << 18, parts = b->pool_floats / n;
@@ -246,8 +228,7 @@ static void print(const bench *b)
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
         /*
-         * Each ratio is formed from times of the same round, which were measured close to each
-         * other.
+         * Times are compared within the same round, because they were measured close to each other.
          */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)

@@ -1,11 +1,8 @@
 /*
  * usage: bench_dump FOLDER [MB]
  *
- * Writes a file of Q, K and V as kvdim-collect does (batches of 2048 tokens, transposed to
- * [head][token][dim], converted, one write per layer and head) and reads it back with
- * kvd_activations_rows. For comparison, writes and reads as many bytes in blocks of 1 MiB with
- * write(2) and read(2) in the same folder. Both are timed in turn, 5 times after a warm-up. Prints
- * medians. Both read from the page cache.
+ * Writes a file of Q, K and V as kvdim-collect does, and reads it back. For comparison, does the
+ * same with write(2) and read(2) in blocks of 1 MiB. Both read from the page cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,10 +27,7 @@ typedef struct {
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /*
-     * Buffer of 1 MiB (PIECE bytes) without zeros, which is written repeatedly to make a plain file
-     * for comparison.
-     */
+    /* Buffer without zeros, which is written repeatedly for comparison. */
     char *piece;
     float *rows;
     void *scratch;
@@ -182,7 +176,7 @@ static int once(bench *b, double t[N_TIMES], kvd_err *err)
     if (write_plain(b, false, &t[WRITE_PLAIN], err))
         return -1;
     unlink(b->plain);
-    sync(); /* writes pending data now, so that the next measurement does not include it */
+    sync(); /* pending data must not be part of the next measurement */
     if (write_dump(b, true, &t[SYNC], err) || write_plain(b, true, &t[SYNC_PLAIN], err))
         return -1;
     return read_dump(b, &t[READ], err) || read_plain(b, &t[READ_PLAIN], err) ? -1 : 0;

@@ -1,8 +1,7 @@
 /*
- * Times the kernels of the GPU's forward pass at the sizes of a 7B model, 8192 tokens at once: the
- * median of single launches between CUDA events, the bytes that must be moved, and their rate
- * relative to that of a copy in the same run. Then times dense attention by attention kernels and
- * by cuBLAS products.
+ * Times the kernels of the GPU's forward pass at the sizes of a 7B model and 8192 tokens. Prints
+ * the rate of the bytes that must be moved, relative to that of a copy in the same run. Then times
+ * dense attention.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -15,7 +14,7 @@
 
 enum { TOKENS = 8192, MODEL = 4096, FFN = 14336, LAUNCHES = 40, WARM_UP = 3 };
 
-static void *scratch[4]; /* four device arrays of TOKENS x 2 FFN floats each */
+static void *scratch[4]; /* four arrays of TOKENS x 2 FFN floats */
 
 static void fill(void *to, kvd_dtype type, size_t n, double scale)
 {
@@ -29,15 +28,12 @@ static void fill(void *to, kvd_dtype type, size_t n, double scale)
     array_free(&a);
 }
 
-/* ---- timing of one kernel ---- */
-
 static int rising(const void *a, const void *b)
 {
     const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
-/* Returns the median time, in milliseconds, of what run(ctx) queues on the stream. */
 static double median_ms(void (*run)(void *ctx), void *ctx, cudaStream_t stream)
 {
     cudaEvent_t e[LAUNCHES][2];
@@ -165,7 +161,7 @@ typedef struct {
     const char *name;
     cudaError_t (*launch)(kvd_dtype type);
     bool wide;          /* the kernel reads float32 for both number types */
-    double n, bytes[2]; /* bytes read and written per element, for f32 and bf16, with n elements */
+    double n, bytes[2]; /* bytes that are moved per element, for f32 and bf16 */
     kvd_dtype type;
 } block;
 
@@ -206,7 +202,7 @@ static void time_blocks(void)
         row[i] = i % 4096;
     positions = on_device(row, TOKENS * sizeof *row);
     for (uint32_t i = 0; i < TOKENS; i++)
-        /* Token ids that are far apart, up to the end of the embedding table. */
+        /* The token ids are far apart in the embedding table. */
         row[i] = i * 7 % (2 * FFN * TOKENS / MODEL);
     ids = on_device(row, TOKENS * sizeof *row);
     free(row);
@@ -235,8 +231,6 @@ static void time_blocks(void)
     check(cudaFree(bad), "free");
 }
 
-/* ---- attention ---- */
-
 typedef struct {
     kvd_gpu_attention *hook;
     kvd_gpu_attention_in in;
@@ -253,10 +247,7 @@ static void run_attention(void *ctx)
     }
 }
 
-/*
- * Times attention of n sequences of `len` tokens, with `heads` query heads and `kv` KV heads of d
- * dimensions.
- */
+/* Times n sequences of `len` tokens, with `heads` query heads and `kv` KV heads of d dimensions. */
 static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int kv, int d,
                            int window, const kvd_cublas *lib, cublasHandle_t blas,
                            cudaStream_t stream)
@@ -299,7 +290,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
     }
     a.hook = kvd_gpu_dense_hook(dense);
     const double ms = median_ms(run_attention, &a, stream);
-    double seen = 0; /* number of query-key pairs of a sequence */
+    double seen = 0; /* number of query-key combinations */
     for (size_t t = 0; t < len; t++)
         seen += (double)(window && t + 1 > (size_t)window ? (size_t)window : t + 1);
     char shape[64];
@@ -331,8 +322,7 @@ static void time_all_attention(void)
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
         /*
-         * This window hides one key from the last query, which makes attention use cuBLAS products
-         * instead of attention kernels.
+         * This window hides one key from the last query, which makes attention use cuBLAS products.
          */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);

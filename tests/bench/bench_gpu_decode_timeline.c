@@ -1,12 +1,10 @@
 /*
  * usage: bench_gpu_decode_timeline [CASE]
  *
- * Prints where the time of one decode launch goes, with a cold L2 cache. Each thread block (CTA)
- * records the GPU's clock after each step of its work. A line per step has the minimum, median and
- * maximum over the CTAs, in microseconds since the first CTA started, each the median of several
- * launches. The last lines of a case are times between CUDA events: with recorded clocks, without,
- * and of a launch whose CTAs have no work, which is the cost of launching. CASE selects cases whose
- * name contains it.
+ * Prints where the time of one decode launch goes, with a cold L2 cache. A line per step has the
+ * minimum, median and maximum over the CTAs, in microseconds since the first CTA started. The last
+ * lines are times between CUDA events: with recorded clocks, without, and of a launch without work.
+ * CASE is a part of the names of the cases to run.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -71,7 +69,7 @@ static cudaStream_t stream;
 static cudaEvent_t from, to;
 static void *flush;
 
-/* Returns the microseconds between CUDA events around one launch with a cold L2 cache. */
+/* Returns microseconds between CUDA events, with a cold L2 cache. */
 static double timed(const kvd_decode_args *args)
 {
     float ms;
@@ -108,7 +106,8 @@ static void run(int at)
     const size_t n_pages = (size_t)args.max_pages;
     int32_t *table = need(n_pages * sizeof *table);
     for (size_t i = 0; i < n_pages; i++)
-        table[i] = (int32_t)(i * 77 % n_pages); /* a permutation: 77 is odd, n_pages a power of 2 */
+        /* a permutation, because 77 is odd and n_pages a power of 2 */
+        table[i] = (int32_t)(i * 77 % n_pages);
     const int32_t len = cases[at].len;
     args.kv_len = on_device(&len, sizeof len);
     args.page_table = on_device(table, n_pages * sizeof *table);

@@ -1,11 +1,8 @@
 /*
  * usage: bench_gpu_dump FOLDER [GB]
  *
- * Writes Q, K and V in the shape of Llama 3.1 8B from the GPU into a file, in batches of 16384
- * tokens, as kvdim-collect does but without the forward pass. The file's space is reserved before,
- * and the file completed after. For comparison, writes as many bytes in blocks of 1 MiB with
- * write(2) and fsync in the same folder. Both are timed in turn, 3 times after a warm-up. Prints
- * medians.
+ * Writes Q, K and V in the shape of Llama 3.1 8B from the GPU into a file, as kvdim-collect does.
+ * For comparison, writes as many bytes with write(2) and fsync in blocks of 1 MiB.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -28,7 +25,7 @@ typedef struct {
     size_t n_tokens, bytes;
     void *qkv;
     char *piece;
-    /* Seconds spent writing, summed over the writer threads. */
+    /* Sum of the seconds of all writer threads. */
     double written_s;
 } bench;
 
@@ -152,7 +149,7 @@ int main(int argc, char **argv)
     snprintf(b.dump, sizeof b.dump, "%.250s/bench-gpu-dump.h5", argv[1]);
     snprintf(b.plain, sizeof b.plain, "%.250s/bench-gpu-dump.raw", argv[1]);
     int status = kvd_run_start(&b.run, "bench_gpu_dump", argc, argv, &options, &err);
-    /* Writes whole batches of all layers. If the size is less than one batch, fewer layers. */
+    /* If the size is less than one batch of all layers, write fewer layers. */
     const double per_batch = 2.0 * ROW * BATCH * b.n_layers;
     const size_t batches = gb * 1e9 >= per_batch ? (size_t)(gb * 1e9 / per_batch) : 1;
     if (gb * 1e9 < per_batch)

@@ -1,19 +1,16 @@
 /*
  * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME
+ *
  *                         [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
  *
- * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. A prompt of
- * CONTEXT tokens (8192): operations of matrix products per second, as a fraction of cuBLAS on an
- * 8192^3 product. A decode step of 1, 2, 4 .. 64 requests with CONTEXT tokens each: the time for
+ * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. For a prompt
+ * of CONTEXT tokens (8192), prints the operations of matrix products per second, as a fraction of
+ * cuBLAS on an 8192^3 product. For a decode step of 1, 2, 4 .. 64 requests, prints the time for
  * reading the weights and the cache at the measured bandwidth, as a fraction of the step's time.
- * Prints medians.
  *
- * The first runs have no compression. Further runs have the kept dimensions in a file (d_qk, d_v of
- * the KV heads, repeated) with random projections, or a method (such as kivi,bits=4; steps of 1, 8
- * and 64 requests, with the times of phases). Phases are measured in a second engine; its totals
- * are printed next to those without phases. -gN: on N GPUs, compared with N times the peak rates of
- * the first. -nN,N,...: only decode steps of these numbers of requests (at most 64), without phases
- * and prompts; numbers that do not fit into memory are left out.
+ * The first runs have no compression. Further runs have the kept dimensions in a file with random
+ * projections, or a method such as kivi,bits=4. -gN: on N GPUs, compared with N times the peak
+ * rates of the first. -nN,N,...: only decode steps of these numbers of requests (at most 64).
  */
 #include <math.h>
 #include <stdio.h>
@@ -33,7 +30,7 @@ enum { BATCH = 64, PREFILLS = 4, STEPS = 24 };
 
 static size_t context = 8192;
 static int n_gpus = 1;
-static const char *sizes; /* -n: numbers of requests, separated by commas; NULL: powers of two */
+static const char *sizes; /* value of -n; NULL means powers of two */
 static kvd_ceiling gemm, bandwidth;
 
 static double median(double *x, int n)
@@ -80,10 +77,7 @@ static void read_widths(widths *w, const char *text, int d_head)
     }
 }
 
-/*
- * Fills projections that keep the dimensions `w` in every layer. Their values are random, which
- * does not affect times.
- */
+/* Projections are random, which does not affect times. */
 static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
 {
     const size_t n = (size_t)c->n_layers * (size_t)c->n_kv_heads, dh = (size_t)c->d_head;
@@ -110,7 +104,7 @@ static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
     }
 }
 
-/* Returns the bytes of model weights that a decode step reads: all except the embedding. */
+/* A decode step reads all weights except the embedding. */
 static double read_bytes(const kvd_config *c, const kvd_dims *d)
 {
     const double model = c->d_model, dh = c->d_head, group = (double)c->n_heads / c->n_kv_heads;
@@ -156,10 +150,7 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return median(second, PREFILLS);
 }
 
-/*
- * Times decode steps of n requests up to `context` tokens. The cached K and V of earlier tokens are
- * not computed, which does not affect times.
- */
+/* The cached K and V of earlier tokens are not computed, which does not affect times. */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;
@@ -183,7 +174,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
-/* Returns the number of requests that is measured after n, or 0 if n was the last one. */
+/* Returns 0 if n was the last number of requests to time. */
 static size_t next_size(size_t n, size_t factor)
 {
     static const char *at;

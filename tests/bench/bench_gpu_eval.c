@@ -1,11 +1,9 @@
 /*
  * usage: bench_gpu_eval MODEL|shape:NAME [TOKENS [SEQ_LEN]]
  *
- * Measures the time of kvdim-eval on a GPU for a batch of TOKENS random tokens (8192) in sequences
- * of SEQ_LEN (2048), in float32 and bf16: the uncompressed run, runs with projections to half of
- * the dimensions in either implementation of attention, and the quality statistics of one method
- * with its two products of the output head. Projections are random signed permutations, which take
- * as long as others. Prints medians of 3 runs after 1 warm-up run.
+ * Times kvdim-eval on a GPU for TOKENS random tokens (8192) in sequences of SEQ_LEN (2048), in
+ * float32 and bf16. Runs are uncompressed, or have random projections to half of the dimensions.
+ * The quality statistics of one method are timed too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,10 +24,7 @@ static void fail(const kvd_err *err)
     exit(1);
 }
 
-/*
- * Returns `width` columns of a random signed permutation matrix [d][d]; `back` receives its
- * inverse, which is its transpose.
- */
+/* Returns `width` columns of a random signed permutation [d][d]. `back` receives the transpose. */
 static float *permutation(kvd_rng *r, int d, int width, float *back)
 {
     float *const a = need((size_t)d * (size_t)width * sizeof *a);

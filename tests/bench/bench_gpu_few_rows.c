@@ -1,11 +1,9 @@
 /*
  * usage: bench_gpu_few_rows
  *
- * Times the matrix products of a decode step of Llama 3.1 8B one by one: engine/cuda/few_rows for 1
- * to 8 tokens and cuBLAS for 1 to 64 tokens. Prints bytes of the matrix per second, also as a
- * fraction of the read bandwidth measured in the same run. Consecutive launches use different
- * matrices, so that L2 does not hold them. cuBLAS computes the product alone, few_rows also norm,
- * activation and addition.
+ * Times the matrix products of a decode step of Llama 3.1 8B: engine/cuda/few_rows for 1 to 8
+ * tokens and cuBLAS for 1 to 64 tokens. Consecutive launches use different matrices, so that L2
+ * does not hold them. few_rows also computes norm, activation and addition.
  */
 #include <stdio.h>
 
@@ -77,7 +75,6 @@ static void cublas(const shape *s, size_t n, const void *w)
     }
 }
 
-/* Returns the seconds of one launch, averaged over many. */
 static double measure(const shape *s, size_t n, void (*run)(const shape *, size_t, const void *))
 {
     const size_t bytes = rows_of(s) * s->in * 2, places = room / bytes;

@@ -1,12 +1,9 @@
 /*
  * usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]
  *
- * Measures the rate of the bf16 forward pass without the output head, on batches of SEQUENCES
- * sequences (8) of SEQ_LEN random tokens (4096): operations of matrix products per second
- * (kvd_forward_flop_per_token), also as a fraction of what cuBLAS reaches on an 8192^3 product
- * before and after. Batches have 1, 2, 4 .. SEQUENCES sequences; if SEQUENCES is at most 3, only
- * that number. Prints medians of 7 runs after 2 warm-up runs. Then prints the time of every phase
- * between CUDA events, from a separate run, and the rate of the phases that are products.
+ * Measures the bf16 forward pass without the output head, on batches of up to SEQUENCES sequences
+ * (8) of SEQ_LEN random tokens (4096). Prints operations of matrix products per second, also as a
+ * fraction of cuBLAS on an 8192^3 product. Then prints the time of every phase from a separate run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,10 +36,7 @@ static void mark(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
     }
 }
 
-/*
- * Returns the operations of a phase for one token, over all layers. Returns 0 if the phase is not a
- * matrix product.
- */
+/* Returns 0 if the phase is not a matrix product. */
 static double flop_of(const kvd_config *c, kvd_gpu_phase p, double seq_len)
 {
     const double d = c->d_model, q = (double)c->n_heads * c->d_head,

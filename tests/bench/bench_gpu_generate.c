@@ -1,10 +1,9 @@
 /*
  * usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
  *
- * Times generation on a GPU in bf16 (evaluate/generate), method by method. ITEMS prompts of PROMPT
- * random tokens are continued by NEW tokens each, with a published shape and random weights, or a
- * checkpoint's folder. Prints how the tokens were computed (by the engine or token by token), the
- * seconds, and the cache bits per token.
+ * Times generation on a GPU in bf16 (evaluate/generate). ITEMS prompts of PROMPT random tokens are
+ * continued by NEW tokens each, with a published shape and random weights, or a checkpoint's
+ * folder.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,11 @@
 /*
  * usage: bench_gpu_leankv [CONTEXT]
  *
- * Compares LeanKV's kernel for decode attention with the dense kernel in bf16, for the heads of
- * Llama 3.1 8B: precision and sparsity (LeanKV Fig. 12), and the management of pages (Fig. 13).
- * Prints comma-separated lines for requests with CONTEXT tokens each (8192): batch size, kernel,
- * fraction of tokens that is kept, distribution over heads, median time and its deviation in us,
- * bytes of codes and scales that are read (of K and V), these bytes per second as a fraction of the
- * bandwidth measured in the same run, and the speed-up over bf16. The kernels take turns with a
- * cold L2 (kernels/timing/bench.h). Heads keep "equal" fractions of tokens, or "uneven" ones from 0
- * to twice the mean.
+ * Compares LeanKV's decode kernel with the dense kernel in bf16, for the heads of Llama 3.1 8B:
+ * precision and sparsity (LeanKV Fig. 12), and the management of pages (Fig. 13). Requests have
+ * CONTEXT tokens each (8192).
+ *
+ * Heads keep "equal" fractions of tokens, or "uneven" ones from 0 to twice the mean.
  */
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +64,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Returns random bytes on the device that are finite as floating-point numbers. */
+/* All bytes are parts of finite floating-point numbers. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -119,7 +116,7 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
     free(got);
 }
 
-/* Kernel arguments that all measurements share. */
+/* These arguments are shared by all measurements. */
 static kvd_leankv_steps shared;
 
 static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
@@ -253,7 +250,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes the cached tokens that a decode step added, so that the step can be timed again. */
+/* Removes the tokens that a step added, so that the step can be timed again. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;
@@ -278,11 +275,9 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
         make_case(&x[n++], &cases[i], batch, &rng);
     const int cached = n;
     /*
-     * Adds two measurements of updates to the list x of measurements, which has only attention so
-     * far. The first is the update of the tokens' precision levels. It uses the copy of a cache
-     * whose important tokens have 8-bit keys and 4-bit values, and the others 4-bit keys and 2-bit
-     * values (K8V4 K4V2, as in the paper). The second is one launch that updates the page tables of
-     * all layers when no head needs a page.
+     * Adds two measurements. The first updates the precision levels of a cache with the paper's
+     * precisions K8V4 K4V2. The second updates the page tables of all layers when no head needs a
+     * page.
      */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {

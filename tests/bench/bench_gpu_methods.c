@@ -3,13 +3,11 @@
  *
  * Times the CUDA engine with compression methods on a published model shape with random weights:
  * decode steps of 1 and of BATCH requests after CONTEXT tokens that were never computed, and a
- * prompt of CONTEXT tokens. Prints the mean milliseconds of each phase of steps and prompts.
- * kvdim-jct measures whole jobs, whose prompts would take minutes at these lengths.
+ * prompt of CONTEXT tokens.
  *
  * The fourth argument selects the attention kernels. ours: each head has its own number of kept
- * dimensions, and work is divided by cost. papers: the same kernels with the division of work that
- * the methods' papers describe. stock: ordinary kernels, which pad every head to the widest of its
- * layer.
+ * dimensions. papers: the same kernels with the division of work of the methods' papers. stock:
+ * every head is padded to the widest of its layer.
  */
 #include <string.h>
 
@@ -57,7 +55,7 @@ static void steps(kvd_engine *e, size_t n, const uint32_t *id)
     print("step", n, &sum, STEPS);
 }
 
-/* Runs a short prompt once to warm up. */
+/* The first of two prompts is a short warm-up. */
 static void prompt(kvd_engine *e, const uint32_t *id)
 {
     kvd_err err;

@@ -2,12 +2,8 @@
  * usage: bench_gpu_packed [CONTEXT [BATCH [METHOD...]]]
  *
  * Compares decode attention on a quantised cache (kivi, kvquant) with the dense kernel in bf16, for
- * the heads of Llama 3.1 8B: one layer of BATCH requests (64) with CONTEXT tokens each (8192).
- * Prints comma-separated lines: batch size, method, median time and its deviation in us, bytes of
- * the pages that are read, these bytes per second as a fraction of the bandwidth measured in the
- * same run, and the speed-up over bf16. The kernels take turns with a cold L2
- * (kernels/timing/bench.h). Codes, scales and ranges are random; the number of outliers is the one
- * that the method expects.
+ * one layer of Llama 3.1 8B and BATCH requests (64) with CONTEXT tokens each (8192). The kernels
+ * take turns with a cold L2.
  */
 #include <math.h>
 #include <stdio.h>
@@ -29,9 +25,9 @@ enum { D = 128, KV = 8, GROUP = 4, SAMPLES = 30, RIVALS = 16 };
 
 typedef struct {
     const char *name;
-    kvd_packed_args a; /* arguments of the attention kernel on quantised codes */
+    kvd_packed_args a; /* arguments of the kernel on quantised codes */
     kvd_packed_decode_args d;
-    kvd_decode_args dense; /* arguments of the dense attention kernel in bf16 */
+    kvd_decode_args dense; /* arguments of the kernel in bf16 */
     double bytes;
 } launch;
 
@@ -56,7 +52,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* Returns random bytes on the device that are finite as floating-point numbers. */
+/* All bytes are parts of finite floating-point numbers. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -65,7 +61,6 @@ static void *random_bytes(size_t bytes)
     return p;
 }
 
-/* Returns device memory in which every byte is 0xff. */
 static void *ones(size_t bytes)
 {
     return on_device(NULL, bytes);
@@ -127,10 +122,7 @@ static void make_dense(launch *x)
     check(kvd_decode_plan(&x->dense, KVD_SCHEDULE_OURS, 0), "plan");
 }
 
-/*
- * Returns the bytes of a page that the kernel reads: codes, scales, and the mean number of
- * outliers.
- */
+/* A page has codes, scales, and the mean number of outliers. */
 static double page_bytes(const kvd_packed_form *f, int outliers)
 {
     const kvd_packed_parts p = kvd_packed_parts_of(f, D, D);
@@ -153,7 +145,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* Number of outliers. packed.c sets k_apart to four times this number plus 64. */
+        /* packed.c sets k_apart to four times the number of outliers plus 64. */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

@@ -1,9 +1,8 @@
 /*
  * usage: bench_palu [REPEATS]
  *
- * Times Palu's decode kernel. Prints one CSV line per shape: median, 10th and 90th percentile of
- * single launches (without planning), and two lower bounds, by operations and by bytes. Latents are
- * normal numbers and larger than L2, so every launch reads memory.
+ * Times Palu's decode kernel without planning. Prints one CSV line per shape, with two lower
+ * bounds, by operations and by bytes. Latents are larger than L2.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -13,10 +12,10 @@
 #include "common/half.h"
 #include "kernels/rivals/palu_decode.h"
 
-/* BLOCK: number of distinct random numbers of the cache, which are repeated. */
+/* The cache repeats BLOCK random numbers. */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
-/* Rates measured on one H200; see results/h200. */
+/* These rates were measured on one H200; see results/h200. */
 static const double gemm_flops = 790e12, bytes_per_s = 4.3e12;
 
 static void ok(cudaError_t e, const char *what)
@@ -29,7 +28,7 @@ static void ok(cudaError_t e, const char *what)
 
 static uint64_t seed = 88172645463325252u;
 
-/* Returns a random number with mean 0 and variance 1, a sum of uniform ones. */
+/* A sum of uniform numbers, with mean 0 and variance 1. */
 static float any(void)
 {
     double x = -6;
@@ -87,7 +86,7 @@ static void bench(const kvd_palu_shape *s, int dtype, int batch, int len, int re
         kv_len[b] = len;
     for (size_t i = 0; i < pages; i++)
         table[i] = (int32_t)i;
-    /* Page numbers in random order, as in a server that has run for a while. */
+    /* Page numbers are in random order, as in a server that has run for a while. */
     for (size_t i = pages; i-- > 1;) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         const size_t j = (size_t)(seed >> 33) % (i + 1);

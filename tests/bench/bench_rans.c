@@ -1,9 +1,7 @@
 /*
- * Times the entropy coder (rANS) and DEFLATE on one thread, on quantised normal random numbers. The
- * numbers come from 64 channels, as in one attention head. Each channel has its own frequency table
- * and its own standard deviation ("width"), between 0.5 and 1.5 times the printed one. Prints one
- * line per width: the entropy and the size of both codes in bits per symbol, and the time to write
- * and to read in nanoseconds per symbol. Times are medians of REPEATS runs.
+ * Times the entropy coder (rANS) and DEFLATE on one thread, on quantised normal numbers of 64
+ * channels. Each channel has its own frequency table and a standard deviation of 0.5 to 1.5 times
+ * the printed "width". Sizes are in bits per symbol, and times in nanoseconds per symbol.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,11 +1,9 @@
 /*
- * usage: bench_spectrum [ROWS [D]]          (default 32768 128)
+ * usage: bench_spectrum [ROWS [D]] (default 32768 128)
  *
- * Times the singular value decomposition of one head by three methods: dgesdd on all rows,
- * streaming QR, and eigenvalues of the Gram matrix; also cblas_dsyrk alone on the same rows in
- * float64. Every time is the median of 5, taken in turn. Then measures accuracy on rows whose
- * singular values fall geometrically by a nominal factor kappa in a random basis, rounded to bf16,
- * f16 or f32. Errors are relative to dgesdd.
+ * Times the singular value decomposition of one head by dgesdd, by streaming QR, and by eigenvalues
+ * of the Gram matrix; also cblas_dsyrk alone. Then measures accuracy relative to dgesdd, on rows
+ * whose singular values fall geometrically by a factor kappa.
  */
 #include <cblas.h>
 #include <math.h>
@@ -41,10 +39,10 @@ static void *get(size_t n, size_t size)
 
 typedef struct {
     size_t n, d;
-    double *X; /* rows in float64, [n][d] */
-    float *f;  /* rows in float32, [n][d] */
+    double *X; /* [n][d] */
+    float *f;  /* [n][d], `X` as float32 */
     double *R, *G, *scratch;
-    double *svd, *tsqr, *gram; /* singular values [d] by dgesdd, streaming QR and Gram matrix */
+    double *svd, *tsqr, *gram; /* singular values [d] by each method */
 } head;
 
 static void make_rows(head *h, double kappa, kvd_dtype type)
@@ -117,8 +115,8 @@ static int by_dsyrk(head *h, kvd_err *err)
 }
 
 /*
- * Computes the largest error of the singular values `sigma` from those of dgesdd: relative to the
- * value itself, and relative to the largest value.
+ * *relative is the largest error relative to the value itself, and *of_largest relative to the
+ * largest value.
  */
 static void errors(const head *h, const double *sigma, double *relative, double *of_largest)
 {

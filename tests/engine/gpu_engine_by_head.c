@@ -1,8 +1,6 @@
 /*
- * Compares two GPUs with one GPU for methods that store data per KV head: logits of every emitted
- * token, and the bytes held. These data (ranges of kvquant, projections of palu) differ from head
- * to head, so a head that used another head's data would change the logits. The distance between
- * one and two GPUs must be small compared with the method's own effect.
+ * Compares two GPUs with one GPU for methods that store data per KV head. The distance of the
+ * logits must be small compared with the method's own effect.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -51,10 +49,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/*
- * Opens the plan of a method with random matrices and tables. The ranges of kvquant's codes differ
- * from head to head.
- */
+/* Matrices and tables are random, so that the codes of kvquant differ from head to head. */
 static int open_plan(const kvd_config *c, const char *method, size_t max_len, kvd_plan *plan,
                      kvd_err *err)
 {
@@ -103,8 +98,7 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
 }
 
 /*
- * Returns the median relative distance between the logits x and `want` over emitted tokens. The
- * median ignores the few tokens that a tie changes.
+ * Returns the median distance of x from `want`, because a tie changes the logits of a few tokens.
  */
 static double off(const load *l, const float *x, const float *want)
 {
@@ -116,7 +110,6 @@ static double off(const load *l, const float *x, const float *want)
     return median;
 }
 
-/* Returns the largest relative difference between the bytes held in two runs. */
 static double held_off(const outcome *a, const outcome *b)
 {
     double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
@@ -126,10 +119,9 @@ static double held_off(const outcome *a, const outcome *b)
 }
 
 /*
- * Compares a method on one and on two GPUs. `none` has the logits without a method, `rounding` the
- * distance between one and two GPUs without a method, which add in different orders. Quantisation
- * and choices of tokens amplify rounding, up to a quarter of the method's effect. Using another
- * head's data would change the logits as much as the method does.
+ * `rounding` is the distance between one and two GPUs without a method. Quantisation amplifies
+ * rounding, up to a quarter of the method's effect. Using another head's data would change the
+ * logits as much as the method does.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {

@@ -1,8 +1,6 @@
 /*
  * Tests of the CPU's serving engine (engine/engine_cpu). Its logits are compared with the plain
- * forward pass over whole sequences, for every model family, requests of unequal length, prompts in
- * pieces, and slots that are used again. With compressed caches, the forward pass uses the cache
- * that kvdim-eval scores.
+ * forward pass over whole sequences.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -34,13 +32,13 @@ typedef struct {
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
     /*
-     * Index of the first token of each request in `id`. The last output token of a request is left
-     * out, because it never enters the cache.
+     * Index in `id` of the first token of each request. The last output token never enters the
+     * cache.
      */
     size_t offset[REQUESTS + 1];
-    size_t longest; /* tokens of the longest request, including the last output token */
+    size_t longest; /* length of the longest request, with its last output token */
     uint32_t *id;
-    float *want; /* [tokens][vocab] expected logits */
+    float *want; /* expected logits, [tokens][vocab] */
 } texts;
 
 static void open_lengths(texts *t, const char *path, const uint32_t *input, const uint32_t *output)
@@ -53,7 +51,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* Some requests are long enough for longrope's factors for long sequences. */
+        /* This length needs longrope's factors for long sequences. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -81,10 +79,7 @@ static void close_texts(texts *t)
     kvd_checkpoint_close(t->checkpoint);
 }
 
-/*
- * Computes the expected logits by the forward pass over whole sequences, with the KV cache that
- * `plan` compresses.
- */
+/* The expected logits come from the forward pass over whole sequences. */
 static void forward(texts *t, const kvd_plan *plan)
 {
     kvd_err err = {""};
@@ -119,9 +114,8 @@ static uint32_t best(const float *x, size_t n)
 }
 
 /*
- * Compares the logits of the tokens in an iteration with those of the forward pass. Adds the
- * squared distance to `*error` and the squared norm to `*square`. Returns the number of compared
- * tokens.
+ * Adds the squared distance to *error and the squared norm to *square. Returns the number of
+ * compared tokens.
  */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
@@ -151,10 +145,8 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Serves all requests with the batcher and the engine. Returns the relative distance of the logits
- * from the expected ones. Each step is fed the token of the text instead of the emitted one. If
- * `pages` is not 0, the cache has this number of pages, and a request reserves only the pages it
- * uses. `*preempted` receives the number of preempted requests, which are computed again.
+ * Each step is fed the token of the text instead of the emitted one. If `pages` is not 0, the cache
+ * has this number of pages, and a request reserves only the pages it uses.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -232,8 +224,6 @@ static void assert_serves(const char *what, const texts *t, const kvd_plan *plan
     }
 }
 
-/* ---- tests of the CPU engine ---- */
-
 static void test_families(void **unused)
 {
     static const char *const name[] = {FAMILIES(NAME), NULL};
@@ -250,10 +240,7 @@ static void test_families(void **unused)
     }
 }
 
-/*
- * Makes projections whose kept dimensions differ from head to head. K or V of one head keeps all
- * dimensions.
- */
+/* Kept dimensions differ from head to head. */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
     kvd_err err = {""};
@@ -298,8 +285,7 @@ static void test_plans_of_dims(void **unused)
 }
 
 /*
- * Tests caches of 16-bit numbers. A product that adds in another order can round to another stored
- * number, so the bounds are wider than for float32.
+ * A product that adds in another order can round to another 16-bit number, so the bounds are wider.
  */
 static void test_types_of_the_cache(void **unused)
 {
@@ -323,10 +309,7 @@ static void test_types_of_the_cache(void **unused)
     }
 }
 
-/*
- * A layer with sliding-window attention must store only the tokens in its window, and the engine
- * must count only their bytes.
- */
+/* A layer with a sliding window must store only the tokens in its window. */
 static void test_window_is_what_is_held(void **unused)
 {
     (void)unused;
@@ -352,16 +335,10 @@ static void test_window_is_what_is_held(void **unused)
 }
 
 /*
- * Compares two computations of the same prompts on the CPU. The engine computes token by token. The
- * reference computes the cache of a whole sequence in one forward pass. The methods drop tokens,
- * quantise, remove dimensions, or combine these.
- *
- * Both computations do the same arithmetic. With float32 products summed in float64 their logits
- * are equal bit for bit. SGEMM may add the products of a matrix row in another order if the batch
- * is smaller. A number close to a border between two quantisation codes may then get the other
- * code. With OpenBLAS's Haswell kernels the distance of the logits is 2.0e-4 for zipcache, 7.1e-5
- * for gear and 4e-7 for h2o. A wrong method has more than 4e-3: zipcache with blocks of 21 tokens
- * 2.2e-2, with share=0.58 7.5e-3, kivi with residual=48 4.2e-3.
+ * SGEMM may add in another order if the batch is smaller. A number close to a border between two
+ * quantisation codes may then get the other code. With OpenBLAS's Haswell kernels the distance of
+ * the logits is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. A wrong method has more than
+ * 4e-3, such as 7.5e-3 for zipcache with share=0.58.
  */
 static void test_plans_row_by_row(void **unused)
 {
@@ -410,9 +387,8 @@ static void test_plans_row_by_row(void **unused)
 }
 
 /*
- * Requests that are preempted and computed again must get the logits of the forward pass. With a
- * method that compresses prompts, only the number of served tokens is checked: a request that
- * enters again has a longer prompt, so its logits may differ.
+ * With a method that compresses prompts the logits may differ, because a preempted request enters
+ * again with a longer prompt.
  */
 static void test_preempted_requests(void **unused)
 {

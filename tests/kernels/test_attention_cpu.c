@@ -1,8 +1,6 @@
 /*
- * Tests of attention on the CPU (kernels/cpu/attention_cpu), compared with a double-precision
- * reference and with PyTorch in float64, for every instruction set of this processor and 1 to 5
- * threads. Covers shapes around every block size, sharp softmax, NaN and infinities, and the
- * mathematical properties of attention.
+ * Tests of attention on the CPU (kernels/cpu/attention_cpu), for every instruction set of this
+ * processor and 1 to 5 threads.
  */
 #include <limits.h>
 #include <math.h>
@@ -94,17 +92,14 @@ static void test_pytorch(void **state)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /* The last two PyTorch cases have a sharp softmax, which rounding affects more. */
+        /* The last two cases have a sharp softmax, which rounding affects more. */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
         case_release(&c);
     }
     fclose(f);
 }
 
-/*
- * Tests unequal head widths, groups of 1, 3, 4 and 8 query heads per KV head, and requests whose
- * lengths are around the kernel's block sizes.
- */
+/* The lengths are around the kernel's block sizes. */
 static void test_shapes(void **state)
 {
     (void)state;
@@ -123,7 +118,7 @@ static void test_shapes(void **state)
     }
 }
 
-/* Tests long requests, which have many key blocks and are divided among threads. */
+/* Long requests have many key blocks and are divided among threads. */
 static void test_long(void **state)
 {
     (void)state;
@@ -137,8 +132,8 @@ static void test_long(void **state)
 }
 
 /*
- * Tests attention scores of some hundreds, and keys and values with outliers. The relative error of
- * a softmax weight is a small multiple of |score| 2^-24, so the tolerance is wider.
+ * Scores are some hundreds, and the relative error of a softmax weight is a small multiple of
+ * |score| 2^-24.
  */
 static void test_sharp(void **state)
 {
@@ -153,9 +148,8 @@ static void test_sharp(void **state)
     against_reference(&c, 1e-4, "sharp");
 
     /*
-     * Attention scores fall from key to key. Key 0 has the largest score and the softmax weight 1.
-     * The weights of the later keys are exp(-0.25 t): they fall through all exponents of float32 to
-     * 0.
+     * Scores fall from key to key. The weights exp(-0.25 t) fall through all exponents of float32
+     * to 0.
      */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
@@ -173,10 +167,9 @@ static void test_sharp(void **state)
 }
 
 /*
- * Tests the kernel's exponential function through attention to two keys, whose scores are 0 and -x
- * and whose values are 0 and 1. The output is w / (1 + w) with w = exp(-x). The error may be 2.5 *
- * 2^-23: one unit in the last place for w, and half a unit each for the sum, reciprocal and
- * product.
+ * Two keys have the scores 0 and -x and the values 0 and 1. The output is w / (1 + w) with w =
+ * exp(-x). The error may be 2.5 * 2^-23: one unit in the last place for w, and half a unit each for
+ * the sum, reciprocal and product.
  */
 static void test_exponential(void **state)
 {
@@ -218,10 +211,7 @@ static void test_exponential(void **state)
     free(out);
 }
 
-/*
- * Appending columns of zeros to K must not change the attention scores. The columns of V must not
- * affect each other.
- */
+/* Columns of zeros in K must not change the scores. Columns of V must not affect each other. */
 static void test_zero_columns(void **state)
 {
     (void)state;
@@ -250,10 +240,7 @@ static void test_zero_columns(void **state)
     case_release(&wide);
 }
 
-/*
- * If a query sees one key, its output must equal that key's V bit for bit. If V is constant, the
- * output must be that constant.
- */
+/* If a query sees one key, its output must equal that key's V bit for bit. */
 static void test_convex(void **state)
 {
     (void)state;
@@ -284,10 +271,7 @@ static void copy_rows(float *to, const float *from, size_t first, size_t n, int 
     memcpy(to, from + first * (size_t)d, n * (size_t)d * sizeof *to);
 }
 
-/*
- * A batch must give the results of its requests run one by one, and reordered KV heads the
- * reordered outputs. On one thread, which does not split requests, they must be equal bit for bit.
- */
+/* On one thread, which does not split requests, the results must be equal bit for bit. */
 static void test_apart(void **state)
 {
     (void)state;
@@ -327,10 +311,7 @@ static void test_apart(void **state)
     case_release(&c);
 }
 
-/*
- * Prefill in chunks, and decode of the last token, must equal prefill of the whole prompt up to
- * rounding, because key blocks begin at other tokens.
- */
+/* The results are equal up to rounding only, because key blocks begin at other tokens. */
 static void test_chunks(void **state)
 {
     (void)state;
@@ -361,10 +342,7 @@ static void test_chunks(void **state)
     case_release(&c);
 }
 
-/*
- * A NaN or infinity in Q, K or V must affect only the queries that see it. Tested in a key block
- * that all queries see, and in the block on the causal diagonal.
- */
+/* A NaN or infinity must affect only the queries that see it. */
 static void test_nan(void **state)
 {
     (void)state;
@@ -394,8 +372,7 @@ static void test_nan(void **state)
 }
 
 /*
- * Keys of -inf must get weight 0. If all scores of a query are -inf, or one is +inf, the output
- * must be NaN.
+ * Keys of -inf must get weight 0. If all scores are -inf, or one is +inf, the output must be NaN.
  */
 static void test_infinite(void **state)
 {

@@ -1,8 +1,4 @@
-/*
- * Tests of the double-precision attention reference (kernels/attention_ref): mathematical
- * properties of attention on heads of unequal width, PyTorch's float64 results for small batches of
- * unequal lengths, and shapes that must be refused.
- */
+/* Tests of the float64 attention reference (kernels/attention_ref). */
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
@@ -80,10 +76,7 @@ static void test_row_is_a_row(void **state)
     case_release(&c);
 }
 
-/*
- * Softmax weights are positive and sum to 1. If V is constant, the output must be that constant; if
- * there is one key, the output must be its V.
- */
+/* Softmax weights sum to 1, so a constant V gives that constant. */
 static void test_convex(void **state)
 {
     (void)state;
@@ -108,10 +101,7 @@ static void test_convex(void **state)
     case_release(&c);
 }
 
-/*
- * With equal scores, the output must be the mean of the visible rows of V. The log-sum-exp must be
- * the score plus log n for n visible keys.
- */
+/* The log-sum-exp must be the score plus log n for n visible keys. */
 static void test_equal_scores(void **state)
 {
     (void)state;
@@ -136,7 +126,6 @@ static void test_equal_scores(void **state)
     case_release(&c);
 }
 
-/* Prefill in chunks, down to single tokens as in decode, must equal prefill of the whole prompt. */
 static void test_chunks(void **state)
 {
     (void)state;
@@ -170,10 +159,7 @@ static void test_chunks(void **state)
     case_release(&c);
 }
 
-/*
- * The weight of a key depends on its score and not on its position. Shuffling keys that all queries
- * see may change only the rounding.
- */
+/* Shuffling keys that all queries see may change only the rounding. */
 static void test_key_order(void **state)
 {
     (void)state;
@@ -197,9 +183,7 @@ static void test_key_order(void **state)
     case_release(&c);
 }
 
-/*
- * K and V rows that no query sees must not be read. A NaN must affect only the queries that see it.
- */
+/* Rows that no query sees must not be read. A NaN must affect only the queries that see it. */
 static void test_nan(void **state)
 {
     (void)state;
@@ -232,10 +216,6 @@ static void refused(const kvd_attn_heads *heads, const kvd_attn_batch *batch, co
     assert_string_equal(err.msg, message);
 }
 
-/*
- * Attention of a query within a window must equal attention without a window over the keys of the
- * window alone, and a window of all keys must change nothing.
- */
 static void test_window(void **state)
 {
     (void)state;
@@ -318,7 +298,7 @@ static void test_refused(void **state)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* This size, 2^31 rows times 2^31 columns, overflows although neither factor does. */
+    /* 2^31 rows times 2^31 columns overflow although neither factor does. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

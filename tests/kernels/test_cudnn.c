@@ -1,7 +1,4 @@
-/*
- * Tests of the attention graph that is planned for cuDNN, without a GPU: the memory layouts it
- * describes, and error messages that state the reason, in builds with and without cuDNN.
- */
+/* Tests of cuDNN attention without a GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,4 @@
-/*
- * Tests of the memory layouts of Q, K, V and outputs (kernels/layout, kernels/attention_plain): the
- * index of every element by its definition, packing and unpacking, and memory that must not be
- * written.
- */
+/* Tests of the memory layouts of Q, K, V and outputs (kernels/layout). */
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
@@ -115,11 +111,7 @@ static void test_refused(void **state)
         refused(all[i]);
 }
 
-/*
- * The layout of a cache page has the offset of each head's keys and values. These offsets must not
- * overflow int32 for the largest allowed number of heads, each with the largest allowed number of
- * dimensions.
- */
+/* Offsets must not overflow int32 for the largest number of heads and dimensions. */
 static void test_largest(void **state)
 {
     (void)state;
@@ -134,10 +126,7 @@ static void test_largest(void **state)
     assert_int_equal(map.q_pitch, 128 * 128);
 }
 
-/*
- * Every element of a blocked matrix must have its own index. The first 64 indices are an 8 x 8
- * block in row-major order.
- */
+/* The first 64 indices are an 8 x 8 block in row-major order. */
 static void test_blocked_index(void **state)
 {
     (void)state;
@@ -228,10 +217,7 @@ static void test_pack_q_decode(void **state)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /*
-     * Page table of four requests. Pages are in random order; entries that no token needs are out
-     * of range.
-     */
+    /* Entries that no token needs are out of range. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;
@@ -316,7 +302,6 @@ static void test_unpack_o(void **state)
     unpack(1);
 }
 
-/* In the PLAIN layout the heads follow one another, so sizes are sums over heads. */
 static void test_plain(void **state)
 {
     (void)state;

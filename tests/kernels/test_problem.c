@@ -1,7 +1,3 @@
-/*
- * Tests of the attention problems that kvdim-attn times: their random data, request lengths and
- * head widths, lower bounds of the time, and the check of output rows.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,8 +28,6 @@ static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, siz
     return p;
 }
 
-/* ---- random values of Q, K and V ---- */
-
 static void test_values_are_normal(void **state)
 {
     enum { N = 1 << 16 };
@@ -51,9 +45,8 @@ static void test_values_are_normal(void **state)
             before = x;
         }
     /*
-     * The tolerances follow from the standard errors of mean (0.004), variance (0.005), fourth
-     * moment (0.02) and correlation of neighbours (0.004). A sum of eight uniform bytes has
-     * kurtosis 3 - 1.2 / 8.
+     * Standard errors are 0.004 (mean), 0.005 (variance), 0.02 (fourth moment) and 0.004
+     * (correlation of neighbours). A sum of eight uniform bytes has kurtosis 3 - 1.2 / 8.
      */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
@@ -70,13 +63,10 @@ static void test_rows_are_parts_of_the_whole(void **state)
     float *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     float row[32];
     assert_non_null(v);
-    /*
-     * Offset of V of head 1, request 1, token 20: head 0 has 2 requests of 21 tokens and 32
-     * dimensions, and head 1 has 8 dimensions.
-     */
+    /* Head 0 has 2 requests of 21 tokens and 32 dimensions, and head 1 has 8 dimensions. */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
-    /* All values must be bf16 numbers, whose lower 16 bits are 0. */
+    /* The lower 16 bits of a bf16 number are 0. */
     for (int i = 0; i < 8; i++) {
         uint32_t bits;
         memcpy(&bits, &row[i], sizeof bits);
@@ -123,8 +113,6 @@ static void test_sharp_scores(void **state)
     kvd_problem_release(&p);
 }
 
-/* ---- lengths of requests ---- */
-
 static void test_lengths(void **state)
 {
     (void)state;
@@ -149,8 +137,6 @@ static void test_lengths(void **state)
     assert_non_null(strstr(err.msg, "more than kernels can count"));
     kvd_problem_release(&p);
 }
-
-/* ---- lists of kept dimensions per head ---- */
 
 static int parse(kvd_width_list *w, const char *text, kvd_err *err)
 {
@@ -224,10 +210,7 @@ static void test_width_files(void **state)
     close(fd);
     unlink(path);
 
-    /*
-     * A CSV file may have several lists of numbers of dimensions per head; the first column is the
-     * list's name. FILE:NAME selects the list NAME, here "b".
-     */
+    /* The first column of the file is the name of a list. FILE:NAME selects the list NAME. */
     kvd_width_list w;
     kvd_err err;
     char *text = NULL;
@@ -251,8 +234,6 @@ static void test_width_files(void **state)
     assert_non_null(strstr(err.msg, "has no table 'd'"));
     free(text);
 }
-
-/* ---- lower bounds of the time ---- */
 
 static void test_floors(void **state)
 {
@@ -284,8 +265,6 @@ static void test_floors(void **state)
     assert_true(isnan(f.us) && isnan(f.bytes_us));
     kvd_problem_release(&p);
 }
-
-/* ---- check of output rows against the reference ---- */
 
 typedef struct {
     const kvd_problem *p;
@@ -328,10 +307,7 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(c.n, 4 * kvd_problem_tokens(&p, true));
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(e.rel_err < 1e-7 && e.worst < 1e-6);
-    /*
-     * A single wrong element must be detected, mainly by the error of the worst row. A NaN must
-     * never pass.
-     */
+    /* A single wrong element must be detected. A NaN must never pass. */
     s.wrong_request = 2;
     s.wrong_head = 1;
     s.wrong_t = (size_t)p.q_len[2] - 1;
@@ -342,7 +318,7 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(isnan(e.rel_err) && isnan(e.worst));
     kvd_row_check_release(&c);
-    /* Every sample of rows must contain the last query of every request. */
+    /* Every sample must contain the last query of every request. */
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ROWS, &err),
                      0);
     size_t last = 0;
@@ -372,8 +348,6 @@ static void test_check_decode(void **state)
     (void)state;
     check_rows(KVD_DECODE, KVD_LENGTHS_ONE_LONG);
 }
-
-/* ---- statistics of measured times ---- */
 
 static void test_statistics(void **state)
 {

@@ -16,11 +16,11 @@ typedef struct {
     cusolverDnParams_t params;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    /* Number of rows and columns of a matrix, and number of matrices decomposed at once. */
+    /* `batch` matrices of d rows are decomposed at once. */
     size_t d, batch;
     kvd_device_memory memory;
-    double *A, *lambda; /* matrices [batch][d][d] and eigenvalues [batch][d] in device memory */
-    int *info;          /* result codes of the solver in device memory, [batch] */
+    double *A, *lambda; /* [batch][d][d] and [batch][d] in device memory */
+    int *info;          /* result codes of the solver, [batch], in device memory */
     void *work, *host_work;
     size_t work_bytes, host_bytes;
     int *host_info;
@@ -31,10 +31,6 @@ static int solver_check(cusolverStatus_t s, const char *what, kvd_err *err)
     return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
 }
 
-/*
- * Computes the size in bytes of the workspace, on the device and on the host, for a batch of n
- * matrices.
- */
 static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_err *err)
 {
     const int64_t d = (int64_t)s->d;
@@ -46,8 +42,7 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
 }
 
 /*
- * Chooses the number of matrices that are decomposed at once: n, halved until a batch fits into
- * nine tenths of the free device memory.
+ * Halves the number of matrices per batch, from n on, until a batch fits into free device memory.
  */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
@@ -112,10 +107,7 @@ static void solver_close(solver *s)
         (void)cudaStreamDestroy(s->stream);
 }
 
-/*
- * Computes eigenvalues and eigenvectors of m <= batch matrices on the device. Writes eigenvalues,
- * rising, and vectors [m][d][d], column-major.
- */
+/* Writes eigenvalues, rising, and vectors [m][d][d], column-major. */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
 {
@@ -150,8 +142,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
 }
 
 /*
- * Converts eigenvalues and eigenvectors of one matrix in place: rising eigenvalues in sigma to
- * falling singular values, and column-major vectors in R to a row-major basis.
+ * Converts rising eigenvalues to falling singular values, and column-major vectors R to row-major.
  */
 static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 {
@@ -177,10 +168,6 @@ static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
     return kvd_gram_sigma(sigma, d, err);
 }
 
-/*
- * Returns the index of the first matrix with an entry that is not finite, or n if all are finite.
- * The result does not depend on the order of the threads.
- */
 static size_t first_nonfinite(const double *gram, size_t n, size_t d, kvd_err *err)
 {
     size_t bad = n, at = 0;
@@ -237,11 +224,7 @@ done:
     return status;
 }
 
-/*
- * Fills gram [layer][h][d][d] with one Gram matrix X^T X for every layer and head h. X stacks the
- * rows of the matrices that share one rotation, such as Q and K of head h; `pair` names these
- * matrices. The eigenvectors of X^T X are the columns of the rotation.
- */
+/* Fills gram [layer][h][d][d] with a Gram matrix X^T X for every layer and head h. */
 static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const kvd_spectrum *s,
                   double *gram, kvd_err *err)
 {
@@ -260,10 +243,6 @@ static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const k
             }
         }
     }
-    /*
-     * If Q and K before RoPE were not recorded, they are missing for all heads, so the message
-     * names the first head.
-     */
     return status ? kvd_in(err, "pair '%s', layer %d, head 0", kvd_pair_name[pair], s->first_layer)
                   : 0;
 }

@@ -4,11 +4,7 @@
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/*
- * Sums on the GPU, in float64, the outer products of queries and head outputs and of their
- * gradients (analysis/sensitivity.h). The gradients of model/pass/cuda/backward.h are read in
- * device memory.
- */
+/* Sums on the GPU, in float64, the outer products that analysis/sensitivity.h describes. */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 
@@ -18,9 +14,8 @@ typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
     /*
-     * Sums over all tokens of outer products x^T x, [n_layers][KINDS][n_kv_heads][d][d]. The four
-     * KINDS of row vector x are a query, its gradient, a head's output, and its gradient. Only the
-     * lower triangles are filled.
+     * Sums of x^T x, [n_layers][KINDS][n_kv_heads][d][d], with only the lower triangles filled. The
+     * KINDS of row vector x are a query, its gradient, a head's output, and its gradient.
      */
     double *sum;
     double *scratch;
@@ -39,11 +34,6 @@ static void kvd_gpu_sensitivity_free(kvd_gpu_sensitivity *s)
     free(s);
 }
 
-/*
- * Creates zeroed sums of outer products on the current device; they take 32 n_layers n_kv_heads
- * d_head^2 bytes. Heads may have at most KVD_GRAM_MAX_D dimensions. On failure returns NULL and
- * fills *err.
- */
 static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err *err)
 {
     if (c->d_head > KVD_GRAM_MAX_D) {
@@ -72,10 +62,9 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
 }
 
 /*
- * Queues the addition of X^T X to the sums for two matrices X, x[0] and x[1], with one row per
- * token. They hold the queries and the head outputs if `kind` is 0, and the gradients of both if
- * `kind` is 1. Each KV head is read by a group of query heads. One call adds the query head with
- * index `member` of every group.
+ * Queues the addition of X^T X for the two matrices X in x[0] and x[1], one row per token. If
+ * `kind` is 0, x[0] holds queries and x[1] head outputs. If `kind` is 1, they hold the gradients of
+ * these. `member` is the index of a query head within its group.
  */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
@@ -94,10 +83,6 @@ static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, siz
     return kvd_cuda_check(kvd_gram_add_rows(&a, g->stream), what, err);
 }
 
-/*
- * Queues the addition of outer products of one layer, for one batch, to the sums: queries, head
- * outputs and their gradients.
- */
 static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, kvd_err *err)
 {
     const size_t width = s->n_kv_heads * s->group * s->d, of_rows[] = {g->ld, width},
@@ -110,10 +95,6 @@ static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradien
     return 0;
 }
 
-/*
- * Copies the sums to the array `sums` on the host, in the layout of kvd_sensitivity_sums. Waits
- * until all work on the stream is done.
- */
 static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, double *sums,
                                    kvd_err *err)
 {
@@ -128,7 +109,7 @@ static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, 
 }
 
 typedef struct {
-    kvd_sensitivity_engine hook; /* interface of the engine; must be the first field */
+    kvd_sensitivity_engine hook; /* must be the first field */
     kvd_sensitivity_spec spec;
     kvd_gpu_backward *pass;
     kvd_gpu_sensitivity *sums;

@@ -1,7 +1,4 @@
-/*
- * Clock of one iteration of the CPU engine. Each mark adds the time since the previous mark to one
- * phase (norm, QKV product, attention, ...).
- */
+/* Clock of the phases of one iteration of the CPU engine. */
 #ifndef KVD_ENGINE_CPU_CLOCK_H
 #define KVD_ENGINE_CPU_CLOCK_H
 
@@ -11,10 +8,10 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* Phase times to which the clock adds. NULL: no time is measured. */
+    /* NULL means that no time is measured. */
     kvd_phase_times *times;
     double begin, last;
-    /* True if the time of each phase is measured. False: only the total time is. */
+    /* True if the time of each phase is measured, not only the total. */
     int parts;
 } kvd_cpu_clock;
 

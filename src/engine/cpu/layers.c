@@ -9,7 +9,7 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* Largest number of tokens whose activations are multiplied by a weight matrix at once. */
+    /* Largest number of rows multiplied by a weight matrix at once. */
     BLOCK = 256,
     /* Number of tokens of one head that a thread projects at a time. */
     ROTATED = 64,
@@ -17,10 +17,7 @@ enum {
 
 enum { N_BUFFERS = 11 };
 
-/*
- * Computes the number of floats of each buffer of kvd_cpu_rows: x, q, k, v, o, q_own, k_own, k_pre,
- * work, cosine and sine.
- */
+/* The sizes are those of x, q, k, v, o, q_own, k_own, k_pre, work, cosine and sine, in floats. */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys,
                          size_t size[N_BUFFERS])
 {
@@ -86,7 +83,7 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* With longrope scaling, the total length of a request selects one of two frequency tables. */
+    /* With longrope scaling, a request's total length selects one of two frequency tables. */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
         const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
@@ -111,7 +108,7 @@ void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)
             kvd_linear(to, in, 1, w->d_embed, d, x, 0);
         if (w->config->embed_scale > 0)
             kvd_scale(x, d, (float)w->config->embed_scale);
-        /* The position table has two extra rows at its start: position t is in row t + 2. */
+        /* Learned positions begin at row 2 of the table. */
         if (w->positions.n) {
             kvd_weight_read(&w->positions, ((size_t)r->position[i] + 2) * d, d, row);
             kvd_add_bias(x, row, 1, d);
@@ -161,8 +158,8 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
 }
 
 /*
- * Computes `to` [rows][m] = x a, where x is [rows][d] and a is [d][m]. Rows of x and `to` are ld
- * and ld_to floats apart. If `a` is NULL, copies the first m columns of x.
+ * Computes `to` [rows][m] = x [rows][d] a [d][m]. Rows of x are ld floats apart, and rows of `to`
+ * ld_to floats. If `a` is NULL, copies the first m columns of x.
  */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
@@ -187,7 +184,6 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
         return;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) collapse(2)
-    /* h counts the query heads first, then the KV heads. */
     for (size_t h = 0; h < heads + kv; h++)
         for (size_t i = 0; i < n; i += ROTATED) {
             const size_t rows = n - i < ROTATED ? n - i : ROTATED,
@@ -206,8 +202,8 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
 }
 
 /*
- * Computes kvd_cpu_behind_attention for models that normalise the outputs of attention and of the
- * feed-forward block.
+ * Does the work of kvd_cpu_behind_attention for models that normalise the outputs of their
+ * branches.
  */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
@@ -240,7 +236,7 @@ void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
         const size_t rows = n - i < BLOCK ? n - i : BLOCK;
         float *const x = r->x + i * d, *const normed = r->work, *const gate = normed + rows * d,
                      *const up = gate + rows * (size_t)c->d_ffn;
-        /* The second norm reads the input x of the layer, not the sum after attention. */
+        /* The second norm reads the layer's input, not the sum after attention. */
         if (c->order == KVD_ORDER_PARALLEL) {
             normalise(c, &l->w, second, x, rows, normed);
             kvd_cpu_mark(clock, KVD_PHASE_NORM);

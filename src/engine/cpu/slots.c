@@ -7,10 +7,6 @@
 #include "common/threads.h"
 #include "model/pass/attention.h"
 
-/*
- * Returns how many of a request's n tokens a layer stores: all, or those of the layer's attention
- * window.
- */
 static size_t held_by(const kvd_cpu_weights *w, int layer, size_t n)
 {
     const size_t window = kvd_config_window(w->config, layer);
@@ -58,16 +54,12 @@ void kvd_cpu_slots_release(kvd_cpu_slots *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Returns the number of tokens for which a slot has room in this layer. */
 static size_t rows_of(const kvd_cpu_slots *s, int layer)
 {
     return held_by(s->model, layer, s->tokens);
 }
 
-/*
- * Returns the address of the keys of KV head g of one layer in slot `slot`. The values of the head
- * begin rows_of(s, layer) * d_qk elements after it.
- */
+/* Returns the keys of KV head g. Its values follow after rows_of(s, layer) * d_qk elements. */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
     size_t at = slot * s->elements;
@@ -78,25 +70,14 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
            (at + rows_of(s, layer) * (u->at_qk[g] + u->at_v[g])) * kvd_dtype_bytes(s->type);
 }
 
-/*
- * Describes the cached tokens of one layer to which the new tokens of a request attend. The new
- * tokens are among them.
- */
+/* Cached tokens to which the new tokens of a request attend, including the new tokens. */
 typedef struct {
-    /* Number of tokens to which the new tokens attend, the new tokens included. */
     size_t n;
-    /* Index of the request's first new token among the n tokens. */
+    /* Index of the first new token among the n tokens. */
     size_t first;
-    /*
-     * Size in tokens of the attention window that attention must apply among the n tokens. 0 if it
-     * needs to apply none, and every new token attends to all of the n tokens up to itself.
-     */
+    /* Attention window to apply, in tokens; 0 if none must be applied. */
     size_t window;
-    /*
-     * True if K and V of the n tokens, cut to their kept dimensions, were copied to the buffer
-     * `decoded`. The copy begins with the tokens before the chunk of the prompt that its attention
-     * window covers; the new tokens follow.
-     */
+    /* True if K and V of the n tokens were copied to `decoded` of the cache. */
     bool gathered;
 } seen_rows;
 
@@ -106,10 +87,7 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /*
-     * A single new token attends to every token that the layer stores. The order in which they are
-     * stored makes no difference.
-     */
+    /* A single query attends to all stored tokens, and their order makes no difference. */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -123,10 +101,7 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/*
- * Rounds n float32 numbers to the number type of the cache and writes the rounded numbers to `to`
- * as float32.
- */
+/* Rounds x to the number type of the cache, and stores the result as float32 in `to`. */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -138,10 +113,8 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Copies to `to` the K or the V (m numbers per token) of the r->n tokens to which a chunk of a
- * prompt attends in a layer with an attention window. The r->first older tokens come first; they
- * are read from the slot at `store`. The chunk's own tokens follow; they are read from x, where
- * tokens are ld floats apart, and rounded to the number type of the cache.
+ * Copies K or V of r->n tokens, m numbers each, to `to`. The first r->first tokens are read from
+ * `store`, and later tokens from x, ld floats apart.
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -156,9 +129,8 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
 }
 
 /*
- * Stores K or V of the new tokens of one request in `store`. Each token has m numbers after the cut
- * to the kept dimensions; in x, tokens are ld floats apart. In `store` they are contiguous, in the
- * number type of the cache. A layer with an attention window stores only the last tokens.
+ * Stores K or V in the number type of the cache, m numbers per token. Tokens are ld floats apart in
+ * x. A layer with an attention window stores only the last tokens.
  */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
@@ -168,10 +140,6 @@ static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, 
         kvd_from_f32(s->type, x + i * ld, store + (slice->before + i) % rows * m * element, m);
 }
 
-/*
- * Computes the offset of each request in `decoded`, the float32 copy that attention reads, and
- * allocates `decoded`.
- */
 static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err *err)
 {
     size_t n = 0;
@@ -188,11 +156,7 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
     return s->decoded ? 0 : kvd_no_memory(err, "a decoded layer", n * sizeof *s->decoded);
 }
 
-/*
- * Returns the float32 copy in `decoded` of the keys of KV head g, for the i-th request of the
- * iteration. The copy holds the keys of all r->n tokens to which the request attends. Their values
- * follow after the last key.
- */
+/* Returns the float32 keys [r->n][d_qk] of KV head g for the i-th request. Its values follow. */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
     const kvd_cpu_widths *const u = &s->model->layer[layer].cut;
@@ -249,10 +213,6 @@ void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it)
         }
 }
 
-/*
- * Returns the keys of KV head g as float32, for the i-th request of the iteration, and sets *v to
- * the values of the head.
- */
 static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i,
                               const seen_rows *r, size_t g, const float **v)
 {
@@ -265,8 +225,8 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
 }
 
 /*
- * Computes the attention of query head h for a block of new tokens of the i-th request, from its
- * new token number `at` on. `row` is the row in q and o of the request's first new token.
+ * Computes query head h for KVD_ATTEND_ROWS new tokens of the i-th request, from new token `at` on.
+ * `row` is the row of the request's first new token in q and o.
  */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
@@ -306,7 +266,7 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        /* Later blocks attend to more tokens; they run first, to balance the threads. */
+        /* Later blocks attend to more tokens. They run first, to balance the threads. */
         for (size_t b = 0; b < blocks; b++)
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);

@@ -48,8 +48,8 @@ void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s)
 }
 
 /*
- * Divides the time since the clock was last read among the phases of attention, in proportion to
- * the times that the threads spent on each phase between the counters `before` and `after`.
+ * Divides the time since the last mark among the phases of attention, in proportion to the
+ * differences between the counters `before` and `after`.
  */
 static void divide(const kvd_stepwise_account *before, const kvd_stepwise_account *after,
                    kvd_phase attention, kvd_cpu_clock *clock)
@@ -78,7 +78,6 @@ int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it
         s->slot[i] = it->slice[i].slot;
         s->whole[i] = it->slice[i].whole ? it->slice[i].whole : s->tokens;
         if (layer == 0 && !it->slice[i].before)
-            /* Frees the cache of the previous request in this slot. */
             kvd_sequence_cache_end(&s->running, s->slot[i]);
     }
     const kvd_attention_in in = {.config = c,

@@ -34,16 +34,13 @@ static int make_widths(kvd_cpu_widths *u, const kvd_config *c, const kvd_dims *d
 
 typedef struct {
     const kvd_config *config;
-    const kvd_dims_head *head; /* projections of each KV head of the layer, [n_kv_heads] */
+    const kvd_dims_head *head; /* [n_kv_heads] */
     size_t group;
     float *block;
     double *scratch;
 } folding;
 
-/*
- * Returns the projection that is folded into KV head g of W_Q, W_K or W_V (`part`), and sets *m to
- * its number of columns. Returns NULL if the head is not projected.
- */
+/* Returns NULL if the head is not projected. */
 static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
 {
     const kvd_dims_head *const h = &f->head[g];
@@ -51,10 +48,7 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
     return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
 }
 
-/*
- * Writes W_Q, W_K or W_V to `to` with the projections folded in (or its bias, with cols = 1). The
- * rows of all heads follow each other, each head with its kept dimensions only.
- */
+/* Each head keeps only the rows of its kept dimensions. A bias is passed with cols = 1. */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
     const size_t d = (size_t)f->config->d_head;
@@ -70,13 +64,10 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
     }
 }
 
-/* Number of rows of W_O that are folded at a time. */
+/* number of rows of W_O that are folded at a time */
 enum { FOLD_ROWS = 64 };
 
-/*
- * Writes W_O to `to` [rows][width] with the projections folded in. The columns of all heads follow
- * each other, each head with its kept dimensions only.
- */
+/* Each head keeps only the columns of its kept dimensions. `to` is [rows][width]. */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
 {
@@ -96,10 +87,7 @@ static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, siz
     }
 }
 
-/*
- * Returns the number of elements that a weight or bias has after the projections are folded in. n
- * is its number of elements before folding, cols its number of columns.
- */
+/* n is the number of elements before folding. */
 static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_part part, size_t n,
                           size_t cols)
 {
@@ -117,10 +105,7 @@ static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_
     }
 }
 
-/*
- * Returns true if folding changes this weight or, if `bias` is true, its bias. The bias of W_O is
- * not multiplied by a projection.
- */
+/* The bias of W_O is not multiplied by a projection. */
 static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 {
     if (!w->dims)
@@ -130,11 +115,10 @@ static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
     return (part == KVD_PART_Q || part == KVD_PART_K) && kvd_folds_qk(w->config);
 }
 
-/* How one weight of a layer is stored: read in the mapped file, copied, or folded. */
 typedef struct {
     bool folded;
     size_t cols, n;
-    /* Address in the mapped file; NULL if the weight is copied or absent. */
+    /* Address in the mapped file. NULL if the weight is copied or absent. */
     const float *in_place;
 } form;
 
@@ -258,10 +242,7 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /*
-     * The embedding and the position table are read as stored, one row at a time, and are not
-     * copied.
-     */
+    /* The embedding and the position table are read as stored, row by row, and are not copied. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

@@ -1,7 +1,4 @@
-/*
- * Engine on one GPU, used alone or as one of several GPUs: allocates its memory and runs
- * iterations.
- */
+/* Engine on one GPU, used alone or as one of several GPUs. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,9 +14,8 @@
 
 static const char what[] = "serving engine";
 
-enum { STEP_ROWS = 8 /* decode batches with more requests are padded to multiples of this */ };
+enum { STEP_ROWS = 8 /* larger decode batches are padded to a multiple of this */ };
 
-/* Returns the number of decode steps that run for n requests, after padding the batch. */
 static size_t filled_up(size_t n)
 {
     return n <= STEP_ROWS ? n : (n + STEP_ROWS - 1) / STEP_ROWS * STEP_ROWS;
@@ -29,8 +25,6 @@ static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
-
-/* ---- input lists of an iteration ---- */
 
 static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                            kvd_err *err)
@@ -59,14 +53,13 @@ static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, co
     return 0;
 }
 
-/* Returns the number of cached tokens in the pages of the request that *s describes. */
 static size_t entries(const kvd_cuda_engine *e, const kvd_slice *s)
 {
     const kvd_gpu_method *const m = e->cache.method;
     return m && m->entries ? m->entries(m, s->slot, s->before) : s->before;
 }
 
-/* Returns the first token that a query at `position` attends to in layers with a window. */
+/* With a sliding window, returns the first position that a query at `position` attends to. */
 static size_t first_near(const kvd_cuda_engine *e, size_t position)
 {
     return position + 1 > e->cache.window ? position + 1 - e->cache.window : 0;
@@ -89,7 +82,6 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Queues copies of the changed rows of all page tables to the device. */
 static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
 {
     return kvd_pages_upload(&e->pages, e->w.stream, err) ||
@@ -98,10 +90,7 @@ static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
                : 0;
 }
 
-/*
- * Frees the pages whose tokens have all left the sliding window, and sets e->held to the number of
- * bytes in the remaining pages.
- */
+/* Frees the pages whose tokens have all left the sliding window. */
 static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -113,8 +102,8 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 }
 
 /*
- * Pads the batch of decode steps: elements from .. to-1 become steps of one token each, in the idle
- * page, which no request uses.
+ * Pads a decode batch. Elements from .. to-1 become steps of one token in the idle page, which no
+ * request uses.
  */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
@@ -165,18 +154,12 @@ static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
     memcpy(b->host.id, id, it->n_tokens * sizeof *id);
 }
 
-/* ---- running an iteration ---- */
-
-/* Returns true if the iteration has only decode steps, and all of them emit a token. */
 static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
 {
     return it->n_steps == it->n_slices && e->n_emit == it->n_slices;
 }
 
-/*
- * Copies to the device the arguments of the kernel that divides the attention of n decode steps
- * among CTAs (kvd_paged_cache_plan), unless they are there already.
- */
+/* Copies the arguments of kvd_paged_cache_plan for n decode steps to the device. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -224,12 +207,7 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
     return kvd_cuda_fetch(e, e->n_emit, err);
 }
 
-/*
- * Fails with a message that names the stage, request and token of the first activation row that is
- * not finite. A row number in `bad` normally counts all tokens of the iteration. The stages of the
- * final norm and the output head process only the tokens whose logits are computed, so there it
- * counts only these.
- */
+/* The message names the stage, request and token of the first activation row that is not finite. */
 static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                         kvd_err *err)
 {
@@ -250,10 +228,7 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_g
                     it->slice[i].request, (size_t)it->slice[i].before + row);
 }
 
-/*
- * Waits for all queued GPU work. `status` is nonzero if queueing failed; the error of that failure
- * then takes precedence.
- */
+/* If `status` is nonzero, queueing failed, and that error takes precedence. */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
     kvd_err second = {""}, *const to = status ? &second : err;
@@ -343,7 +318,6 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
                           what, err);
 }
 
-/* Returns how many of a sequence's tokens a layer holds, averaged over all layers. */
 static double mean_held(const kvd_paged_cache *c, size_t tokens)
 {
     size_t held = 0;
@@ -378,11 +352,9 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
     return kvd_cuda_engine_logits((kvd_cuda_engine *)(void *)self, i, to, err);
 }
 
-/* ---- opening and closing the engine ---- */
-
 /*
- * Fails if the plan cannot run on several GPUs, which divide the heads. Methods that do more than
- * project heads must treat each KV head separately, without choosing by all heads of a layer.
+ * Fails if the plan cannot run on several GPUs, which divide the heads. A method must treat each KV
+ * head separately, or only project heads.
  */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
@@ -425,10 +397,7 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err
     return 0;
 }
 
-/*
- * Returns the number of tokens of the largest iteration. A prompt that is too long to share an
- * iteration runs alone; batches of decode steps are padded.
- */
+/* A prompt that is too long to share an iteration runs alone. */
 static size_t most_tokens(const kvd_engine_spec *s)
 {
     const size_t prompts =
@@ -461,12 +430,7 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
                : -1;
 }
 
-/*
- * Returns the number of pages that layers with a window get if the other layers get `pages` pages.
- * Pages that prompts take while they run are not included. If the caller set the number of pages,
- * a request that has pages in the other layers has them in layers with a window too. Otherwise
- * memory is divided as requests of max_len tokens need it.
- */
+/* Returns the number of pages of layers with a window if the other layers get `pages` pages. */
 static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 {
     const size_t most = e->spec.limits.max_batch * e->near_share;
@@ -477,13 +441,12 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 }
 
 /*
- * Returns the number of pages of `page` bytes, at most `useful`, that fit into `bytes` bytes
- * together with the pages of layers with a window, those that prompts take there while they run,
- * and the idle pages.
+ * Returns the number of pages, at most `useful`, that fit into `bytes` bytes. The pages of layers
+ * with a window and the idle pages must fit too.
  */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /* `low` pages always fit; `above` pages do not fit, or are more than `useful`. */
+    /* `low` pages fit. `above` pages do not fit, or are more than `useful`. */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
@@ -497,9 +460,8 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
 }
 
 /*
- * Sets e->near_share and e->near_spare, which limit the pages of requests in layers with a window.
- * A window of W tokens is in at most ceil((W - 1) / 64) + 1 pages. n new tokens of a prompt need
- * ceil(n / 64) more pages until they have been processed.
+ * A window of W tokens is in at most ceil((W - 1) / 64) + 1 pages. n new tokens of a prompt need up
+ * to ceil(n / 64) more while they are processed.
  */
 static void share_near(kvd_cuda_engine *e)
 {
@@ -514,10 +476,7 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + (slots < tokens ? slots : tokens);
 }
 
-/*
- * Sets *pages to the number of cache pages: the number in the spec, or the number that fits into
- * the free memory after a reserve for graphs and libraries.
- */
+/* *pages is the number in the spec, or else the number that fits into the free memory. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;
@@ -540,10 +499,7 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     return 0;
 }
 
-/*
- * Captures the CUDA graphs of all sizes of decode batches before any request runs, so that no
- * measured time includes a capture.
- */
+/* Captures all CUDA graphs before any request runs, so that no measured time includes a capture. */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
@@ -572,7 +528,6 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
     f->pages = e->pages.n_pages;
     f->window_pages = e->near.n_pages > e->near_spare ? e->near.n_pages - e->near_spare : 0;
     f->window_share = e->near_share;
-    /* A request of the longest length has near_share pages of the layers with a window. */
     f->bytes_per_token = ((double)page + (double)e->cache.near_page_bytes * (double)e->near_share /
                                              (double)e->pages.max_pages) /
                          KVD_PAGE_TOKENS;
@@ -668,8 +623,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
 }
 
 /*
- * Clears the attention outputs of the rows that pad a decode batch. Attention does not write these
- * rows, but the matrix products of the whole batch read them.
+ * Clears the rows that pad a decode batch. Attention does not write them, but the matrix products
+ * read them.
  */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {

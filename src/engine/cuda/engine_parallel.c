@@ -1,9 +1,8 @@
 /*
- * Engine on several GPUs (tensor parallelism, divided as in Megatron-LM: Shoeybi et al. 2019). Each
- * GPU has some of the KV heads with their query heads, some columns of the feed-forward block
- * (model/checkpoint/cuda/weights.h) and the cache pages of its heads. The output projection and the
- * feed-forward block are followed by sums over the GPUs. Every GPU runs the same iteration; tokens,
- * logits and times are those of the first GPU.
+ * Engine on several GPUs (tensor parallelism as in Megatron-LM: Shoeybi et al. 2019). Each GPU has
+ * some KV heads with their query heads and cache pages, and some columns of the feed-forward block.
+ * Sums over the GPUs follow the output projection and the feed-forward block. Tokens, logits and
+ * times are those of the first GPU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,6 @@ typedef struct {
     kvd_cuda_engine *gpu[KVD_GPUS_MAX];
     kvd_gpu_threads *gpu_threads;
     size_t pages;
-    /* The iteration that is running. */
     const kvd_iteration *it;
     const uint32_t *id;
 } parallel;
@@ -32,10 +30,7 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/*
- * Returns the code (stage and row number) of the first row that is not finite on any of the GPUs.
- * All bits are 1 if all rows are finite.
- */
+/* If all rows are finite on all GPUs, returns a code with all bits set. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -101,7 +96,7 @@ static int ready(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_ready(p->gpu[gpu], p->pages, err);
 }
 
-/* Fills the engine's facts: those of the first GPU, with byte counts summed over all GPUs. */
+/* Byte counts are sums over the GPUs. */
 static void describe(parallel *p)
 {
     kvd_engine_facts *const f = &p->engine.facts;
@@ -118,9 +113,8 @@ static void describe(parallel *p)
 }
 
 /*
- * Opens the engine on all GPUs. They load their weights one after another, because the weights come
- * from one file. The other steps run on all GPUs at once, because they run CUDA graphs that contain
- * sums over the GPUs.
+ * Weights are loaded one GPU after another, because they come from one file. The other steps run on
+ * all GPUs at once, because they contain sums over the GPUs.
  */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
@@ -152,10 +146,7 @@ static void free_parallel(kvd_engine *self)
 {
     parallel *const p = (parallel *)(void *)self;
     kvd_gpu_threads_free(p->gpu_threads);
-    /*
-     * The CUDA graphs of a GPU contain NCCL calls that sum over GPUs, so they are freed before the
-     * NCCL communicators (p->sum). These are freed before the streams on which they run.
-     */
+    /* CUDA graphs use the NCCL communicators, so the graphs are freed first. */
     for (int g = 0; g < p->n; g++)
         if (!cudaSetDevice(p->gpu[g]->device))
             kvd_cuda_graphs_destroy(p->gpu[g]);

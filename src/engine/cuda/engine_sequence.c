@@ -1,14 +1,12 @@
 /*
- * Engine for prompts whose tokens are divided among several GPUs (sequence parallelism in the form
- * of DeepSpeed-Ulysses: Jacobs et al. 2023; with compressed heads, that of ZDC). Each GPU has all
- * weights and a part of the prompt (its slice), a whole number of pages.
+ * Engine for prompts whose tokens are divided among several GPUs (sequence parallelism as in
+ * DeepSpeed-Ulysses: Jacobs et al. 2023; with compressed heads, that of ZDC). Each GPU has all
+ * weights and a slice of the prompt, a whole number of pages.
  *
- * In a layer, each GPU computes Q, K and V of its tokens and all heads, projected to the kept
- * dimensions. An exchange gives every GPU all tokens of its share of the heads, in pages that it
- * keeps. It computes the attention of these heads. A second exchange returns the attention output,
- * at the kept dimensions as well, to the GPUs that have the tokens. The parts of a layer before and
- * after attention need nothing from the other GPUs. The reported times are those of the GPU with
- * the last token, which also computes the logits.
+ * In a layer, each GPU computes the projected Q, K and V of its tokens for all heads. An exchange
+ * gives every GPU all tokens of its share of the heads. The GPU computes their attention. A second
+ * exchange returns the projected attention output to the GPUs that have the tokens. The reported
+ * times are those of the GPU with the last token, which also computes the logits.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +23,7 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/* ---- running an iteration ---- */
-
-/* Fills the input lists of one prompt of `len` tokens, of which this GPU has the last n. */
+/* The prompt has `len` tokens, of which this GPU has the last n. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -123,10 +119,7 @@ static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const
     return 0;
 }
 
-/*
- * Fails with a message that names the first row that is not finite on any GPU. After the last layer
- * the only row is the last token.
- */
+/* Names the first row that is not finite. After the last layer only the last token has a row. */
 static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_config *const c = &q->rank[0].slice->w.config;
@@ -200,12 +193,9 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* ---- opening and closing the engine ---- */
-
 /*
  * Rejects methods that form sets of important and unimportant tokens in every layer. In such a
- * layer the GPUs exchange K and V before it is known which tokens are unimportant, so they would
- * send all kept dimensions of every token.
+ * layer the GPUs exchange K and V before the sets are known.
  */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
@@ -244,10 +234,6 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/*
- * Allocates and loads the engine with which this GPU processes its part of the prompt, for all
- * heads.
- */
 static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;
@@ -286,9 +272,8 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
 }
 
 /*
- * Fills a device array with the page numbers -max_pages .. max_pages - 1. r->pages + max_pages then
- * is a page table that maps page k to k. A pointer to an earlier element numbers the pages of a
- * GPU's part of the prompt from 0.
+ * Fills a device array with the page numbers -max_pages .. max_pages - 1. Every page table is a
+ * part of this array.
  */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
@@ -307,10 +292,6 @@ static int make_tables(kvd_sequence_rank *r, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/*
- * Allocates the cache pages of one layer for this GPU's part of the prompt, the buffers of the
- * exchanges, and the attention outputs.
- */
 static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
 {
     kvd_cuda_engine *const e = r->slice;

@@ -1,17 +1,12 @@
 /*
- * Kernel that computes y = x W^T for up to 8 rows x. It is bound by reading W, out * in * 2 bytes;
- * x and y are small and stay in L2.
+ * Kernel that computes y = x W^T for up to 8 rows x. It is bound by reading W.
  *
- * A CTA per SM processes tiles of 16 rows of W in turn. Its 8 warps share the columns in slabs of
- * 64: warp w has slabs w, w + 8, w + 16, ..., so that together the warps read runs of 1 KB. Every
- * warp has a ring buffer of slabs in shared memory that only this warp fills (cp.async, 16 bytes
- * per lane, permuted so that the 8 rows that one ldmatrix reads are in different banks). The ring
- * continues across the ends of tiles, so the stream of loads never waits for a sum. W is the A
- * operand of mma.sync m16n8k16, x the B operand: 8 rows cost the same as one. The warps' sums of a
- * tile are added in shared memory, in a fixed order, with two buffers and one barrier per tile.
+ * Each CTA processes tiles of 16 rows of W in turn. Its 8 warps take slabs of 64 columns in turn,
+ * each through a ring buffer in shared memory. The ring continues across tiles, so that loads never
+ * wait for a sum.
  *
- * If a norm precedes the product, the rows residual * gain are rounded to bf16, and the norm's
- * scale of a row is applied to its sums.
+ * W is the A operand of mma.sync m16n8k16 and x the B operand, so 8 rows cost the same as one. The
+ * sums of the warps are added in a fixed order.
  */
 #include "engine/cuda/few_rows.h"
 
@@ -28,10 +23,7 @@ enum {
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
-    /*
-     * Length in floats of the buffer that holds the 16 sums of one row of x, padded so that sums of
-     * the 8 rows of x that a warp writes at once are in different banks of shared memory.
-     */
+    /* Length of a row of 16 sums, padded against bank conflicts. */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
 };
@@ -39,15 +31,11 @@ enum {
 struct params {
     kvd_few_rows a;
     /*
-     * n: number of rows of x. in: columns of x and W in this launch. out: columns of y. slabs:
-     * number of blocks of 64 columns of W. tiles: number of blocks of 16 rows of W. pitch: bytes
-     * from one row of x to the next in shared memory.
+     * A slab is 64 columns of W, and a tile is 16 rows. `in` is the number of columns in this
+     * launch, and pitch the number of bytes per row of x in shared memory.
      */
     int n, in, out, slabs, tiles, pitch;
-    /*
-     * First column of W and x that this launch multiplies. The a.in columns of a product may be
-     * divided among several launches.
-     */
+    /* First column of W in this launch. Several launches may share the columns. */
     size_t first;
 };
 
@@ -59,8 +47,8 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Returns the row of W that is row i of a tile. With KVD_FEW_SWIGLU one half of a tile is rows of
- * the gate matrix, the other half the matching rows of the up matrix.
+ * With KVD_FEW_SWIGLU a tile has 8 rows of the gate matrix and the matching 8 rows of the up
+ * matrix.
  */
 template <int KIND> __device__ __forceinline__ int row_of(const params &p, int tile, int i)
 {
@@ -69,7 +57,6 @@ template <int KIND> __device__ __forceinline__ int row_of(const params &p, int t
     return min(tile * TILE + i, p.out - 1);
 }
 
-/* Loads one slab (64 columns) of one tile of W into a stage of the warp's ring buffer. */
 template <int KIND>
 __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint32_t stage, int lane)
 {
@@ -86,7 +73,6 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
     }
 }
 
-/* Position of a warp in its sequence of slabs of W: tile, and slab (64 columns) within the tile. */
 struct place {
     int tile, slab;
     __device__ __forceinline__ void next(const params &p, int warp)
@@ -100,8 +86,8 @@ struct place {
 };
 
 /*
- * Copies the rows of x, which are bf16 in device memory, to shared memory. Loads are issued in
- * groups, because their latency delays the next product.
+ * Copies the rows of x to shared memory. Loads are issued in groups, because their latency delays
+ * the product.
  */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
@@ -127,10 +113,6 @@ __device__ __forceinline__ void copy_rows(const params &p, char *to)
     }
 }
 
-/*
- * Number of groups of 4 columns that a thread loads into registers before it processes them. Group
- * i begins at column first + i * step; `first` and `step` are fields of the struct `team`.
- */
 enum { TOGETHER = 4 };
 
 __device__ __forceinline__ void load_gain(const params &p, int first, int step,
@@ -144,11 +126,7 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
     }
 }
 
-/*
- * Threads of the CTA that process one row of the residual: all threads, or a half, a quarter or an
- * eighth of them. row: index of that row. first: first column that this thread reads. step: number
- * of columns that all threads of the team read at once (4 each).
- */
+/* Threads of the CTA that process one row of the residual. */
 struct team {
     int row, first, step;
     __device__ __forceinline__ explicit team(const params &p)
@@ -161,9 +139,8 @@ struct team {
 };
 
 /*
- * Writes the rows residual * gain to shared memory, and to scale [8] the factor 1 / RMS by which
- * each row must still be multiplied. On entry `g` holds the gains of the first columns that this
- * thread reads. All threads of the CTA must call it; it ends with a barrier.
+ * Writes the rows residual * gain to shared memory, and the factors 1 / RMS to scale [8]. All
+ * threads of the CTA must call it. It ends with a barrier.
  */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
@@ -230,15 +207,12 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /*
-         * No other CTA adds to this element, and the result of the atomic operation is not waited
-         * for.
-         */
+        /* An atomic addition does not wait for the old value. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (KIND == KVD_FEW_SWIGLU) {
-        /* Rounded to bf16, as the bf16 output of a separate product would be. */
+        /* Rounded to bf16, as the output of a separate product would be. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] = bf16::narrow(gate / (1.0f + expf(-gate)) * up);
     } else {
@@ -247,8 +221,8 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
 }
 
 /*
- * Kernel of all kinds of products. Its shared memory holds, in this order: the ring buffers of the
- * warps, x, two buffers of sums, the norm's scales, partial sums of the norm.
+ * Shared memory holds the ring buffers, x, two buffers of sums, and the norm's scales and partial
+ * sums.
  */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
@@ -276,7 +250,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
 #if __CUDA_ARCH__ >= 900
-    /* The code above this line reads only W and the gains, which no preceding kernel writes. */
+    /* The code above reads only the weights and the gains, which no preceding kernel writes. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -289,11 +263,6 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         norm_rows(p, mine_of, gain, x, scale, part);
     }
 
-    /*
-     * Operands that this lane passes to ldmatrix. a_row is a row of the tile of W. a_piece selects
-     * the first or second half of 16 columns (8 columns are 16 bytes). a_at and x_at are addresses
-     * in shared memory of the lane's rows of W and of x.
-     */
     const int a_row = lane % 16, a_piece = lane / 16;
     const uint32_t a_at = ring + (uint32_t)(a_row * 2 * SLAB);
     const uint32_t x_at = (uint32_t)__cvta_generic_to_shared(x) +
@@ -346,17 +315,15 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/*
- * Numbers of stages of a warp's ring buffer in shared memory; the longest ring that fits is used.
- */
+/* Lengths of a warp's ring buffer, of which the longest that fits is used. */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
     /*
-     * Request more than half of the shared memory of an SM, so that two CTAs never share one SM
-     * while another SM is idle.
+     * With more than half of an SM's shared memory, two CTAs never share one SM while another is
+     * idle.
      */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
@@ -380,8 +347,8 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 
 struct machine {
     /*
-     * sms: number of multiprocessors (SMs) of the device. major: major compute capability. most:
-     * largest shared memory of a CTA in bytes.
+     * `sms` is the number of multiprocessors, `major` the compute capability, `most` the bytes of
+     * shared memory of a CTA.
      */
     int sms, major, most;
 };
@@ -399,9 +366,8 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 } // namespace
 
 /*
- * Returns the number of launches among which the columns of W are divided, so that the rows of x
- * fit into shared memory. Returns 0 if they cannot fit. Only the kinds KVD_FEW_ADD and KVD_FEW_PUT
- * can be divided.
+ * Returns the number of launches that share the columns of W, so that x fits into shared memory.
+ * Returns 0 if x cannot fit.
  */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
@@ -464,7 +430,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* With KVD_FEW_PUT the first launch stores its result, and later launches add to it. */
+        /* With KVD_FEW_PUT the first launch stores and later launches add. */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

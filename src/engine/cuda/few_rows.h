@@ -1,11 +1,10 @@
 /*
- * Products of at most 8 rows with a weight matrix that is read once. They take most of the time of
- * a decode step with few requests. Numbers are bf16, sums float32.
+ * Products of at most 8 bf16 rows with a weight matrix that is read once; sums are float32. These
+ * products take most of the time of a decode step with few requests.
  *
- * The product is bound by the bytes of the matrix. The matrix is streamed through shared memory. On
- * Hopper the first tiles are loaded before the preceding kernels end (programmatic dependent
- * launch). Norm, activation and the addition to the residual stream are part of the same launch.
- * Launch functions follow the conventions of model/pass/cuda/blocks.h.
+ * On Hopper the first tiles are loaded before the preceding kernels end (programmatic dependent
+ * launch). Norm, activation and the addition to the residual stream are part of the launch. Launch
+ * functions follow the conventions of model/pass/cuda/blocks.h.
  */
 #ifndef KVD_ENGINE_CUDA_FEW_ROWS_H
 #define KVD_ENGINE_CUDA_FEW_ROWS_H
@@ -16,63 +15,56 @@
 extern "C" {
 #endif
 
-enum { KVD_FEW_ROWS = 8 /* largest number of rows */ };
+enum { KVD_FEW_ROWS = 8 };
 
 typedef enum {
-    /* y = x W^T in bf16: one row of y per row of x, one column per row of W. */
+    /* y = x W^T as bf16 */
     KVD_FEW_STORE,
-    /* y += x W^T in float32, where y is the residual stream. */
+    /* y += x W^T in float32, where y is the residual stream */
     KVD_FEW_ADD,
-    /* y = x W^T in float32. */
+    /* y = x W^T in float32 */
     KVD_FEW_PUT,
     /*
-     * y = silu(x G^T) * (x U^T) in bf16. The weight matrix w holds the rows of the gate matrix G,
-     * then those of the up matrix U, `out` rows each.
+     * y = silu(x G^T) * (x U^T) in bf16. The matrix holds `out` rows of the gate matrix G, then
+     * `out` rows of the up matrix U.
      */
     KVD_FEW_SWIGLU,
-    /* y = x W^T in float32, where x is the RMS norm of the residual stream: y are the logits. */
+    /* y = x W^T in float32, where x is the RMS norm of the residual stream and y the logits */
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
 typedef struct {
     kvd_few_kind kind;
-    /* n: number of rows of x and y. in: columns of x and w, a multiple of 8. out: columns of y. */
+    /* y is [n][out], and w has `in` columns, a multiple of 8. */
     size_t n, in, out;
     /*
-     * Weight matrix in device memory, bf16 [out][in], aligned to 16 bytes. No kernel on the stream
-     * writes it.
+     * Weights, bf16 [out][in], aligned to 16 bytes, in device memory. No kernel on the stream may
+     * write them.
      */
     const void *w;
     /*
-     * Input rows x in device memory, bf16 [n][in], aligned to 16 bytes. NULL: x is computed from
-     * `residual` and `gain`.
+     * Input, bf16 [n][in], aligned to 16 bytes, in device memory. If NULL, `residual` and `gain`
+     * are used.
      */
     const void *x;
     /*
-     * If x is NULL, the input rows are the RMS norm of `residual` [n][in] times `gain` [in], both
-     * float32 in device memory.
+     * If x is NULL, the input is the RMS norm of `residual` [n][in] times `gain` [in], both
+     * float32.
      */
     const float *residual, *gain;
     double eps;
-    /*
-     * Number of the stage of the forward pass that is recorded in *bad if a row of the residual is
-     * not finite.
-     */
+    /* Stage number that is recorded in *bad if a row of the residual is not finite. */
     unsigned stage;
     kvd_gpu_bad *bad;
     void *y;
     /*
-     * Device memory that receives the GPU's time (%globaltimer, in nanoseconds) when the preceding
-     * kernels have ended. NULL: the time is not written.
+     * Receives the GPU's time (%globaltimer, in ns) when the preceding kernels have ended. May be
+     * NULL.
      */
     unsigned long long *began;
 } kvd_few_rows;
 
-/*
- * Returns true if kvd_few_rows_run supports a product of n rows with `in` columns. There may be up
- * to KVD_FEW_ROWS rows, which must fit into shared memory of the current device. KVD_FEW_ADD and
- * KVD_FEW_PUT may take several launches.
- */
+/* Returns true if n rows of `in` columns fit into shared memory. */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 

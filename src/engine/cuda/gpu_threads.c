@@ -18,20 +18,20 @@ struct kvd_gpu_threads {
     int first_gpu, n;
     kvd_gpu_sum *sum;
     hand hand[KVD_GPUS_MAX];
-    /* Number of started threads; they serve GPUs 1, 2, ... */
+    /* number of threads, for GPUs 1, 2, ... */
     int started;
     pthread_mutex_t lock;
     pthread_cond_t given, ended;
     atomic_uint turn; /* number of tasks started so far */
-    /* Number of threads that still run the latest task. */
+    /* Number of threads that still run the task. */
     int busy;
-    kvd_gpu_threads_task task; /* task to run; NULL ends the threads */
+    kvd_gpu_threads_task task; /* NULL ends the threads */
     void *ctx;
 };
 
 /*
- * Waits until a task later than task number `seen` is started. Polls for up to 0.5 ms before it
- * sleeps, because waking a thread takes longer than the pause between two decode steps.
+ * Waits for a task later than number `seen`. Polls for up to 0.5 ms before it sleeps, because
+ * waking a thread takes longer than the pause between two decode steps.
  */
 static unsigned next_turn(kvd_gpu_threads *p, unsigned seen)
 {

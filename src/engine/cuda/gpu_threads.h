@@ -1,7 +1,7 @@
 /*
- * One CPU thread per GPU of an engine. All threads run the same task at the same time; the calling
- * thread serves the first GPU. An error on one GPU ends the sums over GPUs (model/pass/cuda/sum.h)
- * on all GPUs, so that no GPU waits for ever.
+ * One CPU thread per GPU of an engine. All threads run the same task. The calling thread serves the
+ * first GPU. An error on one GPU ends the sums over GPUs (model/pass/cuda/sum.h) on all GPUs, so
+ * that no GPU waits for ever.
  */
 #ifndef KVD_ENGINE_CUDA_GPU_THREADS_H
 #define KVD_ENGINE_CUDA_GPU_THREADS_H
@@ -9,19 +9,16 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/sum.h"
 
-/*
- * Task that each thread runs. `gpu` is the index of the thread's GPU among those of the engine, ctx
- * the pointer that the caller gave to kvd_gpu_threads_run.
- */
+/* `gpu` is the index of the thread's GPU in the engine. */
 typedef int (*kvd_gpu_threads_task)(void *ctx, int gpu, kvd_err *err);
 
 typedef struct kvd_gpu_threads kvd_gpu_threads;
-/* Creates the threads for n GPUs, which are numbered from first_gpu. `sum` is borrowed. */
+/* The GPUs are numbered from first_gpu. `sum` is borrowed. */
 kvd_gpu_threads *kvd_gpu_threads_new(int first_gpu, int n, kvd_gpu_sum *sum, kvd_err *err);
 void kvd_gpu_threads_free(kvd_gpu_threads *h);
 /*
- * Runs a task on all GPUs and waits until all have ended it. If it fails, fills *err with the error
- * of the first GPU that failed ("GPU 1: ..."), and every later run fails too.
+ * Runs a task on all GPUs and waits for its end. If it fails, *err names the first GPU that failed
+ * ("GPU 1: ..."), and every later run fails too.
  */
 int kvd_gpu_threads_run(kvd_gpu_threads *h, kvd_gpu_threads_task task, void *ctx, kvd_err *err);
 

@@ -63,8 +63,7 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
 }
 
 /*
- * Copies pages of K and V to `to`, contiguously: those of the calling GPU's part of the prompt, for
- * the heads that GPU `gpu` has. The calling GPU's pages in r->slice hold all heads.
+ * Copies pages of this GPU's part of the prompt to `to`, contiguously, for the heads of GPU `gpu`.
  */
 static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cudaStream_t s,
                         kvd_err *err)
@@ -81,10 +80,6 @@ static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cuda
                           what, err);
 }
 
-/*
- * Copies the rows of Q received from GPU `gpu`, which cover that GPU's part of the prompt, to the
- * buffer of all tokens. Both hold their rows head after head.
- */
 static int spread_rows(kvd_sequence_rank *r, int layer, int gpu, const uint16_t *from,
                        cudaStream_t s, kvd_err *err)
 {
@@ -105,10 +100,6 @@ static int spread_rows(kvd_sequence_rank *r, int layer, int gpu, const uint16_t 
     return 0;
 }
 
-/*
- * Adds the pages of K and V of this GPU's part of the prompt to the list of blocks to send, and
- * those of the other GPUs' parts to the list of blocks to receive.
- */
 static int send_pages(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err)
 {
     const kvd_sequence *const q = r->all;

@@ -1,15 +1,12 @@
 /*
- * Tokens with two numbers of kept dimensions on several GPUs: method zdc with layers=N, where high
- * (important) tokens keep more dimensions than low ones, and a group of layers uses the same sets
- * of high and low tokens.
+ * Method zdc with layers=N on several GPUs: high (important) tokens keep more dimensions than low
+ * ones, and a group of layers uses the same sets.
  *
- * The first layer of a group is exchanged as if all tokens were high. The importance of a token is
- * a sum over the heads of all GPUs: each GPU sends one number per token, and all GPUs form the same
- * sets. In the other layers, K and V of a low token are sent with the low number of dimensions:
- * rows of high tokens first, then of low ones. The receiver pads them with zeros, so that attention
- * equals that of one GPU. Queries and attention outputs keep the high numbers of dimensions (D-14
- * of docs/readings.md). The host must know how many tokens of each GPU's part of the prompt are
- * low, and waits for that number once per group.
+ * The first layer of a group is exchanged as if all tokens were high. Then all GPUs form the same
+ * sets. In the other layers, low tokens are sent with fewer dimensions of K and V. The receiver
+ * pads them with zeros, so that attention equals that of one GPU. Queries and attention outputs
+ * keep the high dimensions (D-14 of docs/readings.md). The host waits for the numbers of low tokens
+ * once per group.
  */
 #include <stdlib.h>
 
@@ -41,8 +38,8 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
 }
 
 /*
- * Returns the position of the first token of a GPU's part of the prompt. If that part begins after
- * the prompt's last token, returns the position of the last token.
+ * Returns the position of the first token of a GPU's part of the prompt, at most that of the last
+ * token.
  */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
@@ -88,8 +85,8 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
 }
 
 /*
- * Returns the arguments of the kernels that pack or unpack rows of K and V: those of the part of
- * the prompt that GPU `slice` has, for the heads that GPU `heads` has.
+ * Returns the arguments that pack or unpack rows of K and V: tokens of GPU `slice`, heads of GPU
+ * `heads`.
  */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
@@ -137,10 +134,7 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        /*
-         * Packs the rows for another GPU into `out`, the buffer to send. The rows for this GPU's
-         * own heads need no exchange and go directly into `in`, the receive buffer.
-         */
+        /* Rows for this GPU's own heads need no exchange and go directly into `in`. */
         a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;
@@ -177,10 +171,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /*
-     * Disables the method's own step after the append to the cache, which removes dimensions of low
-     * (unimportant) tokens. Here they are removed when K and V are sent to other GPUs.
-     */
+    /* The exchange removes dimensions of low tokens, so the method must not do so. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {
         const size_t one = (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS;

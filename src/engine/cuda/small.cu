@@ -1,7 +1,4 @@
-/*
- * Small kernels of the GPU engine, whose time is mostly launch time. The search for the largest
- * logit reads width * 4 bytes per row from L2 and uses several CTAs per row.
- */
+/* Small kernels of the GPU engine, whose time is mostly launch time. */
 #include "engine/cuda/small.h"
 
 #include "model/pass/cuda/rows.cuh"
@@ -19,10 +16,7 @@ __global__ void __launch_bounds__(THREADS)
         to[at + i] = x[from + i];
 }
 
-/*
- * Returns a key of value x at index i such that keys compare as integers: the key rises with x, and
- * of equal values the one with the smaller index has the larger key.
- */
+/* A larger x has the larger key. If two x are equal, the smaller index has the larger key. */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {
     const uint32_t bits = __float_as_uint(x),

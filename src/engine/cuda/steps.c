@@ -1,7 +1,4 @@
-/*
- * Queues the GPU work of an iteration from embedding to tokens: the layers of the forward pass, a
- * variant with one launch per matrix product for few requests, and CUDA graphs of decode steps.
- */
+/* Queues the GPU work of an iteration from embedding to tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,10 +9,8 @@
 static const char what[] = "steps";
 
 /*
- * Callback of the forward pass, called after the work of a stage was queued. Records the end of the
- * timed phase to which the stage belongs. The attention hook itself records the ends of its phases
- * and of the phase before attention (kvd_paged_cache_behind), so the callback skips them. In the
- * feed-forward block only the last product, KVD_GPU_DOWN, ends a phase.
+ * Records the end of phase p. The attention hook records its own phases and the phase before
+ * attention. In the feed-forward block only KVD_GPU_DOWN ends a phase.
  */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
@@ -31,7 +26,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* A CUDA error of this call is reported by the next launch. */
+    /* The next launch reports a CUDA error of this call. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -61,10 +56,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/*
- * Returns true if this GPU has the output head. If several GPUs share the model, only the first has
- * it.
- */
+/* Only the first of several GPUs has the output head. */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
@@ -89,10 +81,8 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     if (!kvd_cuda_has_head(e))
         return 0;
     /*
-     * The norm kernel checks the residual stream. If a row is not finite, the kernel records
-     * `stage`, the number of the check. In models that normalise the output of each branch, the
-     * last of these norms has already checked the residual stream, so here the number is that of
-     * the final norm's output.
+     * Models that normalise branches have checked the residual already, so here the final norm is
+     * checked.
      */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
@@ -137,10 +127,6 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
            kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.share.n_ffn);
 }
 
-/*
- * Queues a product whose input is the RMS norm of the residual stream; *p holds the remaining
- * arguments.
- */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -156,9 +142,8 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
 }
 
 /*
- * Queues the product of the input e->w.narrow [n][width] with the transposed matrix, and its
- * addition to the residual stream. Only the first GPU adds. The other GPUs overwrite their residual
- * stream with the product; the later sum over all GPUs restores the residual stream everywhere.
+ * With several GPUs, only the first one adds the product to its residual stream. The other GPUs
+ * store the product, and the later sum over the GPUs restores the residual stream.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
                          unsigned long long *began, kvd_err *err)
@@ -174,10 +159,7 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
     return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
 }
 
-/*
- * Queues the sum of the residual stream over the GPUs. Before it, records the end of the timed
- * phase *open; then sets *open to KVD_PHASE_COMM, the phase of the sum.
- */
+/* Also records the end of phase *open, and sets *open to KVD_PHASE_COMM. */
 static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 {
     if (!e->w.sum)
@@ -188,11 +170,7 @@ static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
     return kvd_gpu_residual_sum(&e->w, n, err);
 }
 
-/*
- * Queues one layer for a batch of few decode steps. On entry *open is the timed phase that is
- * running; its end is not yet recorded. On return *open is the phase that runs at the end of this
- * layer.
- */
+/* *open is the running phase, whose end is not yet recorded. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -287,10 +265,7 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
         kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
-    /*
-     * Run the steps once without capture, so that the graph does not contain work that libraries do
-     * at a first call.
-     */
+    /* The first run does one-time work of libraries, which a graph must not contain. */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;
     const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);

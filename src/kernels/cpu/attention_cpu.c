@@ -8,11 +8,9 @@
 #include "kernels/cpu/attention_cpu_task.h"
 
 /*
- * Constants of the split of tasks (query rows of one KV head) among threads. If there are few
- * tasks, the keys of a task are split so that every thread gets about PIECES pieces of at least
- * MIN_BLOCKS blocks of keys each. In decode, where partial results are small, a piece has at most
- * MAX_BLOCKS blocks whatever the number of threads, because the rounding error of float32 sums
- * grows with the square root of their length.
+ * The keys of a KV head are split into about PIECES pieces per thread, of at least MIN_BLOCKS
+ * blocks of keys. In decode a piece has at most MAX_BLOCKS blocks, because the rounding error of
+ * float32 sums grows with their length.
  */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
@@ -56,13 +54,13 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
 }
 
 /*
- * Piece: the part of a task that one thread computes, or a whole task. A task is a tile of query
- * rows of one KV head with all their keys.
+ * Part of a task that one thread computes. A task is some query rows of one KV head with all their
+ * keys.
  */
 typedef struct {
     kvd_cpu_task task;
     double cost;
-    /* In the first piece of a task, the number of pieces of the task; 0 in its other pieces. */
+    /* In the first piece of a task: number of pieces of the task. In its other pieces: 0. */
     size_t n_pieces;
 } piece;
 
@@ -76,15 +74,12 @@ typedef struct {
     size_t n_threads;
     piece *pieces; /* pieces in the order of requests, heads, rows and keys */
     size_t n_pieces;
-    const piece **order; /* pieces sorted by decreasing cost */
+    const piece **order; /* pieces by decreasing cost */
     float *partials, *scratch;
-    size_t scratch_floats; /* number of floats of scratch memory per thread */
+    size_t scratch_floats; /* scratch memory of a thread in floats */
 } plan;
 
-/*
- * Returns the whole task of the query rows from `row` on of KV head g of request b. The request's
- * queries and keys start at rows q_first and kv_first.
- */
+/* Queries and keys of the request start at rows q_first and kv_first. */
 static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first, size_t kv_first)
 {
     const size_t group = (size_t)x->plain.group, q_len = (size_t)x->batch->q_len[b];
@@ -107,10 +102,6 @@ static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first,
     return (piece){t, (double)padded * (double)t.key_end * (double)(d_qk + d_v), 1};
 }
 
-/*
- * Returns the number of pieces into which a task is split along its keys, given its cost and the
- * wanted cost of a piece.
- */
 static size_t pieces_of(const plan *x, const piece *p, double wanted)
 {
     const size_t least = MIN_BLOCKS * x->kernel->key_block,
@@ -124,9 +115,8 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
 }
 
 /*
- * Visits all tasks of the batch. If `wanted` is 0, counts them and adds up their costs. Otherwise
- * splits them into pieces of about that cost, counts the pieces, and stores them if the array is
- * allocated. Returns the total cost.
+ * Returns the cost of all tasks. If `wanted` is above 0, splits tasks into pieces of about that
+ * cost.
  */
 static double walk(plan *x, double wanted)
 {
@@ -170,10 +160,6 @@ static int by_cost(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Allocates the partial results of the tasks that are split into pieces. Returns 0, or -1 and fills
- * *err.
- */
 static int plan_partials(plan *x, kvd_err *err)
 {
     size_t floats = 0;
@@ -223,10 +209,7 @@ static int make_plan(plan *x, kvd_err *err)
     return x->scratch ? 0 : kvd_no_memory(err, "panels of Q and O", bytes);
 }
 
-/*
- * Merges the partial attention sums of the n pieces of a task, in the order of keys, into the sums
- * over all keys.
- */
+/* Partial results are merged in the order of keys. */
 static void merge(const piece *p, size_t n)
 {
     const kvd_cpu_task *t = &p->task;
@@ -262,7 +245,7 @@ int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
         return -1;
     if (make_plan(&x, err))
         goto done;
-    /* Factor log2(e) / sqrt(d_head) of scores. */
+    /* The factor of scores is log2(e) / sqrt(d_head), because exponentials are in base 2. */
     const float scale = (float)(1.4426950408889634 / sqrt((double)heads->d_head));
 #pragma omp parallel
     {

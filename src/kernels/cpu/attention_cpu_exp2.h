@@ -1,12 +1,10 @@
 /*
- * v_exp2 by a polynomial, for instruction sets without scalef (see
- * kernels/cpu/attention_cpu_kernel.h). The including file must define vf, vi, v_fma, v_max and
- * v_set1.
+ * v_exp2 by a polynomial, for instruction sets without scalef. The including file must define vf,
+ * vi, v_fma, v_max and v_set1.
  *
- * x = n + f with |f| <= 1/2. Adding 1.5 * 2^23 + 127 rounds x to n and leaves n + 127, the exponent
- * field of 2^n, in the low bits of the sum. An x below -127 is replaced by -127, whose exponent
- * field is 0, so the result is 0. A NaN propagates through the product. The polynomial is the
- * minimax polynomial of degree 6 for the relative error, 2e-9.
+ * Adding 1.5 * 2^23 + 127 rounds x to n and leaves n + 127, the exponent field of 2^n, in the low
+ * bits. For x below -127 the exponent field is 0, so the result is 0. The minimax polynomial of
+ * degree 6 has the relative error 2e-9.
  */
 static inline vf v_exp2(vf x)
 {

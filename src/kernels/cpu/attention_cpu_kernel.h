@@ -1,7 +1,7 @@
 /*
- * Attention kernel that computes one task: some query rows of one KV head
- * (kernels/cpu/attention_cpu_task.h). attention_cpu_*.c include it once per instruction set and
- * must define:
+ * Attention kernel that computes one task: some query rows of one KV head (attention_cpu_task.h).
+ * attention_cpu_*.c include it once per instruction set and must define:
+ *
  * - VL, NV: floats per vector, vectors of rows per panel.
  * - MR, MR_ONE: keys or columns per register tile, which has MR x nv accumulators; MR_ONE is used
  *   when nv is 1.
@@ -12,19 +12,14 @@
  * - v_exp2(x): 2^x for x <= 0 within 1 ulp, 0 below about -126; NaN stays NaN.
  * - v_keep(x, key, limit): key <= limit ? x : -inf.
  *
- * The lanes of a vector are query rows. Q is transposed once per task into panels [d_qk][rows].
- * Both products are then outer products of a vector of rows with one element of K or V, and read K
- * and V in storage order. K and V therefore need no packing, any number of dimensions fills the
- * vectors, and maximum, exponential and sum need no operation across lanes.
+ * The lanes of a vector are query rows, and Q is transposed into panels [d_qk][rows]. K and V are
+ * then read in storage order, and no operation goes across lanes.
  *
  *   S [key][row] = K Q^T   P = 2^(S - max)   O [column][row] = 2^(old max - max) O + V^T P
  *
- * The computation runs over blocks of KEYS keys; S and O of a block are computed in register tiles.
- * Each block's contribution to O is summed from zero, so the rounding error grows with the square
- * root of KEYS and of the number of blocks instead of the number of keys.
- *
- * With one vector of rows (decode) the kernel is memory-bound. K is therefore prefetched AHEAD
- * bytes before its use, and V of a block while the block's scores are computed.
+ * Each block of KEYS keys is summed from zero, so the rounding error grows with the square root of
+ * KEYS and of the number of blocks. In decode the kernel is memory-bound. Therefore K is prefetched
+ * by AHEAD bytes, and V of a block while the block's scores are computed.
  */
 #include <float.h>
 #include <math.h>
@@ -44,35 +39,25 @@ enum { AHEAD = 4096, LINE = 64 };
 #define INLINE   static inline __attribute__((always_inline))
 #define TILE(nv) ((nv) == 1 ? (size_t)MR_ONE : (size_t)MR)
 
-/*
- * State of a panel, which is nv vectors of query rows, kept from one block of keys to the next.
- * Lanes after the panel's last row repeat that row.
- */
+/* A panel is nv vectors of query rows. Lanes after the last row repeat that row. */
 typedef struct {
-    /*
-     * nv: number of vectors of VL floats that hold the rows; from, rows: first row and number of
-     * rows in the task.
-     */
+    /* nv is the number of vectors. The rows of the panel begin at row `from` of the task. */
     size_t nv, from, rows;
-    /* Every row attends to the keys below `common`; no row attends to key `end` or a later one. */
+    /* Every row attends to the keys below `common`. No row attends to key `end` or later ones. */
     size_t common, end;
-    int empty; /* 1: no keys were processed yet, so `o` is not initialised */
-    /* Queries times the scale of scores, transposed: nv * VL rows in each of d_qk lines. */
+    int empty; /* 1 if `o` is not initialised */
+    /* Queries times the scale of scores, [d_qk][nv * VL]. */
     float *q;
     /*
-     * Unnormalised outputs, transposed: nv * VL rows in each of d_v lines. Space for TILE(nv) more
-     * lines follows, because columns are written in tiles of that size.
+     * Unnormalised outputs, [d_v][nv * VL]. Space for TILE(nv) more lines follows, because columns
+     * are written in tiles.
      */
     float *o;
-    float *max, *sum, *alpha; /* [PANEL] softmax state of each row; alpha: factor of older sums */
-    /* [PANEL] The row attends to keys up to key common - 1 + limit. */
+    float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor of older sums */
+    /* [PANEL] The row attends to keys up to common - 1 + limit. */
     float *limit;
 } panel;
 
-/*
- * Prefetches the cache lines from *line up to `to`. An address after the end of the array does no
- * harm.
- */
 INLINE void ask_for(uintptr_t *line, uintptr_t to)
 {
     for (; *line < to; *line += LINE)
@@ -80,9 +65,8 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
 }
 
 /*
- * Computes the scores S for a tile of keys k. If `masked`, the score of key m becomes -inf in rows
- * whose limit is below keys[m]. Also prefetches V from v on, v_step bytes for each cache line of a
- * key.
+ * Computes the scores of a tile of keys. If `masked`, the score of key m becomes -inf in rows whose
+ * limit is below keys[m].
  */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
@@ -137,10 +121,8 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 }
 
 /*
- * Computes the scores S of n_keys keys from `key` on, and raises max [nv * VL] to the largest score
- * of each row. Some rows do not attend to the last `beyond` keys. Keys are computed in tiles of
- * TILE(nv). If fewer keys are left for the last tile, it computes the last key several times. This
- * does not change the maximum, and the array S is long enough for the repeated scores.
+ * Some rows do not attend to the last `beyond` keys. A last tile with too few keys computes its
+ * last key several times, for which `s` has room.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
@@ -164,9 +146,8 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 }
 
 /*
- * Replaces the scores S by softmax weights P, sets max to the new maximum of each row, and sets
- * alpha to the factor by which older sums must be multiplied. A row without any score above -inf
- * gets a finite reference, so that a later score finds sums of 0 and not NaN.
+ * Replaces scores by softmax weights. If all scores of a row are -inf, the maximum is finite, so
+ * that its sums are 0 and not NaN.
  */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
@@ -193,7 +174,6 @@ INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, floa
         v_store(p->sum + n * VL, v_fma(v_load(p->sum + n * VL), v_load(p->alpha + n * VL), sum[n]));
 }
 
-/* Adds the product P V of a block of keys to a tile of columns of the output O. */
 INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                         const size_t *column, int first, const float *alpha, float *o)
 {
@@ -230,8 +210,7 @@ INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t 
 }
 
 /*
- * Adds the contribution of n_keys keys to the output O. If the last tile of columns is short, it
- * repeats its last column and writes the repetitions into the padding after O.
+ * A last tile with too few columns repeats its last column, and writes it into the padding after O.
  */
 INLINE void output(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                    panel *p)
@@ -268,8 +247,8 @@ static int all_finite(const float *x, size_t n)
 }
 
 /*
- * Adds the contribution of keys number `from` to n_keys - 1 of a block only to the rows that attend
- * to them, because 0 times NaN would be NaN.
+ * Adds keys `from` .. n_keys - 1 of a block only to the rows that attend to them, because 0 times
+ * NaN would be NaN.
  */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
@@ -282,10 +261,6 @@ static void output_seen(const float *s, const float *v, size_t d, size_t key, si
                     p->o[c * pitch + r] += s[j * pitch + r] * v[j * d + c];
 }
 
-/*
- * Adds the contribution of keys key .. key + n_keys - 1 to the attention sums of one panel of query
- * rows.
- */
 INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys, float *s,
                   panel *p)
 {
@@ -304,8 +279,7 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
 }
 
 /*
- * There is one function for each number of vectors: inlined together, they exceed what compilers
- * handle well.
+ * There is one function per number of vectors, because compilers handle a single large one badly.
  */
 #define BLOCK(nv)                                                                                  \
     __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key,         \
@@ -335,7 +309,7 @@ INLINE void transpose(four x[4])
     x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-/* Transposes the query rows of a panel into p->q [d_qk][pitch], four by four. */
+/* p->q is [d_qk][pitch]. */
 static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
 {
     const size_t d = task->d_qk, pitch = p->nv * VL, first = (task->row + p->from) / task->group;
@@ -367,10 +341,7 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/*
- * Stores the attention output O of a panel: divided by the sum of weights in the final output,
- * undivided in a partial result.
- */
+/* A final output is divided by the sum of weights, a partial result is not. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

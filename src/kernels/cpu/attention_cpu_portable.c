@@ -1,7 +1,4 @@
-/*
- * Attention in compiler vectors of four floats, which compile to SSE2, NEON or other instructions
- * of the target.
- */
+/* Attention in compiler vectors of four floats, for any target. */
 #define VL     4
 #define NV     2
 #define MR     6

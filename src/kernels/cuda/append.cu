@@ -6,31 +6,16 @@
  *   K[t][g] = cut(rope(x_k[t][g]) R_qk[g])
  *   V[t][g] = cut(x_v[t][g]), or cut(x_v[t][g] R_v[g]) if R_v is given
  *
- * The kernel is memory-bound. Per token it reads (n_heads + n_kv_heads) d_head + sum of d_v
- * elements (with R_v, n_kv_heads d_head instead of the sum) and writes q_pitch + sum of (d_qk +
- * d_v) elements, 2 bytes each. The product costs 2 d_head (q_pitch + sum of d_qk) FLOP per token,
- * which tensor cores do while the loads are in flight.
+ * The kernel is memory-bound. A warp processes 16 rows of one or two heads. A lane holds 8 adjacent
+ * columns, so that RoPE works on registers. mma.sync expects other columns in this lane, so
+ * ldmatrix gathers the rows of R in the same order.
  *
- * A warp processes 16 rows of one or two heads. Lane (r, c) of the 8 x 4 lanes holds columns 32 s +
- * 8 c .. 32 s + 8 c + 7 of rows r and r + 8, as 16 bytes in memory order. mma.sync expects lane c
- * to hold columns 2c, 2c+1, 2c+8 and 2c+9 of each step of 16. A sum does not depend on the order of
- * its terms if both factors use the same order, so the columns are not moved; ldmatrix gathers the
- * rows of R in their order instead. RoPE therefore works on registers, and a lane only reads data
- * that it copied itself. The result is stored in the order of the layout: an 8 x 8 fragment is 128
- * contiguous bytes.
+ * Prefill: a persistent grid with two CTAs per SM. Each KV head has CTAs in proportion to its
+ * bytes, which keep R in shared memory. Rows of K and V are counted from the group of 8 tokens that
+ * contains the first new token, so only one warp writes a group.
  *
- * Prefill: a persistent grid with two CTAs per SM. Each KV head has a number of CTAs in proportion
- * to its bytes, and each of them keeps that head's R in shared memory. A CTA processes a run of
- * items. An item is 16 rows of one unit. A unit is two query heads, K, or V. The warps take items
- * one by one, and each copies its next item while it works on the current one. K and V rows are
- * counted from the group of 8 tokens that contains the first new token, so each group of the cache
- * is written by one warp only.
- *
- * Decode: the grid is (KV head, 16 requests, some columns of R), and the units are distributed over
- * 8 warps.
- *
- * Each row's sum is computed in one fixed order, so the bits of a token do not depend on the tokens
- * with which it was appended.
+ * Decode: the grid is (KV head, 16 requests, some columns of R). A row's sum has a fixed order, so
+ * the bits of a token do not depend on the other tokens of the launch.
  */
 #include "kernels/cuda/append.h"
 
@@ -50,10 +35,8 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Request that a warp works on. The rows of a request are processed 16 at a time. Each such block
- * of 16 rows has a number (its slot); the slots of request b start at token_start[b] / 16 + 2 b. A
- * request may have one slot more than it needs, because its blocks may start up to 7 tokens
- * earlier, at the first token of a group of 8.
+ * Request of a warp. Its blocks of 16 rows (slots) are numbered from token_start[b] / 16 + 2 b,
+ * because K and V may begin up to 7 tokens earlier than the first new token.
  */
 struct place {
     int b, start, next; /* request, its first slot, and the next request's first slot */
@@ -81,10 +64,7 @@ __device__ __forceinline__ void find(const kvd_append_args &a, int slot, place &
     }
 }
 
-/*
- * Finds, for the two rows of Q, K or V that this lane processes, where they are read, their
- * positions and where they are written. `slot` is the number of the warp's block of 16 rows.
- */
+/* Finds where the two rows of this lane are read and written. */
 __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head, int g, bool is_q,
                                              bool is_v, int slot, const place &at, int r)
 {
@@ -93,7 +73,6 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
     const int token0 = __ldg(a.token_start + at.b);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        /* Token t of the request; its group of 8 begins with token t - r. */
         const int t = (slot - at.start) * ROWS + r + 8 * i - (is_q ? 0 : old % 8);
         if (t >= 0 && t < q_len)
             u.x[i] = static_cast<const uint16_t *>(a.x) + (size_t)(token0 + t) * (size_t)p.x_pitch +
@@ -103,8 +82,8 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
                       (size_t)(__ldg(a.q_start + at.b) + t - r) * (size_t)u.d + 8 * r;
         /*
-         * Rows after the last token are set to zero, unless their group of 8 began before the new
-         * tokens. In that case the rows are zero already.
+         * Rows after the last token become zero. If their group of 8 has older tokens, they are
+         * zero already.
          */
         if (!is_q && t >= 0 && (t < q_len || (t - r >= 0 && t - r < q_len)))
             u.to[i] =
@@ -116,10 +95,7 @@ template <bool BF, int SLABS, int ROPE>
 __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
     append_prefill(const __grid_constant__ params p)
 {
-    /*
-     * Two heads processed together share the angles and the fragments of R. The general variants of
-     * RoPE need the registers and process one head.
-     */
+    /* Variants of RoPE that need more registers process one head at a time, not two. */
     constexpr int HEADS = ROPE == ROPE_GIVEN ? 1 : 2;
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ int32_t next_item;
@@ -148,10 +124,7 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
     if (threadIdx.x == 0)
         next_item = begin + (int)blockDim.x / 32;
 
-    /*
-     * Looks up the warp's next 16 rows and starts the copy of their x while the current rows are
-     * computed.
-     */
+    /* Starts the copy of the next 16 rows while the current rows are computed. */
     place at = {-1, 0, 0};
     int slot = begin / n_units, kind = begin % n_units, last = begin;
     auto start = [&](int k, unit &u, int stage) {
@@ -213,7 +186,6 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4,
               c = lane % 4;
     const int g = (int)blockIdx.x, group = a.map.group, d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
-    /* First column of the rotation matrix R that this CTA computes. */
     const int first = (int)blockIdx.z * p.columns;
     const uint32_t r_smem = (uint32_t)__cvta_generic_to_shared(smem);
     if (a.r_qk)
@@ -224,10 +196,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 min(d_v - first, p.columns),
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
 #if __CUDA_ARCH__ >= 900
-    /*
-     * Above this line the kernel reads no memory that a preceding kernel wrote. It reads only the
-     * rotation matrices R, which never change.
-     */
+    /* The code above reads only the rotation matrices, which never change. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -244,9 +213,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
             const bool is_q = k < group;
             const int head = choose_unit(p, u, g, k, group, 1, r_smem);
             /*
-             * The CTA with the first columns computes everything: each two query heads, K, and V.
-             * The others compute only what is multiplied by the rotation matrix R and has columns
-             * from `first` on.
+             * The CTA with the first columns computes everything, the others only products with the
+             * rotation matrix.
              */
             mine = first == 0 || (u.applies_rope && first < u.d);
 #pragma unroll
@@ -266,7 +234,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 const int b = (int)blockIdx.y * ROWS + r + 8 * i;
                 if (!u.x[i])
                     continue;
-                /* index in the cache; it differs from the position if tokens were evicted */
+                /* the index in the cache differs from the position if tokens were evicted */
                 const int place = __ldg(a.kv_len + b) - 1;
                 u.zero[i] = !is_q && place % 8 == 0;
                 if (is_q)
@@ -366,9 +334,8 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
     /*
-     * If there are few requests, the columns of the rotation matrix R are divided among several
-     * CTAs, so that more SMs share the work. If there are many requests, R is read once per 16
-     * requests.
+     * With few requests, more SMs share the columns of the rotation matrix. With many requests, a
+     * CTA computes all columns.
      */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
     p->r_pitch = p->columns > 64 ? 256 : 128;
@@ -380,7 +347,6 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
         if (e != cudaSuccess)
             return e;
     }
-    /* On Hopper the launch overlaps the end of the preceding kernel. */
     int device = 0, major = 0;
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)
@@ -401,10 +367,6 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
     return cudaLaunchKernelEx(&config, kernel, *p);
 }
 
-/*
- * Assigns CTAs to each KV head in proportion to the bytes that the head moves: at least one, and at
- * most as many as it has items (16 rows of two query heads, K, or V).
- */
 int share_ctas(params *p, int n_ctas, int warps)
 {
     const kvd_append_args *a = &p->a;
@@ -424,7 +386,7 @@ int share_ctas(params *p, int n_ctas, int warps)
         n[g] = share < 1 ? 1 : share > most ? most : share;
         given += n[g];
     }
-    while (given < n_ctas) { /* the next CTA goes to the head that gains most */
+    while (given < n_ctas) {
         int best = -1;
         for (int g = 0; g < n_kv; g++)
             if (n[g] < most && (best < 0 || weight[g] * n[best] > weight[best] * n[g]))
@@ -454,15 +416,12 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     p->r_pitch = widest(a) > 64 ? 256 : 128;
     p->r_rows = 32 * slabs;
     const int r_bytes = p->r_rows * p->r_pitch * ((a->r_qk != NULL) + (a->r_v != NULL));
-    /* 1024 bytes are shared memory that CUDA reserves per CTA; 256 bytes are for `next_item`. */
+    /* CUDA reserves 1024 bytes per CTA; 256 bytes are for `next_item`. */
     const int cta_room = room / PREFILL_CTAS - 1024 - 256;
     int warps = (cta_room - r_bytes) / (2 * STAGE_BYTES);
     if (warps < 1)
         warps = 1;
-    /*
-     * Most warps that __launch_bounds__ of the kernel allows (BOUND_WARPS). Devices before sm_90
-     * have at most 164 KB of shared memory per SM and allow two warps fewer.
-     */
+    /* Devices before sm_90 have at most 164 KB of shared memory per SM and run fewer warps. */
     const int most = room > 164 * 1024 ? (int)PREFILL_WARPS : (int)PREFILL_WARPS - 2;
     if (warps > most)
         warps = most;

@@ -1,9 +1,7 @@
 /*
- * One kernel that does the work between the product with W_Q, W_K, W_V and attention: RoPE on Q and
- * K, rotation by R_qk, truncation to the kept dimensions, and the store of Q (blocked, or row-major
- * in decode) and of K and V into the pages. V is already rotated (R_vw is folded into W_V) and is
- * only truncated and stored; if `r_v` is given, V is rotated here. Layouts are those of
- * kernels/layout.h.
+ * Kernel between the products with W_Q, W_K, W_V and attention: RoPE, rotation, truncation to the
+ * kept dimensions, and the store of Q, K and V. V comes rotated already (R_vw is folded into W_V),
+ * unless `r_v` is given. Layouts are those of kernels/layout.h.
  */
 #ifndef KVD_KERNELS_CUDA_APPEND_H
 #define KVD_KERNELS_CUDA_APPEND_H
@@ -17,30 +15,24 @@ extern "C" {
 #endif
 
 typedef struct {
-    int dtype; /* type of x, r_qk, r_v and the outputs: KVD_BF16 or KVD_F16 */
+    int dtype; /* KVD_BF16 or KVD_F16, of x, r_qk, r_v and the outputs */
     kvd_attn_map map;
-    int32_t d_head; /* dimensions of a head before compression; a multiple of 16 within 16 .. 128 */
-    /*
-     * Number of requests, and number of new tokens of all requests. Request b has q_len[b] new
-     * tokens.
-     */
+    int32_t d_head; /* dimensions before compression; a multiple of 16 within 16 .. 128 */
+    /* Number of requests, and of new tokens of all requests. */
     int32_t batch, n_tokens;
-    /* Device [batch]: first row of request b in x, in increasing order. */
+    /* Device [batch]: first row of request b in x, increasing. */
     const int32_t *token_start;
-    /* Device [batch]: tokens of each request; kv_len counts the new ones too. */
+    /* Device [batch]; kv_len includes the new tokens. */
     const int32_t *q_len, *kv_len;
     /*
      * Device [batch]: first row of request b in blocked Q (prefill). NULL (decode): Q is row-major
      * [batch][q_pitch] and q_len is 1.
      */
     const int32_t *q_start;
-    int32_t n_q8;              /* number of rows of blocked Q; 0 in decode */
-    const int32_t *page_table; /* device [batch][max_pages]: pages of each request */
+    int32_t n_q8;              /* rows of blocked Q; 0 in decode */
+    const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
-    /*
-     * Decode only. Device [batch]: position of the new token in its sequence, for RoPE. NULL: the
-     * position is kv_len - 1.
-     */
+    /* Decode only, device [batch]: position of the new token for RoPE. NULL: kv_len - 1. */
     const uint32_t *position;
     /*
      * Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V of the new tokens before RoPE.
@@ -51,37 +43,30 @@ typedef struct {
      * of d_v].
      */
     int32_t v_is_cut;
-    /* RoPE tables, device [max position][rope_dim / 2]; NULL: RoPE is not applied. */
+    /* RoPE tables, device [max position][rope_dim / 2]; NULL: no RoPE. */
     const float *rope_cos, *rope_sin;
-    int32_t rope_dim; /* number of leading dims that RoPE rotates; even, at most d_head */
+    int32_t rope_dim; /* leading dims that RoPE rotates; even, at most d_head */
     /*
      * Pairs of dims that RoPE rotates. 0: (i, i + rope_dim/2) as in Hugging Face Llama; 1: (2i,
      * 2i+1).
      */
     int32_t rope_interleaved;
     /*
-     * Rotations of Q and K, device: one row-major matrix [d_head][d_qk] per KV head, head after
-     * head. NULL: no rotation, the first d_qk dims are kept.
+     * Device: one row-major matrix [d_head][d_qk] per KV head. NULL: the first d_qk dims are kept.
      */
     const void *r_qk;
-    /*
-     * Rotations of V, device: one matrix [d_head][d_v] per KV head, as in r_qk. NULL: V is only
-     * truncated.
-     */
+    /* Device: one matrix [d_head][d_v] per KV head. NULL: V is only truncated. */
     const void *r_v;
-    void *q, *pool; /* outputs: Q, and the pool of K and V pages */
+    void *q, *pool;
     /*
-     * Decode only, device; NULL: not measured. The kernel sets *began to the time (%globaltimer,
-     * ns) at which the preceding kernels had ended, and *ended to the time at which the last CTA
-     * ended. The caller sets *ended to 0 before the launch.
+     * Decode only, device; NULL: not measured. *began is the time (%globaltimer, ns) at which the
+     * preceding kernels had ended, *ended that at which the last CTA ended. The caller sets *ended
+     * to 0 before the launch.
      */
     unsigned long long *began, *ended;
 } kvd_append_args;
 
-/*
- * Launches the kernel on the stream and does not wait for it. Returns cudaErrorInvalidValue if
- * `args` is outside the limits above, else the error of the launch.
- */
+/* Returns cudaErrorInvalidValue if `args` is outside the limits above. */
 cudaError_t kvd_append(const kvd_append_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,7 +1,4 @@
-/*
- * Device functions that the kernels of append.cu share: they load 16 rows of one or two heads from
- * x, transform them, and store them in Q, K or V. Included by append.cu alone.
- */
+/* Device functions of append.cu. */
 #ifndef KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 #define KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 
@@ -12,19 +9,18 @@ namespace
 {
 
 enum {
-    /* Rows of Q, K or V that a warp processes at a time. */
+    /* number of rows that a warp processes at a time */
     ROWS = 16,
-    /* Bytes of the input x for 16 rows of two heads, which a warp processes together. */
+    /* bytes of 16 rows of two heads */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_MAX * 2,
-    PREFILL_WARPS = 6, /* most warps of a CTA; each has 2 stages */
-    PREFILL_CTAS = 2,  /* CTAs per SM */
+    PREFILL_WARPS = 6, /* largest number of warps per CTA */
+    PREFILL_CTAS = 2,
     DECODE_WARPS = 8
 };
 
 /*
- * Number of warps per CTA in __launch_bounds__. Devices before sm_90 have shared memory for only 4
- * warps in addition to the rotation matrix R. The compiler may then use the registers of the other
- * two warps.
+ * Devices before sm_90 have shared memory for only 4 warps, so their threads may use more
+ * registers.
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 enum { BOUND_WARPS = PREFILL_WARPS - 2 };
@@ -32,25 +28,16 @@ enum { BOUND_WARPS = PREFILL_WARPS - 2 };
 enum { BOUND_WARPS = PREFILL_WARPS };
 #endif
 
-/*
- * Variants of RoPE, which differ in the lane that holds the other element of a rotated pair (its
- * partner).
- */
+/* Variants of RoPE, which differ in the place of the other element of a rotated pair. */
 enum rope_kind {
     ROPE_NONE,
-    ROPE_PAIRS, /* pairs (2i, 2i+1): partner in the same register */
-    /*
-     * Pairs (i, i + 64) in heads of 128 dimensions: the partner is in another register of the same
-     * lane.
-     */
+    ROPE_PAIRS, /* pairs (2i, 2i+1): in the same register */
+    /* Pairs (i, i + 64): in another register of the same lane. */
     ROPE_HALF_128,
-    /*
-     * Pairs (i, i + half), where half is a multiple of 8: the lane loads the 16 bytes that hold the
-     * partners from x.
-     */
+    /* Pairs (i, i + half), where half is a multiple of 8: loaded from x, 16 bytes at a time. */
     ROPE_HALF,
-    ROPE_ANY,  /* any other pairs: partners are read element by element */
-    ROPE_GIVEN /* template argument only: params.rope selects the variant at run time */
+    ROPE_ANY,  /* any other pairs: loaded element by element */
+    ROPE_GIVEN /* the variant is chosen at run time */
 };
 
 struct params {
@@ -58,13 +45,10 @@ struct params {
     rope_kind rope;
     uint32_t zero; /* always 0, which the compiler does not know */
     int32_t x_pitch;
-    /* Rotation matrix R in shared memory: bytes per row, number of rows. */
     int32_t r_pitch, r_rows;
-    /* Decode: number of columns of the rotation matrix R that a CTA computes. */
     int32_t columns;
-    /* Prefill: number of blocks of 16 rows that are reserved for all requests together. */
     int32_t slots;
-    /* Prefill: KV head g has the CTAs first_cta[g] .. first_cta[g + 1] - 1. */
+    /* Prefill: KV head g has CTAs first_cta[g] .. first_cta[g + 1] - 1. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
 
@@ -73,27 +57,25 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* A lane's two rows (r and r + 8) of the 16 rows of Q, K or V that its warp works on. */
+/* Two rows of a lane: r and r + 8 of the warp's 16 rows. */
 struct unit {
-    /* The d_head elements of the head in each row of x; NULL if the row has no token. */
+    /* Elements of the head in each row of x; NULL if the row has no token. */
     const uint16_t *x[2];
-    uint16_t *to[2]; /* address of column 0 of each row in Q, K or V; NULL: nothing is written */
-    int pos[2];      /* position of each row's token, for RoPE */
-    int d;           /* number of kept columns */
-    int columns_8;   /* elements from 8 columns to the next 8 columns in the output */
-    bool two;        /* true: a second head follows, at x + d_head and to + second */
+    uint16_t *to[2]; /* output address of each row; NULL if nothing is written */
+    int pos[2];
+    int d;
+    int columns_8; /* elements from one block of 8 columns to the next */
+    bool two;      /* a second head follows */
     size_t second;
     bool rope;
-    bool applies_rope; /* true: the rows are multiplied by the rotation matrix R */
-    /* Address in shared memory of the rotation matrix R. */
+    bool applies_rope; /* true if the rows are multiplied by the rotation matrix */
     uint32_t r;
-    bool zero[2]; /* decode: true if the token starts a group of 8, whose other rows become zero */
+    bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
 /*
- * 16 rows of one or two heads in the registers of a warp. A slab is 32 columns: slab s has columns
- * 32 s .. + 31. Lane c holds columns 32 s + 8 c .. + 7 as the words 0 .. 3, of rows r (i = 0) and r
- * + 8 (i = 1). Words 2w and 2w + 1 of both rows are the A operand of the w-th mma of the slab.
+ * 16 rows of one or two heads in the registers of a warp. Lane c holds columns 32 s + 8 c .. 32 s +
+ * 8 c + 7 of slab s, for rows r (i = 0) and r + 8 (i = 1).
  */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
@@ -103,21 +85,14 @@ template <int HEADS, int SLABS> struct rows {
     }
 };
 
-/*
- * Returns the number of columns of x that are needed: all d_head of them if the rows are multiplied
- * by R or if RoPE pairs i with i + 64, else the kept columns.
- */
+/* A product with R needs all d_head columns, and so does ROPE_HALF_128. */
 template <int ROPE> __device__ __forceinline__ int columns_needed(const params &p, const unit &u)
 {
     const int kind = ROPE == ROPE_GIVEN ? (int)p.rope : ROPE;
     return u.applies_rope || (u.rope && kind == ROPE_HALF_128) ? p.a.d_head : u.d;
 }
 
-/*
- * Starts the copy of a lane's two rows of x into its warp's stage of shared memory, 16 bytes at a
- * time. In the stage, the 32 lanes' 16 bytes of the same head, row and 32 columns are adjacent (512
- * bytes). Rows without a token are filled with zeros.
- */
+/* Copies a lane's two rows of x to shared memory. Rows without a token become zero. */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
 {
@@ -160,7 +135,6 @@ __device__ __forceinline__ void take(const unit &u, int lane, uint32_t stage, ro
                         : "memory");
 }
 
-/* Loads a lane's two rows of x of one head from global memory directly into registers. */
 template <int SLABS, int ROPE>
 __device__ __forceinline__ void load(const params &p, const unit &u, int lane, rows<1, SLABS> &a)
 {
@@ -179,10 +153,7 @@ __device__ __forceinline__ void load(const params &p, const unit &u, int lane, r
         }
 }
 
-/*
- * Returns the first elements x' = x cos - y sin of two rotated pairs, whose elements are packed in
- * x and y.
- */
+/* Returns x cos - y sin for two rotated pairs, packed in x and y. */
 template <bool BF>
 __device__ __forceinline__ uint32_t turn(uint32_t x, uint32_t y, float c0, float s0, float c1,
                                          float s1)
@@ -300,9 +271,8 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
 }
 
 /*
- * Shared memory and RoPE deliver words in the order of a row, but mma requires the words of two
- * rows next to each other. Copying them here once avoids a move before each mma. The xor with a
- * zero that the compiler does not know keeps the compiler from undoing the copy.
+ * mma requires the words of two rows next to each other. Moving them once avoids a move before each
+ * mma. The xor with params.zero keeps the compiler from undoing the move.
  */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
@@ -318,11 +288,7 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
                     a.f[h][s][w][e] ^= p.zero;
 }
 
-/*
- * Multiplies the warp's rows of Q, K or V (`a`) by the rotation matrix R. Computes columns first ..
- * first + n - 1 of the product (n a multiple of 16) for the first COUNT heads. Shared memory holds
- * these columns of R.
- */
+/* Computes columns first .. first + n - 1 of the product of `a` and the rotation matrix. */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
                                        const rows<HEADS, SLABS> &a)
@@ -375,7 +341,6 @@ __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane,
     }
 }
 
-/* Stores the first d columns of rows that are not multiplied by the rotation matrix R. */
 template <bool DECODE, int HEADS, int SLABS>
 __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
 {
@@ -401,9 +366,8 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
 }
 
 /*
- * Copies columns first .. first + n - 1 of R [d_head][d] into shared memory; rows from d_head on
- * become zero. Each row's runs of 16 bytes are permuted so that the 8 rows read by one ldmatrix are
- * in different banks.
+ * Copies columns first .. first + n - 1 of the rotation matrix `r` to shared memory, with zeros
+ * from row d_head on.
  */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
                                         int first, int n, uint32_t to)
@@ -427,8 +391,8 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
 }
 
 /*
- * Returns the address in the pages of position `pos` of request b: in K of KV head g, or in V if
- * `v_after` is the number of elements from K to V in a page.
+ * Returns the address of position `pos` in K of KV head g, or in V if `v_after` is the number of
+ * elements from K to V in a page.
  */
 __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, int pos, int g,
                                                int v_after, int d)
@@ -438,9 +402,6 @@ __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, 
            a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
 }
 
-/*
- * Returns the index of a head's first element within a row of x, which holds Q, K and V of a token.
- */
 __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int g, bool is_v)
 {
     return is_v && a.v_is_cut ? (a.map.n_heads + a.map.n_kv_heads) * a.d_head +
@@ -449,9 +410,8 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 }
 
 /*
- * Fills *u, except for its rows, with the k-th piece of work for KV head g. For k < n_q it is a
- * query head of g, or two adjacent ones if `heads` is 2. For k = n_q it is K, for k = n_q + 1 it is
- * V. Returns the index of the (first) head in a row of x.
+ * For k < n_q the unit is a query head of KV head g, or two of them if `heads` is 2. For k = n_q it
+ * is K, for k = n_q + 1 V. Returns the index of the (first) head in a row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)

@@ -1,14 +1,3 @@
-/*
- * Measures peak rates of the GPU:
- * - copy: 2 * bytes per launch. cudaMemcpyAsync and a kernel of 16-byte accesses are both timed,
- * and the faster one counts.
- * - read: bytes per launch, with n_sms * 16 blocks of 256 threads (8 blocks per SM at a time) and
- *   eight independent 16-byte loads in flight per thread. The xor of all data is kept so that no
- *   load can be dropped.
- * - ex2: EX2_CHAINS independent chains per thread, EX2_STEPS steps of x = 2^-x (which stays near
- *   0.64), n_sms * 4 blocks of 512 threads. Hopper does 16 exponentials per clock and SM.
- * - gemm: cuBLAS, 2 n^3 FLOP.
- */
 #include "kernels/cuda/ceilings.h"
 
 #include <cuda_runtime.h>
@@ -21,8 +10,6 @@
 
 enum { WARM_UP = 3, LAUNCHES = 31, EX2_CHAINS = 16, EX2_STEPS = 1024, BLOCK = 256, UNROLL = 8 };
 
-/* ---- kernels ---- */
-
 static __device__ __forceinline__ uint32_t mix(uint64_t i)
 {
     i = (i ^ (i >> 31)) * 0x7fb5d329728ea185ull;
@@ -30,10 +17,7 @@ static __device__ __forceinline__ uint32_t mix(uint64_t i)
     return (uint32_t)(i >> 32);
 }
 
-/*
- * Fills memory with random data. If `bf16` is not 0, every 32-bit word becomes two bf16 values in
- * (-2, 2) with random sign, exponent (one of four) and mantissa.
- */
+/* If `bf16` is not 0, every word is two random bf16 numbers in (-2, 2). */
 static __global__ void fill_kernel(uint32_t *to, size_t words, int bf16)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
@@ -104,8 +88,6 @@ static __global__ void __launch_bounds__(512) ex2_kernel(float *sink)
         *sink = sum;
 }
 
-/* ---- timing ---- */
-
 typedef cudaError_t (*launcher)(void *what);
 
 static int ascending(const void *a, const void *b)
@@ -123,10 +105,7 @@ static int sms(int *n, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "no device: %s", cudaGetErrorString(e));
 }
 
-/*
- * Times one kernel or copy, whose launch does `units` units of work. Sets *out to the result if its
- * median rate is higher than the one in *out.
- */
+/* `units` is the work of one launch. *out keeps the better of two results. */
 static int measure(launcher launch, void *what, double units, const char *name, kvd_ceiling *out,
                    kvd_err *err)
 {

@@ -3,30 +3,19 @@
  *
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g], g = h / group
  *
- * There is one query token per request. The kernel is bound by the bytes of K and V: 2 * sum_b
- * ceil8(kv_len[b]) * sum_g (d_qk[g] + d_v[g]), where ceil8 rounds up to a multiple of 8. The
- * arithmetic, 2 * n_heads * (d_qk + d_v) FLOP per token, is about 4 FLOP per byte at 4 query heads
- * per KV head and is hidden by the copies.
+ * The kernel is bound by the bytes of K and V: 2 * sum_b ceil8(kv_len[b]) * sum_g (d_qk[g] +
+ * d_v[g]).
  *
- * Grid: one persistent CTA per SM. Its work is a list of segments, each some tokens of one KV head
- * of one request (decode_work.h). The last warp is the producer: it walks the segments and copies
- * page after page of the KV head into a ring buffer in shared memory. K and V are adjacent in a
- * page, so one bulk copy moves both. Pages have different sizes, so the ring is managed in bytes
- * and not in tokens. The other warps compute units of half a page, unit n of the CTA going to warp
- * n mod their number. Each warp has a maximum, sum and O of its own. At the end of a segment the
- * warps' results are merged through shared memory in the order of their first units. An interval
- * (all tokens of one request and KV head) that is split between CTAs is merged by the last of them
- * to finish, in the order of the CTAs. Results therefore depend on the plan only.
+ * Grid: one persistent CTA per SM. Its work is a list of segments (decode_work.h). The last warp
+ * copies page after page into a ring buffer in shared memory. The other warps compute units of half
+ * a page in turn, each with a maximum, sum and O of its own. At the end of a segment the warps'
+ * results are merged in the order of their first units. An interval (all tokens of one request and
+ * KV head) that is split between CTAs is merged by the last of them to finish, in the order of the
+ * CTAs. Results therefore depend on the plan only.
  *
- * If little is read, the time before the first page arrives is a large part of the whole. All CTAs
- * therefore first prefetch work list, page table and Q into L2, and one thread reads the kernel's
- * parameters into the constant cache.
- *
- * A unit: S = Q K^T is computed with mma.m16n8k16, the rows being the query heads of the KV head.
- * Then O^T = V^T P^T is computed with dims as rows. The accumulator of S, packed, is the B operand
- * of the second product, so P never leaves registers, and O^T wastes no registers on rows without a
- * head. The 8 x 8 blocks of the cache are what ldmatrix reads, 128 contiguous bytes each, so there
- * are no bank conflicts.
+ * For a unit, S = Q K^T is computed by mma.m16n8k16 with query heads as rows, then O^T = V^T P^T
+ * with dims as rows. The accumulator of S, packed, is the B operand of the second product, so P
+ * stays in registers. The 8 x 8 blocks of the cache are what ldmatrix reads without bank conflicts.
  */
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
@@ -35,28 +24,23 @@
 #include "kernels/cuda/decode_work.h"
 
 enum {
-    PAGES_IN_FLIGHT = 64, /* most pages in the ring buffer, a power of 2 */
-    BATCHES = 5,          /* fewest batches of pages for which the ring has room */
-    BATCH = 8,            /* most pages of a batch, which are copied together */
+    PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
+    BATCHES = 5,          /* number of batches for which the ring must have room */
+    BATCH = 8,            /* largest number of pages that are copied together */
     LAZY = 8,             /* softmax weights may reach 2^LAZY before O is rescaled */
-    SHORT = 4,            /* one warp computes alone at most this many pages of a request's head */
-    GROUPS = 4            /* groups of 8 tokens that a warp computes at a time (a unit) */
+    SHORT = 4,            /* largest number of pages of a KV head that one warp computes alone */
+    GROUPS = 4            /* number of groups of 8 tokens that a warp computes at a time */
 };
 
 /*
- * Number of warps of a CTA that compute attention; one more warp copies pages. With up to 8 query
- * heads per KV head (HALVES 1) a thread needs 168 registers, with up to 16 (HALVES 2) more.
+ * Number of warps that compute. With more than 8 query heads per KV head (HALVES 2), a thread needs
+ * more registers.
  */
 template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
 
-/* ---- producer warp: copies pages to shared memory ---- */
-
 typedef struct {
-    /*
-     * Shared-memory addresses of the ring of pages and of two arrays of PAGES_IN_FLIGHT barriers.
-     */
     uint32_t ring, full, empty;
-    uint32_t *offset; /* shared memory, [PAGES_IN_FLIGHT]: byte offset of each page in the ring */
+    uint32_t *offset; /* [PAGES_IN_FLIGHT] byte offset of each page in the ring */
 } pipes;
 
 static __device__ __forceinline__ kvd_decode_segment load_segment(const kvd_decode_segment *at)
@@ -75,10 +59,7 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/*
- * Returns the page number at index from + lane of the segment's part of the page table, 0 after its
- * end.
- */
+/* Returns a page number, or 0 after the end of the segment. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -90,11 +71,8 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
 }
 
 /*
- * Waits until pages first .. first + n - 1 have been read and their part of the ring is free. Every
- * lane waits for all of these pages, because any lane's copy may overwrite any of them. One lane
- * per page and __syncwarp would suffice, but racecheck does not follow that. Each round polls BATCH
- * barriers, which takes hardly longer than polling one; if n is smaller, it polls the barrier of
- * the last page several times.
+ * Waits until pages first .. first + n - 1 have been read. One lane per page would suffice, but
+ * racecheck does not follow that.
  */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
@@ -110,9 +88,8 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
 }
 
 /*
- * Copies all pages of the CTA's work to shared memory in batches, one lane per page. The
- * bookkeeping of a page is about a hundred dependent instructions, which takes longer than the copy
- * of a narrow head's page. A batch is at most a third of the ring.
+ * Copies all pages of the CTA in batches, one lane per page. The bookkeeping of a page takes longer
+ * than the copy of a small page.
  */
 static __device__ void produce(const params &p, const pipes &pipe, int lane)
 {
@@ -125,10 +102,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
     const kvd_decode_segment *list = p.work.list + count_next.y;
     const uint64_t policy = read_once_policy();
     const int ring = p.ring_bytes;
-    /*
-     * The ring holds pages oldest .. n - 1, the oldest at byte `tail`; the next page goes to byte
-     * `head`.
-     */
+    /* The ring holds pages oldest .. n - 1 from byte `tail` to byte `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
     if (n_segments > 1)
@@ -140,7 +114,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
         stamp(p, AT_TABLE);
     for (int k = 0; k < n_segments; k++) {
         /*
-         * The work list and the page table are two dependent reads, so each is started one segment
+         * The work list and the page table are dependent reads, so each is started one segment
          * ahead.
          */
         const int32_t pages1 = k + 1 < n_segments ? load_pages(p, s1, 0, lane) : 0;
@@ -159,10 +133,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
             const int now = min(batch, count - j0);
             if (j0 && j0 % 32 == 0)
                 pages = load_pages(p, s, j0, lane);
-            /*
-             * Number of pages that are stored from byte `head` on; the other pages go to the start
-             * of the ring.
-             */
+            /* Number of pages that fit before the end of the ring. */
             int fit;
             for (;;) {
                 if (oldest == n)
@@ -193,9 +164,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
             const char *from = pool + 2 * (size_t)page * (size_t)p.args.map.page_elements;
             if (lane < now)
                 pipe.offset[mine] = (uint32_t)at;
-            /*
-             * Half pages are copied whole, because K and V of masked tokens must be finite numbers.
-             */
+            /* K and V of masked tokens must be finite numbers, so half pages are copied whole. */
             const int group = j0 + lane ? 0 : s.skip / (8 * GROUPS) * GROUPS;
             copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group,
                        (tokens + 7) / 8 - group, pipe.full + 8 * mine, policy, lane, now);
@@ -212,11 +181,9 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
         stamp(p, AT_LAST_COPY);
 }
 
-/* ---- consumer warps: compute attention ---- */
-
 /*
- * Loads the query rows of the segment as A operand of mma: [k step][row lane/4 dims 0-7, dims 8-15,
- * then row + 8 with the same dims].
+ * Loads the A operand of mma: [k step][row lane/4 dims 0-7, dims 8-15, then row + 8 with the same
+ * dims].
  */
 template <int HALVES>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p,
@@ -225,8 +192,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
     const kvd_attn_map &map = p.args.map;
     const int d_qk = map.d_qk[head], first = map.q_offset[head * map.group];
     /*
-     * The distance between the query rows of a KV head may exceed d_qk, because rows of narrow
-     * heads may be the beginnings of wider ones.
+     * Distance of query rows. It may exceed d_qk, because narrow rows may be the beginnings of
+     * wider ones.
      */
     const int stride = map.group > 1 ? map.q_offset[head * map.group + 1] - first : 0;
     const uint16_t *from =
@@ -245,9 +212,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
 }
 
 /*
- * Adds the attention to 8 * GROUPS tokens (half a page) to the running softmax state `st` of the
- * warp. Their K is at shared-memory address `k`, their V at `v`. Only the first n_tokens of them
- * count, at least 1. If WINDOW is true, the first `older` of them do not count.
+ * Adds 8 * GROUPS tokens to the softmax state `st`. Only the first n_tokens count and, if WINDOW is
+ * true, not the first `older` of them. `k` and `v` are shared-memory addresses.
  */
 template <typename T, int HALVES, bool WINDOW>
 static __device__ __forceinline__ void
@@ -259,10 +225,7 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
     EACH_WIDTH(d_qk, CALL)
 #undef CALL
     if (n_tokens < 8 * GROUPS) {
-        /*
-         * After the last group of tokens the ring holds arbitrary data. Its scores are dropped, and
-         * V is set to zero, because 0 * NaN is not 0.
-         */
+        /* The ring holds arbitrary data after the last group of tokens, and 0 * NaN is not 0. */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
                          : "memory");
@@ -302,7 +265,10 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
             const float shrink = exp2_fast((st.max[h] - m) * scale_log2);
             st.max[h] = m;
             st.sum[h] *= shrink;
-            /* O^T has query heads in columns; the factor of a head is in lane 4 * head. */
+            /*
+             * A lane holds columns of O^T for two query heads. The factor of a head is in lane 4 *
+             * head.
+             */
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
 #pragma unroll
@@ -336,8 +302,8 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
 }
 
 /*
- * Returns word lane % 8 of a segment (kvd_decode_segment), whose 8 words are thus spread over the
- * lanes. Keeping all words in registers of every lane would make the page loop spill.
+ * Each lane holds one of the 8 words, because all words in every lane would make the page loop
+ * spill registers.
  */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
@@ -363,27 +329,19 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                int lane)
 {
     constexpr uint32_t WARPS = n_warps<HALVES>;
-    constexpr uint32_t UNITS = 8 / GROUPS; /* number of units (half pages) in a page */
+    constexpr uint32_t UNITS = 8 / GROUPS; /* half pages per page */
     const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
     int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
-    /*
-     * Number of segments (some tokens of one KV head of one request) left in this CTA's work list,
-     * and index of the next one.
-     */
+    /* Number of segments left in the work list, and index of the next one. */
     int2 list = __ldg(reinterpret_cast<const int2 *>(cta));
     if (!list.x)
         return;
     uint32_t q[8][2 * HALVES];
-    /*
-     * Number of half pages (8 * GROUPS tokens) in the CTA's work list before this segment, and
-     * including it.
-     */
+    /* Number of half pages of this CTA before this segment, and including it. */
     uint32_t n0 = 0, n1;
     /*
-     * Bit 0 is the parity of the barrier that guards the merge area (shared memory in which the
-     * warps' results are merged). It starts as 1, so that the first wait for the barrier returns at
-     * once. The bits above count the intervals (all tokens of one KV head of one request) that one
-     * warp computed alone.
+     * Bit 0 is the parity of barrier area.free. The higher bits count the KV heads that one warp
+     * computed alone.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -394,19 +352,15 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const int d_qk = p.args.map.d_qk[head], d_v = p.args.map.d_v[head];
         const int skip = __shfl_sync(~0u, word, 7);
         n1 = n0 + UNITS * (uint32_t)pages_of(n_tokens);
-        /*
-         * If there are many short intervals and the ring has room for a few of them at once, each
-         * warp computes whole intervals, in parallel with the other warps.
-         */
+        /* Each warp computes short KV heads alone, in parallel with the other warps. */
         const bool is_short = n_tokens <= SHORT * KVD_PAGE_TOKENS &&
                               __shfl_sync(~0u, word, 6) == 1 &&
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /*
-         * Index within the segment of the first half page that this warp computes. It differs from
-         * warp to warp, so it also serves as the index of the warp's result in the merge area
-         * (shared memory in which the results are merged).
+         * First half page that this warp computes, which is also the place of its result in shared
+         * memory.
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES> st;
@@ -419,7 +373,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* The segment's first and last page may have half pages without any of its tokens. */
+            /* The first and last page may have half pages without any token of the segment. */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -428,17 +382,14 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                 v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
                                                 skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /*
-                 * This orders the stores that cleared V before the next copy to this part of the
-                 * ring.
-                 */
+                /* Orders the stores that cleared V before the next copy to this shared memory. */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
             }
             if (warp == 0 && lane == 0 && n == 0)
                 stamp(p, AT_FIRST_DONE);
-            /* all lanes arrive, because each orders its own reads before the next copy */
+            /* Each lane orders its own reads before the next copy. */
             pipe_arrive(pipe.empty + 8 * at);
         }
         if (is_short) {
@@ -449,7 +400,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* Wait until all warps have read the merged result of the preceding segment. */
+        /* After this wait all warps have read the merged result of the preceding segment. */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)
@@ -492,9 +443,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 }
 
 /*
- * Number of barriers in shared memory. The order of the data there is: ring, O of the merge area,
- * maxima and sums, barriers (full, empty, free), offsets, is_last, a sum of the parameters, start
- * time.
+ * Shared memory holds the ring of pages, O of all warps, maxima and sums, barriers, offsets,
+ * is_last, a sum of the parameters, and the start time.
  */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
@@ -509,10 +459,6 @@ static constexpr size_t small_bytes(int warps)
            (PAGES_IN_FLIGHT + 4) * 4;
 }
 
-/*
- * Starts loading into the L2 cache the data that every CTA reads before its first page: its work
- * list, and the page table and Q, of which each thread of the grid prefetches 32 bytes.
- */
 static __device__ __forceinline__ void prefetch(const params &p, int warp, int lane)
 {
     const size_t table = (size_t)p.args.batch * (size_t)p.args.max_pages * sizeof(int32_t);
@@ -527,8 +473,8 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
 }
 
 /*
- * Reads a word of every 64 bytes of the kernel's parameters, which brings them into the constant
- * cache. The sum is stored so that the compiler keeps the reads.
+ * Brings the parameters into the constant cache. The sum keeps the compiler from dropping the
+ * reads.
  */
 static __device__ __forceinline__ void read_parameters(const params &p, uint32_t *sum)
 {
@@ -570,8 +516,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     /*
-     * Above this line the kernel reads no memory that a preceding kernel writes. It only prefetches
-     * such memory into L2, where later writes of the preceding kernel arrive too.
+     * The code above only prefetches memory that a preceding kernel writes into L2, where later
+     * writes arrive too.
      */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -593,8 +539,6 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
             p.args.busy[blockIdx.x] = p.work.cta[blockIdx.x].count ? now_ns() - started(area) : 0;
     }
 }
-
-/* ---- host ---- */
 
 int kvd_decode_ctas(const kvd_attn_map *)
 {
@@ -649,7 +593,6 @@ static cudaError_t launch(params *p, cudaStream_t stream)
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    /* On Hopper the launch overlaps the end of the preceding kernel on the stream. */
     cudaLaunchAttribute overlap;
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -682,7 +625,7 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     kvd_decode_work_lay(&args->map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.scale_log2 = args->map.scale * 1.4426950408889634f;
     p.d_v_max = kvd_decode_d_v_max(&args->map);
-    /* + 4 puts the columns of O^T that a warp writes at once into different banks. */
+    /* The 4 additional columns avoid bank conflicts in shared memory. */
     p.o_pitch = p.d_v_max + 4;
     return args->dtype == KVD_BF16 ? launch_any<__nv_bfloat16>(&p, stream)
                                    : launch_any<__half>(&p, stream);

@@ -1,8 +1,6 @@
 /*
- * Merging of partial attention results in decode.cu: of the warps of a CTA through shared memory,
- * and of the CTAs that share an interval (all tokens of one KV head of one request) through slots
- * in the workspace. Also the structs that the merge shares with decode.cu: the kernel's parameters,
- * the time stamps of a CTA, and the running state of a warp. Included by decode.cu alone.
+ * Merging of partial attention results in decode.cu, of the warps of a CTA and of the CTAs that
+ * share an interval (all tokens of one KV head of one request). Included by decode.cu alone.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
@@ -11,7 +9,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-enum { SLOTS_AT_ONCE = 10 /* number of slots that a warp loads before it uses the first one */ };
+enum { SLOTS_AT_ONCE = 10 /* number of partial results that a warp loads at a time */ };
 
 typedef struct {
     kvd_decode_args args;
@@ -21,23 +19,22 @@ typedef struct {
 } params;
 
 /*
- * Events of a CTA whose times it writes to args.stamps [CTA][KVD_DECODE_STAMPS]. The producer is
- * the warp that copies pages.
+ * Events of a CTA whose times it writes to args.stamps. The producer is the warp that copies pages.
  */
 enum {
-    AT_ENTRY,        /* first instruction of the CTA */
-    AT_WORK,         /* the producer warp knows its first range of tokens */
-    AT_TABLE,        /* the producer warp has the first page numbers */
-    AT_FIRST_COPY,   /* the producer warp has started the first copy */
-    AT_LAST_COPY,    /* the producer warp has started the last copy */
-    AT_FIRST_PAGE,   /* the first page has arrived in shared memory */
-    AT_FIRST_DONE,   /* the first warp has computed its first half page */
-    AT_LAST_DONE,    /* the first warp has computed its last half page */
-    AT_WARPS_MERGED, /* the results of the CTA's warps are merged */
-    AT_ARRIVED,      /* the CTA's partial result is written and its arrival counted */
-    /* The last of the CTAs that share a KV head of a request has read the other partial results. */
+    AT_ENTRY,
+    AT_WORK,       /* the producer knows its first tokens */
+    AT_TABLE,      /* the producer has the first page numbers */
+    AT_FIRST_COPY, /* the producer has started the first copy */
+    AT_LAST_COPY,  /* the producer has started the last copy */
+    AT_FIRST_PAGE, /* the first page is in shared memory */
+    AT_FIRST_DONE, /* the first warp has computed its first half page */
+    AT_LAST_DONE,  /* the first warp has computed its last half page */
+    AT_WARPS_MERGED,
+    AT_ARRIVED, /* the CTA's partial result is written */
+    /* The last CTA of a KV head has read the other partial results. */
     AT_SLOTS_READ,
-    AT_END, /* the first warp ends */
+    AT_END,
 };
 
 static __device__ __forceinline__ void stamp(const params &p, int i)
@@ -46,13 +43,10 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
         p.args.stamps[blockIdx.x * KVD_DECODE_STAMPS + (unsigned)i] = now_ns();
 }
 
-/* ---- running softmax state of a warp ---- */
-
 /*
- * Running softmax state of one warp within a segment (the tokens of one KV head that a CTA reads).
- * `max` is the largest raw score of query head lane/4 (and lane/4 + 8), and `sum` is this lane's
- * part of the sum of exponentials. `o` is O^T: dims 16 i + lane/4 (and + 8) of query heads 2 (lane
- * % 4) (and + 1).
+ * Softmax state of one warp. `max` is the largest raw score of query head lane/4 (and lane/4 + 8),
+ * and `sum` this lane's part of the sum of exponentials. `o` is O^T: dims 16 i + lane/4 (and + 8)
+ * of query heads 2 (lane % 4) (and + 1).
  */
 template <int HALVES> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][8][4];
@@ -72,24 +66,18 @@ template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES>
     }
 }
 
-/* ---- merging the results of the warps of a CTA ---- */
-
 /*
- * Area of shared memory in which the warps of a CTA merge their results. It has one place per warp,
- * in the order of the first half pages that the warps computed: O [group][o_pitch] in `o`, maxima
- * and sums in `ml`.
+ * Shared memory in which the warps of a CTA merge results. `o` holds O [group][o_pitch] per warp.
  */
 typedef struct {
     float *o;
-    float2 *ml;    /* [warps][KVD_GROUP_MAX] maximum and sum of each query head */
-    uint32_t free; /* barrier that completes when every warp has read the last result */
-    /*
-     * In shared memory. 1: of the CTAs that share a KV head of a request, this one finished last.
-     */
+    float2 *ml;    /* [warps][KVD_GROUP_MAX] maximum and sum */
+    uint32_t free; /* barrier: every warp has read the last result */
+    /* 1 if this CTA was the last to finish of the CTAs that share a KV head. */
     uint32_t *is_last;
 } merge_area;
 
-/* Returns the address at which the CTA's start time is kept in shared memory, after is_last. */
+/* The CTA's start time is in shared memory after is_last. */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
@@ -126,9 +114,8 @@ put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
 }
 
 /*
- * Writes dims 2 pair and 2 pair + 1 of one query head to the attention output, as O / sum in 16
- * bits. If pair is 0, also writes the logarithm of the sum of exponentials to args.lse, unless that
- * is NULL.
+ * Writes dims 2 * pair and 2 * pair + 1 of one query head to the output. If pair is 0, also writes
+ * args.lse.
  */
 template <typename T>
 static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s,
@@ -145,10 +132,6 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
             fmaf(max, map.scale, logf(sum));
 }
 
-/*
- * Stores two numbers of a partial result in a slot of the workspace. Another CTA reads them after
- * the counter of arrivals shows that all slots are written.
- */
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 {
     asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
@@ -156,9 +139,8 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 }
 
 /*
- * Merges the partial results in the first `places` places of the merge area. If `is_whole` is true,
- * the result is that of a whole interval (all tokens of one KV head of one request) and goes to the
- * output, otherwise to the slot of this CTA in the workspace.
+ * Merges the results of the first `places` warps. If `is_whole` is true, writes the output,
+ * otherwise a partial result.
  */
 template <typename T, int WARPS>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
@@ -200,12 +182,9 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/* ---- merging the results of the CTAs that share an interval ---- */
-
 /*
- * Merges the partial results of the CTAs that share an interval (all tokens of one KV head of one
- * request) into `split` places of the merge area, and returns `split`. Called by the last CTA that
- * finished. Each warp reads one query head and every `split`-th slot, each lane 4 dims.
+ * Called by the last CTA that shares a KV head. Merges the partial results of all CTAs into `split`
+ * results. Each warp reads one query head and every `split`-th result, each lane 4 dims.
  */
 template <int WARPS>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
@@ -235,9 +214,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
             }
 #pragma unroll
             for (int i = 0; i < SLOTS_AT_ONCE; i++)
-                /*
-                 * A CTA without work has max = -inf, and the rest of its slot holds arbitrary data.
-                 */
+                /* A CTA without work leaves max = -inf, and arbitrary data otherwise. */
                 if (ml[i].x != -INFINITY) {
                     const float top = fmaxf(max, ml[i].x);
                     const float f = exp2_fast((max - top) * p.scale_log2);
@@ -259,12 +236,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
     return split;
 }
 
-/* ---- output of an interval that one warp computed alone ---- */
-
-/*
- * Writes the output (O / sum) and the logarithm of the sum of exponentials of a KV head of a
- * request that one warp computed alone, directly from registers.
- */
+/* Writes the output of a KV head that one warp computed alone. */
 template <typename T, int HALVES>
 static __device__ __forceinline__ void put_short(const state<HALVES> &st, const params &p,
                                                  int request, int kv_head, int d_v, int lane)

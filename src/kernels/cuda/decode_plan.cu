@@ -1,26 +1,21 @@
 /*
- * Planner of decode attention: creates the work lists of the CTAs on the device from kv_len, with
- * one CTA. The host reads nothing back, so a captured graph creates a new plan when the lengths
- * change. One plan serves all layers of equal widths; the plans of layers of different widths are
- * created in one launch, with one CTA per layer.
+ * Creates the work lists of decode attention on the device from kv_len, with one CTA per layer. A
+ * captured graph therefore creates a new plan when the lengths change.
  *
  * NONE. Task t = (request, KV head) goes to CTA t mod n_ctas.
  *
- * PAPERS. Tasks have weight kv_len * (d_qk + d_v), are sorted by decreasing weight, and each in
- * turn goes to the least loaded CTA (one per SM). Assigning them one by one would be a dependent
- * chain as long as the task list, so up to n_ctas tasks are assigned per round. Number the CTAs by
- * rising load, L_0 <= L_1 <= ..., and let w_0, w_1, ... be the weights of the next tasks. In a
- * round, task k goes to CTA k. This is the least loaded CTA as long as no CTA that just received a
- * task is below it: L_j + w_j >= L_k for every j < k. The first task that fails the condition ends
- * the round. There are few rounds, because the rule (LPT, longest processing time first) keeps the
- * loads closer together than one task.
+ * PAPERS. Tasks have weight kv_len * (d_qk + d_v) and go, by decreasing weight, to the least loaded
+ * CTA. Up to n_ctas tasks are assigned at a time. With CTAs numbered by rising load L_0 <= L_1 <=
+ * ... and the weights w_0, w_1, ... of the next tasks, task k goes to CTA k. The round ends at the
+ * first task k with L_j + w_j < L_k for a j < k.
  *
- * OURS. An interval is all tokens of one KV head of one request. All intervals are concatenated and
- * cut into n_ctas parts of equal cost. An interval of request b and KV head g costs
+ * OURS. All intervals (tokens of one KV head of one request) are concatenated and cut into n_ctas
+ * parts of equal cost. An interval of request b and KV head g costs
+ *
  *   SEGMENT_COST + groups8(b) * (d_qk + d_v + GROUP_COST)
+ *
  * in units of 16 bytes, where groups8 is the number of groups of 8 tokens that are read. Cuts are
- * rounded to half pages. If the parts stay nearly equal, cuts are moved to the ends of intervals,
- * so that no CTA works on two intervals.
+ * rounded to half pages, and moved to the ends of intervals if the parts stay nearly equal.
  */
 #include <string.h>
 
@@ -32,24 +27,21 @@ typedef unsigned long long u64;
 
 enum {
     N_THREADS = 1024,
-    SMEM_KEYS = 16384, /* most sort keys and sums that are kept in shared memory */
+    SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
     /*
-     * Fixed cost of a group of 8 tokens in units of 16 bytes. On an H200 most times do not change
-     * for 0 .. 48, but heads of 16 dims (d_qk = d_v = 16) next to wide ones need this value.
+     * Cost of a group of 8 tokens in units of 16 bytes. On an H200 most times do not change for 0
+     * .. 48, but heads of 16 dims next to wide ones need this value.
      */
     GROUP_COST = 16,
     /*
-     * Fixed cost of a segment (the tokens of one KV head that a CTA reads) in units of 16 bytes. On
-     * an H200, 2048 in place of 512 lowers a step of 10 requests of 1200 tokens and 22 requests of
-     * 16 tokens from 37 to 28 us, and changes batches of equal requests by less than 2 %.
+     * Cost of a CTA's work on one KV head, in units of 16 bytes. On an H200, 2048 instead of 512
+     * lowers a step of 10 requests of 1200 tokens and 22 of 16 tokens from 37 to 28 us.
      */
     SEGMENT_COST = 2048,
-    /* KV heads of a request are cut at multiples of this many tokens. */
+    /* The tokens of a KV head are cut at multiples of this number. */
     CUT_TOKENS = KVD_PAGE_TOKENS / 2,
-    /*
-     * Cost of a merge of partial results: about 2 us of the bandwidth that one SM of an H200 has.
-     */
+    /* Cost of a merge in units of 16 bytes: about 2 us of the bandwidth of one SM of an H200. */
     MERGE_COST = 4096
 };
 
@@ -57,9 +49,9 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* Number of KV heads whose token count is kv_len; the other KV heads have second_len tokens. */
+    /* The first n_first KV heads have kv_len tokens; the others have second_len. */
     int32_t n_first;
-    int32_t window; /* number of newest tokens of a request that are read, 0 for all */
+    int32_t window; /* number of newest tokens that are read, 0 for all */
     /* [n_kv_heads + 1] Sum of d_qk + d_v + GROUP_COST over the KV heads before head g. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
@@ -69,10 +61,6 @@ static __device__ int pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/*
- * Returns the number of pieces of CUT_TOKENS tokens in an interval (a KV head of a request) of
- * `tokens` tokens. Intervals are cut between pieces only.
- */
 static __device__ int pieces_of(const params &p, int tokens)
 {
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
@@ -80,25 +68,19 @@ static __device__ int pieces_of(const params &p, int tokens)
 
 /*
  * Returns the number of pages of request b that hold the second half of the KV heads
- * (kvd_decode_args.second_len). The pages of the first half come after them. Returns 0 if there is
- * no second half.
+ * (kvd_decode_args.second_len).
  */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
 }
 
-/* Returns the number of tokens of request b that are older than the window. */
 static __device__ int tokens_before(const params &p, int b)
 {
     return p.window ? max(0, p.kv_len[b] - p.window) : 0;
 }
 
-/*
- * Returns the number of tokens of an interval (all tokens of a KV head of request b that are read).
- * With a window, the interval begins with the piece of CUT_TOKENS tokens that has the oldest token
- * of the window.
- */
+/* With a window, the tokens that are read begin at a multiple of CUT_TOKENS. */
 static __device__ int tokens_of(const params &p, int b, int head)
 {
     return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS -
@@ -127,10 +109,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/*
- * Writes segment k of CTA c to the work list. `next_of_cta` is the index in the list where the
- * CTA's segments after its first start.
- */
+/* Writes segment k of CTA c. Segments after the first one start at list[next_of_cta]. */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -141,8 +120,6 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 {
     *reinterpret_cast<int4 *>(p.work.cta + c) = make_int4(count, next, 0, 0);
 }
-
-/* ---- scheduler NONE ---- */
 
 static __device__ __forceinline__ void plan_none(const params &p, int batch)
 {
@@ -159,9 +136,7 @@ static __device__ __forceinline__ void plan_none(const params &p, int batch)
     }
 }
 
-/* ---- scheduler of the papers (ZACK, FDC) ---- */
-
-/* Sorts `key` [n] in decreasing order, in place; n must be a power of 2. */
+/* Sorts key [n] in decreasing order; n must be a power of 2. */
 static __device__ void sort_falling(u64 *key, int n)
 {
     for (int size = 2; size <= n; size *= 2)
@@ -188,13 +163,11 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     int n_keys = 1;
     while (n_keys < tasks)
         n_keys *= 2;
-    /* The launch allocated shared memory for all tasks of the batch, or none. */
     u64 *key = p.batch * p.n_kv_heads <= SMEM_KEYS ? smem_keys : p.work.scratch;
 
     for (int t = tid; t < n_keys; t += N_THREADS) {
         const int g = t % p.n_kv_heads;
         const u64 width = (u64)(p.cost_before[g + 1] - p.cost_before[g]) / 16;
-        /* Tasks of equal weight keep their order. */
         key[t] = t < tasks
                      ? (u64)tokens_of(p, t / p.n_kv_heads, g) * width << 24 | (u64)(0xffffff - t)
                      : 0;
@@ -208,7 +181,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     sort_falling(key, n_keys);
 
     for (int given = 0; given < tasks;) {
-        /* Computes the rank of every CTA's load by counting, with 4 threads per CTA. */
+        /* The rank of a CTA's load is found by counting, with 4 threads per CTA. */
         for (int base = 0; base < n; base += N_THREADS / 4) {
             const int c = base + tid / 4;
             int rank = 0;
@@ -227,7 +200,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         __syncthreads();
         const bool candidate = tid < n && given + tid < tasks;
         const u64 then = candidate ? sorted[tid] + (key[given + tid] >> 24) : ~0ull;
-        u64 least = then; /* minimum over this thread and the lower lanes of the warp */
+        u64 least = then; /* minimum over the lanes up to this one */
         for (int d = 1; d < 32; d *= 2) {
             const u64 other = __shfl_up_sync(~0u, least, d);
             if (tid % 32 >= d && other < least)
@@ -250,7 +223,6 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         given += __syncthreads_count(give);
     }
 
-    /* The work lists of the CTAs are stored one after another. */
     __shared__ int32_t start[CTAS_MAX];
     if (tid < 32) {
         int sum = 0;
@@ -276,12 +248,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* ---- scheduler of kvdim (KVD_SCHEDULE_OURS) ---- */
-
-/*
- * Returns the modelled cost of reading KV heads first .. end - 1 of request b, which must have
- * equal numbers of tokens.
- */
+/* Heads first .. end - 1 must have equal numbers of tokens. */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
@@ -295,7 +262,7 @@ static __device__ u64 request_cost(const params &p, int b)
            (p.n_first < p.n_kv_heads ? heads_cost(p, b, p.n_first, p.n_kv_heads) : 0);
 }
 
-/* Fills sum[b] with the modelled cost of the requests before b, for b = 0 .. batch. */
+/* sum[b] becomes the cost of the requests before b. */
 static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 {
     __shared__ u64 of_warp[N_THREADS / 32];
@@ -329,8 +296,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 }
 
 /*
- * Returns the interval (KV head of a request, in x) and the piece of CUT_TOKENS tokens within it
- * (in y) at which the work of CTA c starts.
+ * CTA c starts at KV head x, counted over all requests, and at piece y of CUT_TOKENS tokens of that
+ * head.
  */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
@@ -370,7 +337,6 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
     return rounded >= (u64)pieces ? make_int2(task + 1, 0) : make_int2(task, (int)rounded);
 }
 
-/* Returns the modelled cost of all intervals (KV heads of requests) before interval `task`. */
 static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task)
 {
     const int b = task / p.n_kv_heads, g = task % p.n_kv_heads;
@@ -381,13 +347,12 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Tries to give every interval (KV head of a request) CTAs of its own, and fills start[0 .. n_ctas]
- * as cut() does. A CTA then has one segment, and an interval with one CTA needs no merge.
+ * Tries to give every KV head of a request CTAs of its own, because a KV head with one CTA needs no
+ * merge. Returns 0 in all threads on failure.
  *
- * The first attempt gives each interval one CTA. The second gives it a number of CTAs in proportion
- * to its cost, rounded. An attempt fails if an interval has no CTA, or if a CTA costs more than
- * 1/16 above an equal fraction of the total. A CTA that has an interval alone may cost MERGE_COST
- * more. Returns 1 in all threads, or 0 if both attempts fail.
+ * The first attempt gives each KV head one CTA. The second gives it a number of CTAs in proportion
+ * to its cost. An attempt fails if a CTA costs more than 1/16 above the mean. A CTA that has a KV
+ * head alone may cost MERGE_COST more.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -431,10 +396,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     return 1;
 }
 
-/*
- * Returns the first index of start[0 .. n] whose element is at or after (task, page). start[n] is
- * after every task.
- */
+/* Returns the first i with start[i] at or after (task, page). */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
 {
     int low = 0, high = n;
@@ -472,7 +434,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
                       start[c].x + c);
             p.work.arrived[c] = 0;
             /*
-             * An idle CTA may be between CTAs that share an interval, so its slot must not count.
+             * An idle CTA may be between CTAs that share a KV head, so its partial result must not
+             * count.
              */
             if (!some)
                 for (int i = 0; i < p.group; i++)
@@ -484,10 +447,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     __syncthreads();
 
     /*
-     * Element e of the list of segments belongs to CTA c, the last CTA with start[c].x + c <= e,
-     * where start[c].x is the CTA's first task (all tokens of one KV head of one request). The
-     * element is the CTA's segment of task e - c. It is unused if the CTA has no tokens of that
-     * task.
+     * Element e of the work list is the segment of task e - c of CTA c. It is unused if the CTA has
+     * no tokens of that task.
      */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;
@@ -504,9 +465,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             continue;
         kvd_decode_segment s = whole(p, task);
         /*
-         * Pieces (CUT_TOKENS tokens, half a page) are counted from the start of the interval, which
-         * begins with the first or the second half of page s.page. Only the first piece has tokens
-         * that are older than the window.
+         * Pieces of CUT_TOKENS tokens are counted from the first token that is read. Only the first
+         * piece has tokens that are older than the window.
          */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
@@ -536,8 +496,6 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     }
 }
 
-/* ---- kernels ---- */
-
 template <int SCHEDULE> static __device__ __forceinline__ void plan(const params &p)
 {
     const int batch = p.live ? min(*p.live, p.batch) : p.batch;
@@ -555,14 +513,11 @@ static __global__ void __launch_bounds__(N_THREADS) plan_kernel(const __grid_con
     plan<SCHEDULE>(p);
 }
 
-/* Creates the work lists of several layers, one layer per CTA. */
 template <int SCHEDULE>
 static __global__ void __launch_bounds__(N_THREADS) plan_layers_kernel(const params *p)
 {
     plan<SCHEDULE>(p[blockIdx.x]);
 }
-
-/* ---- host ---- */
 
 size_t kvd_decode_plan_layer_bytes(void)
 {
@@ -599,10 +554,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/*
- * Launches the planner for one layer, whose parameters are passed by value, or for `n_layers`
- * layers in device memory if `layers` is not NULL.
- */
+/* Plans one layer, or n_layers layers in device memory if `layers` is not NULL. */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

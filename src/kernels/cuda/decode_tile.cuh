@@ -1,7 +1,6 @@
 /*
  * Device functions of decode.cu: barriers, copies of pages (bulk copies on sm_90, cp.async on older
- * devices), and the two products of a page, S = Q K^T and O^T += V^T P^T, for each number of
- * dimensions. Included by decode.cu alone.
+ * devices), and the products S = Q K^T and O^T += V^T P^T. Included by decode.cu alone.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_TILE_CUH
 #define KVD_KERNELS_CUDA_DECODE_TILE_CUH
@@ -12,8 +11,6 @@
 #include "kernels/layout.h"
 
 static_assert(KVD_PAGE_TOKENS == 64, "the unrolled loops below are for 64 tokens");
-
-/* ---- barriers in shared memory ---- */
 
 static __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
@@ -31,10 +28,7 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
                  : "memory");
 }
 
-/*
- * Returns 1 if the phase of barrier `bar` with this parity is complete, else 0. On Hopper the
- * instruction waits for a short time before it returns 0.
- */
+/* On Hopper the instruction waits for a short time before it returns 0. */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
     uint32_t done;
@@ -60,10 +54,6 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/*
- * Copies of pages to shared memory. Each copy completes on the barrier `full` of its page, which
- * expects FULL_ARRIVALS arrivals.
- */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -77,8 +67,8 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Copies one page for each of the lanes 0 .. now - 1. A full page is one copy. In a page that is
- * not full, only the groups of 8 tokens group .. group + groups - 1 are copied.
+ * Lanes 0 .. now - 1 copy one page each. Only groups of 8 tokens group .. group + groups - 1 of a
+ * page that is not full are copied.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
@@ -101,10 +91,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 #else
 enum { FULL_ARRIVALS = 33 };
 
-/*
- * Copies `now` pages without a copy engine: all lanes copy each page. The copies arrive at the
- * page's barrier, and so does the lane that wrote the page's offset.
- */
+/* All lanes copy each page. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t, int lane, int now)
@@ -131,7 +118,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 }
 #endif
 
-/* Returns an L2 cache policy that evicts first, because K and V are read only once. */
+/* K and V are read only once, so L2 should evict them first. */
 static __device__ __forceinline__ uint64_t read_once_policy()
 {
     uint64_t policy = 0;
@@ -157,8 +144,6 @@ static __device__ __forceinline__ unsigned long long now_ns()
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 }
-
-/* ---- products of a unit of keys: scores and weighted values ---- */
 
 static __device__ __forceinline__ float exp2_fast(float x)
 {
@@ -218,9 +203,8 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t addr
 }
 
 /*
- * Computes the scores S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. For ldmatrix, lanes
- * 0-15 address the 256 bytes of 16 dims of a group of 8 tokens, and lanes 16-31 those of the next
- * group. If HALVES is 1, rows 8-15 of Q are zero and those of S are dropped.
+ * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. If HALVES is 1, rows 8-15 of Q
+ * are zero.
  */
 template <typename T, int HALVES, int GROUPS, int STEPS>
 static __device__ __forceinline__ void
@@ -247,10 +231,7 @@ scores(float (&s)[GROUPS][2 * HALVES], const uint32_t (&q)[8][2 * HALVES], uint3
             s[j][e] = c[j][e];
 }
 
-/*
- * Computes O^T [d_v][8 heads] += V^T P^T for each group of 8 query heads (HALVES of them), d_v = 16
- * TILES.
- */
+/* Computes O^T [d_v][8 heads] += V^T P^T for HALVES groups of 8 query heads, d_v = 16 TILES. */
 template <typename T, int HALVES, int GROUPS, int TILES>
 static __device__ __forceinline__ void
 values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)

@@ -1,10 +1,3 @@
-/*
- * GPU properties, NVML by dlopen, and the SM clock from %globaltimer and clock64.
- *
- * stamp_kernel: one block per SM, one thread of each block writes. The grid is n_sms blocks of 1024
- * threads, which an idle device distributes one per SM. spin_kernel: the same grid; every thread
- * runs FMAs until %globaltimer reaches the end.
- */
 #include "kernels/cuda/device.h"
 
 #include <cuda_runtime.h>
@@ -24,19 +17,14 @@ int kvd_device_count(void)
     return n;
 }
 
-/* ---- NVML ----------------------------------------------------------------------------------- */
-
-/*
- * NVML functions and constants that are used, declared as in NVML's documentation. NVML's header is
- * not needed to build.
- */
+/* Declared as in NVML's documentation, so that NVML's header is not needed to build. */
 enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
 
 typedef struct nvmlDevice_st *nvml_device;
 
 struct nvml_lib {
     void *so;
-    const char *why; /* reason why NVML is missing */
+    const char *why; /* why NVML is missing */
     int (*init)(void);
     int (*by_bus)(const char *, nvml_device *);
     int (*clock)(nvml_device, int, unsigned *);
@@ -48,10 +36,7 @@ struct nvml_lib {
     int (*driver)(char *, unsigned);
 };
 
-/*
- * Returns the NVML library, which the first call loads. No lock protects the first call. Functions
- * that this version of NVML lacks are NULL.
- */
+/* The first call loads the library, without a lock. Functions that the library lacks are NULL. */
 static const nvml_lib *nvml(void)
 {
     static nvml_lib lib;
@@ -103,7 +88,7 @@ static double reading(int code, unsigned value, double unit, const char *what,
     return NAN;
 }
 
-/* NVML's error code "function not found", which a missing function gives. */
+/* NVML's "function not found" */
 enum { NVML_NO_FUNCTION = 13 };
 
 static double read_of(int (*entry)(nvml_device, int, unsigned *), nvml_device handle, int which,
@@ -222,8 +207,6 @@ int kvd_device_read(int device, kvd_device_info *info, kvd_err *err)
     return 0;
 }
 
-/* ---- the SM clock ---------------------------------------------------------------------------- */
-
 static __device__ __forceinline__ uint64_t global_ns()
 {
     uint64_t t;
@@ -239,8 +222,8 @@ static __device__ __forceinline__ unsigned sm_id()
 }
 
 /*
- * Writes the stamp (time and cycle counter) of each SM. The kernel waits for one step of the timer
- * and reads the cycle counter at that step, so the timer's resolution does not matter.
+ * The kernel reads the cycle counter when the timer steps, so the timer's resolution does not
+ * matter.
  */
 static __global__ void __launch_bounds__(1024) stamp_kernel(kvd_clock_stamp *stamp)
 {

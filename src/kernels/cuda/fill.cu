@@ -1,8 +1,6 @@
 /*
  * Fills device memory with benchmark data from kernels/timing/values.h. A thread generates 8
- * adjacent dims of one token, with one hash per element and one store of 16 bytes. The integer pipe
- * is the limit, with about 40 instructions per element: about 1e11 elements per second on an H200.
- * Grid: x over (token, group of 8 dims), y over heads, z over requests.
+ * adjacent dims of one token. Grid: x over (token, group of 8 dims), y over heads, z over requests.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,10 +21,7 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/*
- * Returns dims first .. first + 7 of one token as 16-bit values. Dims from `width` on are zero. If
- * `there` is false, all 8 are zero.
- */
+/* Dims from `width` on are zero. If `there` is false, all dims are zero. */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
 {
@@ -44,16 +39,10 @@ __device__ static size_t thread_index()
     return static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x;
 }
 
-/*
- * Returns the index of the element of token t and dim i of a head of d dims in layout BLOCKED, as
- * kvd_blocked_index does on the host.
- */
 __device__ static size_t blocked(size_t t, int i, int d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
-
-/* ---- tensors in kvdim's layouts (kernels/layout.h) ---- */
 
 __global__ static void fill_q_kernel(const kvd_fill_args a, uint16_t *q)
 {
@@ -84,7 +73,7 @@ __global__ static void fill_q_rows_kernel(const kvd_fill_args a, uint16_t *q)
                                            static_cast<uint32_t>(a.kv_len[b] - 1), first, d);
 }
 
-/* Fills K and V in the pages. Grid y counts the KV heads of K, then those of V. */
+/* Grid y counts the KV heads of K, then those of V. */
 __global__ static void fill_kv_kernel(const kvd_fill_args a, uint16_t *pool)
 {
     const int n_kv = a.map.n_kv_heads, b = static_cast<int>(blockIdx.z);
@@ -112,7 +101,6 @@ static bool bad(const kvd_fill_args *a)
            (a->dtype != KVD_BF16 && a->dtype != KVD_F16);
 }
 
-/* Returns the number of thread blocks for a request of `longest` tokens in the widest head. */
 static unsigned blocks(int32_t longest)
 {
     const size_t n = (static_cast<size_t>(longest) + 7) / 8 * 8 * (KVD_WIDTH_MAX / 8);
@@ -146,8 +134,6 @@ extern "C" cudaError_t kvd_fill_kv(const kvd_fill_args *a, void *pool, cudaStrea
     return cudaGetLastError();
 }
 
-/* ---- tensors with arbitrary strides ---- */
-
 __global__ static void fill_strided_kernel(const kvd_fill_strided_args a, uint16_t *to)
 {
     const int j = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
@@ -179,12 +165,7 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
     return cudaGetLastError();
 }
 
-/* ---- Palu's latents ---- */
-
-/*
- * Fills Palu's latents in the pages. Grid y counts one latent group after another: the K latents,
- * then the V latents of each, as in a page.
- */
+/* Grid y counts latent groups: K, then V of each group. */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
 {
@@ -223,8 +204,6 @@ extern "C" cudaError_t kvd_fill_latents(const kvd_fill_args *a, const kvd_palu_s
     return cudaGetLastError();
 }
 
-/* ---- flush of the L2 cache ---- */
-
 __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *sink)
 {
     uint32_t sum = 0;
@@ -232,7 +211,7 @@ __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *si
         const uint4 x = from[i];
         sum += x.x ^ x.y ^ x.z ^ x.w;
     }
-    /* This uses `sum`, so that the compiler keeps the loads. It need never be true. */
+    /* The condition is never true, but keeps the compiler from removing the loads. */
     if (sum == 0x9e3779b9u)
         *sink = sum;
 }

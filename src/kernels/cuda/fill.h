@@ -1,7 +1,6 @@
 /*
- * Generates Q, K and V of a benchmark on the device, element by element from
- * kernels/timing/values.h, in the layouts that the kernels read (kernels/layout.h), as bf16 or
- * fp16. The bits equal those of kvd_problem_rows on the host.
+ * Generates Q, K and V of a benchmark on the device, from kernels/timing/values.h in the layouts of
+ * kernels/layout.h. The bits equal those of kvd_problem_rows on the host.
  */
 #ifndef KVD_KERNELS_CUDA_FILL_H
 #define KVD_KERNELS_CUDA_FILL_H
@@ -21,67 +20,56 @@ typedef struct {
     uint64_t seed;
     kvd_attn_map map;
     int32_t batch;
-    /* Device [batch]: first row of Q and lengths of each request; q_start is NULL in decode. */
+    /* Device [batch]: first row of Q, and lengths. q_start is NULL in decode. */
     const int32_t *q_start, *q_len, *kv_len;
-    int32_t n_q8; /* number of rows of blocked Q */
-    /* Largest q_len (in kvd_fill_q) or kv_len (in kvd_fill_kv). */
+    int32_t n_q8; /* rows of blocked Q */
+    /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv). */
     int32_t longest;
-    const int32_t *page_table; /* device [batch][max_pages]: pages of each request */
+    const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
 } kvd_fill_args;
 
-/*
- * Fills blocked Q of prefill in all heads. Sets the unused rows of each request's last group of 8
- * rows to zero.
- */
+/* Fills blocked Q of prefill. Unused rows of a request's last group of 8 rows become zero. */
 cudaError_t kvd_fill_q(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/* Fills Q of a decode problem in all heads, row-major. */
 cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/*
- * Fills K and V of all tokens in the pages, and the zeros that the layout requires. Leaves the rest
- * of the pool unchanged.
- */
+/* Fills K and V, and the zeros that the layout requires. Leaves the rest of the pool unchanged. */
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
 /*
- * Arguments of kvd_fill_strided, which fills some heads of Q, K or V in an array with arbitrary
- * strides, as other implementations need it. Element (b, j, t, i) of the j-th head of the list is
- * at b * stride_batch + j * stride_head + t * stride_token + i. Columns from `width` to `padded` -
- * 1 become zero.
+ * Arguments of kvd_fill_strided, for arrays of other implementations. Element (b, j, t, i) of the
+ * j-th head of the list is at b * stride_batch + j * stride_head + t * stride_token + i. Columns
+ * from `width` to `padded` - 1 become zero.
  */
 typedef struct {
     int dtype, sharp;
     uint64_t seed;
-    int tensor; /* Q, K or V, a kvd_operand */
+    int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* Indices of the heads (query heads for Q, KV heads for K and V) and their dimensions. */
+    /* Query heads for Q or KV heads for K and V, and their dimensions. */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     /* Number of columns that are written, a multiple of 8. */
     int32_t padded;
     /*
-     * Device [batch]: number of rows of this tensor, and number of keys of each request. The last
-     * row has the position of the last key.
+     * Device [batch]: rows of this tensor, and keys of each request. The last row has the position
+     * of the last key.
      */
     const int32_t *len, *kv_len;
-    int32_t longest; /* largest `len` of a request; rows from len to longest - 1 become zero */
+    int32_t longest; /* largest `len`; rows from len to longest - 1 become zero */
     int64_t stride_batch, stride_head, stride_token; /* strides in elements, multiples of 8 */
 } kvd_fill_strided_args;
 
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
 /*
- * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). They
- * are values of kvd_value with the latent group as head and the rank as dim. Rows of the last page
- * at and after kv_len become zero. args->map and args->q_start are not used.
+ * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). Rows of
+ * the last page from kv_len on become zero. args->map and args->q_start are not used.
  */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);
 
 /*
- * Fills the L2 cache with lines of `buffer`, device memory of `bytes` bytes (several times the L2
- * size), by reading it. Writing would leave dirty lines, which are written to memory while the next
- * kernel runs. That costs the kernel up to L2 / bandwidth (about 13 us on an H200), which no kernel
- * of a model pays.
+ * Fills the L2 cache by reading `buffer`, device memory of several times the size of L2. Writing
+ * would leave dirty lines, which slow the next kernel.
  */
 cudaError_t kvd_l2_flush(void *buffer, size_t bytes, cudaStream_t stream);
 

@@ -1,7 +1,6 @@
 /*
- * Device functions for sm_80 and later: packing of two bf16 (if BF) or fp16 numbers, mma.sync
- * m16n8k16 and ldmatrix. In an 8 x 8 fragment, lane l holds columns 2 (l % 4) and 2 (l % 4) + 1 of
- * row l / 4.
+ * Packing of two bf16 (if BF) or fp16 numbers, mma.sync m16n8k16 and ldmatrix, for sm_80 and later.
+ * In an 8 x 8 fragment, lane l holds columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
  */
 #ifndef KVD_KERNELS_CUDA_MMA_CUH
 #define KVD_KERNELS_CUDA_MMA_CUH
@@ -44,10 +43,7 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint3
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/*
- * Loads four 8 x 8 fragments from shared memory. Lane l passes the address of row l % 8 of fragment
- * l / 8.
- */
+/* Loads four 8 x 8 fragments. Lane l passes the address of row l % 8 of fragment l / 8. */
 __device__ inline void ldmatrix(uint32_t from, uint32_t (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -56,7 +52,7 @@ __device__ inline void ldmatrix(uint32_t from, uint32_t (&r)[4])
                  : "memory");
 }
 
-/* Loads four 8 x 8 fragments from shared memory as ldmatrix does, and transposes each. */
+/* Each fragment is transposed. */
 __device__ inline void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

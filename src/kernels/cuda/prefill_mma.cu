@@ -3,23 +3,18 @@
  *
  *   S = Q K^T / sqrt(d_head)  P = exp(S - m)  O = P V / sum(P)  lse = m + log(sum(P))
  *
- * FLOP: 2 (d_qk + d_v) per (query, visible key, head). Bytes: Q and O once; K and V of the visible
- * pages once per tile of query rows, from L2. Bound by latency: O and S of 32 rows take all
- * registers, so a scheduler has two warps to choose from. On an H200 it issues in 37 to 42 % of the
- * clocks and no unit is half busy (340 TFLOP/s at d = 128).
+ * The kernel is bound by latency: O and S of 32 rows take all registers, so a scheduler has two
+ * warps to choose from. On an H200 it reaches 340 TFLOP/s at d = 128.
  *
- * A worker is 4 warps with shared memory, barrier and tiles of their own. A CTA has two workers, so
- * that one computes while the other waits or exponentiates. A tile is computed in passes of 128
- * rows, 32 per warp: each fragment of K and V then feeds two mma rows, without which ldmatrix would
- * be the bottleneck. The rest of a tile, up to 64 rows, is a pass with 16 rows per warp, so tiles
- * of 128 rows suit this kernel best. Keys come page by page (64 keys) into two stages where shared
- * memory allows; K and V of a head are contiguous in a page. The layout's blocks of 8 x 8 are what
- * ldmatrix reads, so nothing is padded or swizzled. d_qk is a run-time number of steps. d_v decides
- * the registers of O. It is compiled in four variants, each for two values of d_v: with eight
- * variants, launches that mix all values took 1.3 times as long, because the instruction cache is
- * too small. Rows are rescaled only when their maximum grows by more than 2^8.
+ * A worker is 4 warps with their own shared memory, barrier and tiles. A CTA has two workers, so
+ * that one computes while the other waits. A tile is computed in passes of 128 rows, 32 per warp:
+ * each fragment of K and V then feeds two mma rows. Keys come page by page (64 keys), into two
+ * stages where shared memory allows.
  *
- * Grid: n_ctas, persistent; tiles are taken from the list one by one.
+ * d_qk is a run-time number of steps. d_v decides the registers of O. There are four variants, each
+ * for two values of d_v. With eight, launches that mix all values took 1.3 times as long, because
+ * the instruction cache is too small. Rows are rescaled only if their maximum grows by more than
+ * 2^8.
  */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
@@ -36,10 +31,7 @@ enum { WORKER_THREADS = 128, PASS_ROWS = 128, KEYS = KVD_PAGE_TOKENS };
 struct params {
     kvd_prefill_args a;
     float scale_log2; /* scale of scores times log2(e) */
-    /*
-     * Bytes of a worker's shared memory: q_bytes for Q, then `stages` stages of stage_bytes for K
-     * and V.
-     */
+    /* Bytes of shared memory: Q, then `stages` stages of K and V. */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
 };
@@ -51,7 +43,7 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/* Starts an asynchronous copy of 16 bytes to shared memory, or of zeros if `there` is false. */
+/* Copies 16 bytes to shared memory, or zeros if `there` is false. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -76,10 +68,7 @@ __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
-/*
- * Returns threadIdx.x, read from its hardware register at each call. A value that is kept while a
- * pass over the keys runs would spill, because a pass needs every register.
- */
+/* Returns threadIdx.x from its hardware register, because a copy in a register would spill. */
 __device__ __forceinline__ int thread_now()
 {
     int t;
@@ -87,36 +76,29 @@ __device__ __forceinline__ int thread_now()
     return t;
 }
 
-/*
- * Description in shared memory of the tile (query rows of one head of one request) that a worker (4
- * warps) computes.
- */
+/* Tile that 4 warps compute, in shared memory. */
 struct job {
-    const uint16_t *q;    /* row 0 of the tile in blocked Q */
-    const uint16_t *pool; /* K of the KV head in page 0 */
-    const int32_t *pages; /* page table of the request */
-    uint16_t *o;          /* output: row 0 of the tile, column 0 of the head */
-    float *lse;           /* output: log of the softmax denominator of row 0 of the tile, or NULL */
+    const uint16_t *q;    /* row 0 of the tile in Q */
+    const uint16_t *pool; /* K of the KV head in page 0 of the pool */
+    const int32_t *pages;
+    uint16_t *o; /* output of row 0 of the tile, column 0 of the head */
+    float *lse;  /* lse of row 0 of the tile, or NULL */
     int32_t d_qk, d_v, kv_len, n_rows;
     int32_t pos; /* position of row 0 of the tile in its sequence */
     int32_t page_elements, o_pitch, stages, stage_bytes;
-    int32_t window; /* sliding window in tokens; set only if WINDOW is true */
+    int32_t window; /* set only if WINDOW is true */
     uint32_t q_smem, kv_smem;
     float scale, scale_log2;
-    int32_t live;                  /* 0: the list has no more tiles */
-    unsigned long long begin, end; /* start and end of the worker's tiles in ns; 0 if it had none */
+    int32_t live;                  /* 0 if there are no more tiles */
+    unsigned long long begin, end; /* start and end of the tiles in ns; 0 if there were none */
 };
 
-/*
- * Starts the copy of K and V of a page (64 keys) to shared memory. Groups of 8 keys after kv_len
- * become zero.
- */
+/* Starts the copy of a page (64 keys). Groups of 8 keys after kv_len become zero. */
 __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int block, uint32_t to)
 {
     const int d_qk = w.d_qk, d_v = w.d_v;
     const uint16_t *from = w.pool + (size_t)page * (size_t)w.page_elements;
     const int groups = (w.kv_len - block * KEYS + 7) / 8;
-    /* Number of 16-byte copies for the K and V of a page. */
     const int pieces = 8 * (d_qk + d_v);
     if (groups >= 8) {
 #pragma unroll 4
@@ -132,8 +114,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
 }
 
 /*
- * Computes O += P V for the 64 keys of a page and 16 * N16 dims. v_at is the shared-memory address
- * of the row of V that this lane loads first.
+ * Adds P V for 64 keys and 16 * N16 dims. v_at is the address of the row of V that this lane loads
+ * first.
  */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
@@ -162,11 +144,7 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
     }
 }
 
-/*
- * Computes attention for rows row0 .. row0 + 64 ROWS16 - 1 of the tile; each warp has 16 ROWS16 of
- * them. If WINDOW is true, skips the blocks of keys that are older than the window of the first
- * row.
- */
+/* Computes rows row0 .. row0 + 64 ROWS16 - 1 of the tile. */
 template <bool BF, bool WINDOW, int ROWS16, int D_V>
 __device__ __forceinline__ void pass(const job &w, int row0)
 {
@@ -175,8 +153,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
     /*
-     * The variant for the most registers has none left next to O and S, so it computes rarely used
-     * values again at each use.
+     * This variant has no registers left next to O and S, so it computes rarely used values again.
      */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
@@ -206,8 +183,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
         /*
-         * m is the maximum that is subtracted from scores. With a window, all keys of a row's first
-         * block may be masked, and m must not be -INFINITY then.
+         * With a window, all keys of a row's first block may be masked, and m must not be -INFINITY
+         * then.
          */
         m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
@@ -257,9 +234,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             const int past = block * KEYS - pass_pos() - warp_row();
             if (past + KEYS - 1 > 0) {
                 /*
-                 * Element s[t][n][e] of lane 4 r + c is the score of key block * KEYS + 8 n + 2 c +
-                 * e % 2 and the warp's query row 16 t + 8 (e / 2) + r. The score is masked if the
-                 * key is after the row's position.
+                 * s[t][n][e] of lane 4 r + c is the score of key block * KEYS + 8 n + 2 c + e % 2
+                 * and the warp's query row 16 t + 8 (e / 2) + r.
                  */
                 const int ahead = past + thread() % 4 * 2 - thread() % 32 / 4;
 #pragma unroll
@@ -272,7 +248,6 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                                 s[t][n][e] = -INFINITY;
             }
             if (WINDOW && past + w.window <= 16 * ROWS16 - 1) {
-                /* Masks the keys that are older than the window of the row. */
                 const int behind = past + w.window + thread() % 4 * 2 - thread() % 32 / 4;
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++)
@@ -283,10 +258,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /*
-             * The subtracted maximum may be up to 8 too small (scores are base-2 logarithms); P is
-             * then at most 2^8 = 256.
-             */
+            /* The subtracted maximum may be up to 8 too small (in base 2), so P is at most 2^8. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
@@ -380,7 +352,6 @@ template <bool BF, bool WINDOW, int D_V> __device__ __noinline__ void tile_of_wi
         pass<BF, WINDOW, 1, D_V>(w, row0);
 }
 
-/* Takes the next tile of the list. Called by one thread of the worker (4 warps). */
 __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
 {
     const kvd_prefill_args &a = p.a;
@@ -417,7 +388,7 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
 {
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ job jobs[2];
-    __shared__ int32_t next; /* index of this CTA's next tile, for static lists */
+    __shared__ int32_t next;
     const int worker = (int)threadIdx.x / WORKER_THREADS;
     job &w = jobs[worker];
     const bool first = threadIdx.x % WORKER_THREADS == 0;
@@ -445,10 +416,7 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
         worker_barrier(thread_now() / WORKER_THREADS);
         if (!now.live)
             break;
-        /*
-         * Four variants, not eight: more do not fit in the instruction cache if a launch mixes all
-         * widths.
-         */
+        /* More variants do not fit in the instruction cache if a launch mixes all widths. */
         switch ((now.d_v + 16) / 32) {
         case 1:
             tile_of_width<BF, WINDOW, 32>(now);
@@ -463,7 +431,8 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
             tile_of_width<BF, WINDOW, 128>(now);
             break;
         }
-        worker_barrier(thread_now() / WORKER_THREADS); /* all threads have finished with the job */
+        /* all threads have finished with this tile */
+        worker_barrier(thread_now() / WORKER_THREADS);
     }
     if (!p.a.busy)
         return;
@@ -497,10 +466,7 @@ bool valid(const kvd_prefill_args *a)
            ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
 }
 
-/*
- * Launches with two workers of two stages if the device has enough shared memory, else with fewer
- * workers or stages.
- */
+/* Launches fewer workers of 4 warps, or fewer stages, if shared memory is too small. */
 cudaError_t launch(params *p, void (*kernel)(params), cudaStream_t stream)
 {
     int device = 0, room = 0, qk = 0, both = 0;

@@ -1,27 +1,18 @@
 /*
  * Schedulers of prefill: they assign tiles (query rows of one head of one request) to CTAs. One CTA
- * of 1024 threads creates the whole list: a layer has thousands of tiles, not millions, and a
- * second launch would cost more than it saves.
- *
- * A unit is one (request, query head); its index is request * n_heads + head. NONE and OURS cut its
- * rows into tiles of cost.rows rows. The cost of a tile is that of kvd_prefill_cost for the key
- * blocks that its rows attend to: all up to its last row, or those of the window.
+ * of 1024 threads creates the whole list. kvd_prefill_cost models the cost of a tile.
  *
  * NONE. Tile i in the order (request, head, row) goes to CTA i mod n_ctas.
  *
  * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md). A task of head i
- * has B_r = rows d_sum_max / d_sum_i rows, where d_sum = d_qk + d_v + 1, rounded to the nearest
- * multiple of `rows` (192 on Hopper). The kernel's three warpgroups of 64 rows replace the papers'
- * 64-row tile, and a task of 384 rows is two tiles of the same CTA. Task i in the order (request,
- * head, row) goes to CTA i mod n_ctas. If the last round does not fill all CTAs, its tasks are cut
- * again: with the mean load wl = sum of (rows d_sum s_kv) / n_ctas, the new height is wl / (d_sum
- * s_kv), rounded to the nearest multiple of 64. These smaller tiles go one at a time, in order, to
- * the CTA with the least accumulated load. s_kv of a task is the mean number of keys that its rows
- * attend to.
+ * has B_r = rows d_sum_max / d_sum_i rows, rounded to a multiple of `rows`, with d_sum = d_qk + d_v
+ * + 1. Task i goes to CTA i mod n_ctas. If the last round does not fill all CTAs, its tasks are cut
+ * again, to a height of wl / (d_sum s_kv) rounded to a multiple of 64. wl is the mean load, sum of
+ * (rows d_sum s_kv) / n_ctas, and s_kv the mean number of keys that a row attends to. These smaller
+ * tiles go in order to the CTA with the least load.
  *
  * OURS. Tiles are sorted by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of
- * L2, and CTAs take them dynamically. The sort is a counting sort on the cost rounded to one of
- * `levels` steps. The order of tiles within a step is not fixed, and no result depends on it.
+ * L2, and CTAs take them dynamically.
  */
 #include "kernels/cuda/prefill_plan.h"
 
@@ -31,24 +22,18 @@ enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
-    LENGTHS_SHARED = 512, /* largest number of requests whose lengths are kept in shared memory */
-    /*
-     * Largest number of (request, query head) combinations whose prefix sums are kept in shared
-     * memory.
-     */
+    LENGTHS_SHARED = 512, /* most requests whose lengths fit into shared memory */
+    /* Largest number of (request, query head) whose prefix sums fit into shared memory. */
     UNITS_SHARED = 2048,
-    /*
-     * Scheduler PAPERS: largest number of CTAs whose sums of assigned work are kept in shared
-     * memory.
-     */
+    /* Largest number of CTAs whose loads fit into shared memory. */
     CTAS_MAX = 1024,
     BUCKETS = 2048,       /* number of buckets of the counting sort */
-    L2_SECTION = 32 << 20 /* bytes of K and V that tiles computed at the same time should share */
+    L2_SECTION = 32 << 20 /* bytes of K and V that concurrent tiles should share in L2 */
 };
 
 /*
- * Costs in SM clocks, fitted to the times of 1 request x 16384 tokens at equal widths of 128, 64
- * and 32 on an H200 (docs/kernels.md), at the clocks of those runs.
+ * Costs in SM clocks, fitted to 1 request x 16384 tokens at widths of 128, 64 and 32 on an H200
+ * (docs/kernels.md).
  */
 extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
 extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
@@ -59,29 +44,24 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v of a head */
+    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v */
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /*
-     * Scheduler PAPERS: number of tasks before each (request, query head), [batch * n_heads + 1].
-     */
+    /* Schedule PAPERS, [batch * n_heads + 1]: number of tasks before each (request, query head). */
     int32_t *prefix;
-    /*
-     * Scheduler PAPERS, [max_pieces]: tiles into which the last tasks are cut. These tasks are too
-     * few to give every CTA one more.
-     */
+    /* Schedule PAPERS, [max_pieces]: tiles into which the last tasks are cut. */
     kvd_prefill_tile *piece;
-    /* Scheduler PAPERS, [max_pieces]: CTA of each tile in `piece`. */
+    /* Schedule PAPERS, [max_pieces]: CTA of each tile in `piece`. */
     int32_t *owner;
 } plan_args;
 
-/* Lengths of the requests that all schedulers read, in shared memory if they fit. */
+/* Lengths of the requests, in shared memory if they fit. */
 typedef struct {
     const int32_t *q_len, *kv_len;
-    const int32_t *tiles_before; /* number of tiles of one head in the requests before b */
-    int longest;                 /* largest kv_len of a request */
+    const int32_t *tiles_before; /* number of tiles of one head before request b */
+    int longest;
 } lengths;
 
 __device__ int ceil_div(int a, int b)
@@ -100,16 +80,14 @@ __device__ float block_cost(const plan_args &p, int widths)
     return p.cost.per_block + p.cost.per_dim * (float)widths;
 }
 
-/* Returns the position of the oldest key that the first row of a tile attends to. */
 __device__ int oldest_key(const plan_args &p, int position)
 {
     return p.map.window ? max(0, position - p.map.window + 1) : 0;
 }
 
 /*
- * Calls visit(tile, index, cost of a key block) for every tile of cost.rows rows. `index` counts in
- * the order (request, head, row). `team` lanes, about as many as a (request, head) has tiles,
- * process one (request, head). So no tile needs a division or a search and few lanes are idle.
+ * Calls visit(tile, index, cost of a key block) for every tile, with `index` in the order (request,
+ * head, row).
  */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
@@ -132,20 +110,14 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
     }
 }
 
-/*
- * Stores a tile as 16 bytes. Tiles go to scattered addresses, where four small stores cost four
- * times as much.
- */
+/* One store of 16 bytes is faster than four, because addresses are scattered. */
 __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
 {
     static_assert(sizeof(kvd_prefill_tile) == sizeof(int4), "a tile is one 16-byte store");
     *reinterpret_cast<int4 *>(to) = make_int4(x.request, x.head, x.row, x.n_rows);
 }
 
-/*
- * Computes exclusive prefix sums of value(0) .. value(n - 1) into `out` with the whole CTA; out[n]
- * is the total.
- */
+/* Writes the sums of value(0) .. value(i - 1) to out[i], i = 0 .. n. */
 template <class F> __device__ void scan(int n, int32_t *out, const F &value)
 {
     __shared__ int32_t part[WARPS];
@@ -187,7 +159,6 @@ template <class F> __device__ void scan(int n, int32_t *out, const F &value)
 __device__ void plan_none(const plan_args &p, const lengths &len)
 {
     const int each = p.n_tiles / p.n_ctas, more = p.n_tiles % p.n_ctas;
-    /* CTA c gets the tiles c, c + n_ctas, ... */
     for (int c = (int)threadIdx.x; c <= p.n_ctas; c += THREADS)
         p.first[c] = c * each + min(c, more);
     each_tile(p, len, [&](const kvd_prefill_tile &x, int i, float) {
@@ -202,10 +173,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
     for (int i = (int)threadIdx.x; i <= BUCKETS; i += THREADS)
         bucket[i] = 0;
 
-    /*
-     * If all KV heads of a request fit in L2, there is one section of tiles. Otherwise each request
-     * has several sections, processed one after another.
-     */
+    /* If the KV heads of a request do not fit in L2, each request has several sections. */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
     const int section_heads = min(p.map.n_kv_heads, max(1, (int)((float)L2_SECTION / head_bytes)));
@@ -213,7 +181,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
     const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
               levels = BUCKETS / sections;
-    /* With a window, a tile reads at most the keys of the window and those of its own rows. */
+    /* With a window, a tile reads the keys of the window and those of its own rows. */
     const int most_keys =
         p.map.window ? min(len.longest, p.map.window + p.cost.rows + KEYS) : len.longest;
     const float top = (float)ceil_div(most_keys, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
@@ -242,11 +210,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         *p.next = 0;
 }
 
-/* ---- scheduler of the papers (ZACK, FDC) ---- */
-
-/*
- * Returns the unit (request, query head) to which task i belongs: prefix[u] <= i < prefix[u + 1].
- */
+/* Returns u with prefix[u] <= i < prefix[u + 1], the (request, query head) of task i. */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 {
     int lo = 0, hi = n_units;
@@ -267,8 +231,8 @@ __device__ int papers_rows(const plan_args &p, int head)
 }
 
 /*
- * Returns the load of a tile, rows * d_sum * s_kv, where s_kv is the mean number of keys that its
- * rows attend to.
+ * Returns rows * (d_qk + d_v + 1) * s_kv, where s_kv is the mean number of keys that a row attends
+ * to.
  */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
@@ -284,7 +248,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /* The last tasks, which are too few to give every CTA one more. */
+    /* The last tasks are too few to give every CTA one more. */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
@@ -310,10 +274,6 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
         return x;
     };
 
-    /*
-     * Tasks 0 .. full - 1 go to the CTAs in turn, equally many to each. Compute each CTA's load and
-     * number of tiles from these tasks.
-     */
     for (int c = t; c < n; c += THREADS) {
         float sum = 0;
         int tiles = 0;
@@ -332,9 +292,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /*
-     * The last tasks are cut into smaller tiles, which one warp assigns to CTAs.
-     */
+    /* The last tasks are cut into smaller tiles, which one warp assigns. */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;
@@ -432,7 +390,6 @@ __global__ void __launch_bounds__(THREADS, 1) plan_kernel(const __grid_constant_
     plan(p);
 }
 
-/* Creates the tile lists of several layers, one layer per CTA. */
 __global__ void __launch_bounds__(THREADS, 1) plan_layers_kernel(const plan_args *p)
 {
     plan(p[blockIdx.x]);
@@ -443,10 +400,7 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/*
- * Returns the largest number of tiles into which the last tasks, fewer than n_ctas, are cut. Such a
- * task has at most `rows` query rows, and each tile has at least 64.
- */
+/* Each of the last tasks is cut into tiles of at least 64 rows. */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;

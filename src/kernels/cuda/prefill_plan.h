@@ -1,7 +1,6 @@
 /*
- * Schedulers of prefill: they cut the query rows of every query head of every request into tiles
- * and assign the tiles to CTAs. Each scheduler runs on the device, in one launch on the caller's
- * stream, so its cost can be timed together with the attention kernel's.
+ * Schedulers of prefill: they cut the query rows of every head and request into tiles and assign
+ * the tiles to CTAs. They run on the device, in one launch on the caller's stream.
  */
 #ifndef KVD_KERNELS_CUDA_PREFILL_PLAN_H
 #define KVD_KERNELS_CUDA_PREFILL_PLAN_H
@@ -13,45 +12,37 @@ extern "C" {
 #endif
 
 typedef enum {
-    /* Tiles in the order request, head, row; CTA c computes tiles c, c + n_ctas, ... */
+    /* CTA c computes the tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
-    KVD_SCHEDULE_PAPERS, /* algorithm of ZACK section 5 and FDC 4.3, described in prefill_plan.cu */
+    KVD_SCHEDULE_PAPERS, /* algorithm of ZACK section 5 and FDC 4.3 */
     /*
-     * Tiles by decreasing modelled cost, in sections of heads whose K and V fit in L2; every CTA
-     * takes the next tile when it is free.
+     * A CTA takes the next tile when it is free. Tiles are sorted by decreasing cost, in sections
+     * of heads whose K and V fit in L2.
      */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
 /*
- * Cost model of a prefill kernel. `rows` is the number of rows of its tiles (a multiple of 64, at
- * most KVD_PREFILL_ROWS). A tile that reads `blocks` blocks of keys costs blocks * (per_block +
- * per_dim * (d_qk + d_v)) + per_tile SM clocks.
+ * Cost model of a prefill kernel, whose tiles have `rows` rows (a multiple of 64, at most
+ * KVD_PREFILL_ROWS). A tile that reads `blocks` blocks of keys costs blocks * (per_block + per_dim
+ * * (d_qk + d_v)) + per_tile SM clocks.
  */
 typedef struct {
     int32_t rows;
     float per_block, per_dim, per_tile;
 } kvd_prefill_cost;
 
-/* Cost models of kvd_prefill_sm90 and kvd_prefill_mma. */
 extern const kvd_prefill_cost kvd_prefill_cost_sm90, kvd_prefill_cost_mma;
 
-/*
- * Returns the largest number of tiles that any of the schedulers creates for this batch. The caller
- * allocates room for that many tiles.
- */
+/* Returns the most tiles that any schedule creates for this batch. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);
-/*
- * Returns the bytes of device scratch memory that kvd_prefill_plan needs per layer, for prefix sums
- * and for the tiles of the last round.
- */
+/* Returns the bytes of the device memory `scratch` of kvd_prefill_plan. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /*
- * Assigns tiles to CTAs: fills `tile` [max_tiles], sets *next to zero, and fills `first` [n_ctas +
- * 1] if the schedule is static. Map, lengths and n_ctas are read from *args. Also fills args->work:
- * its pointers are the caller's buffers, and n_tiles is computed on the host from `batch`, whose
- * lengths must equal those on the device.
+ * Fills tile [max_tiles], sets *next to zero, and fills first [n_ctas + 1] if the schedule is
+ * static. Fills args->work with these pointers and n_tiles. The lengths in `batch` must equal those
+ * on the device.
  */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
@@ -59,9 +50,8 @@ cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch
                              cudaStream_t stream);
 
 /*
- * These functions assign the tiles of many layers in one launch, because widths differ between
- * layers but lengths do not. Call kvd_prefill_plan_describe once per layer, with the arguments of
- * kvd_prefill_plan; `layer` is host memory of kvd_prefill_plan_layer_bytes() bytes. Copy the
+ * These functions assign the tiles of many layers in one launch. Call kvd_prefill_plan_describe
+ * once per layer: `layer` is host memory of kvd_prefill_plan_layer_bytes() bytes. Copy the
  * descriptions to the device, one after another, and call kvd_prefill_plan_layers before every
  * iteration. n_tiles stays valid as long as the lengths do not change.
  */

@@ -2,32 +2,23 @@
  * Prefill attention on Hopper: O = softmax(scale Q K^T + causal mask) V, every head with its own
  * d_qk and d_v.
  *
- * Cost: 2 (d_qk + d_v) FLOP and one exponential per score; n_heads * (sum over requests of about
- * q_len * kv_len - q_len^2 / 2) scores; Q, K, V and O are moved once. A tile of 192 rows x 128 keys
- * takes 12 (d_qk + d_v) clocks of the tensor cores and, at 16 exponentials per clock, 1536 clocks
- * of the exponential units. The two are equal at d_qk + d_v = 128. Both units are therefore limits,
- * and the kernel is fast because it uses them at the same time.
+ * A tile of 192 rows x 128 keys takes 12 (d_qk + d_v) clocks of the tensor cores and 1536 clocks of
+ * the exponential units. The kernel is fast because it uses both units at the same time.
  *
  * Grid: one CTA per SM with four warpgroups, which takes tiles of query rows from a list. Three
- * warpgroups compute and hold 64 query rows each. The fourth has three working warps: one takes
- * tiles and announces them to the other warps (`take_tiles`), one fetches Q (`fetch_q`), one
- * fetches K and V through a ring of slots (`fetch_kv`). The ring continues across tile borders, so
- * the next tile's keys arrive while the current tile ends. All copies are one-dimensional: blocked
- * storage is what wgmma reads without swizzle.
+ * warpgroups compute 64 query rows each. The fourth has three working warps: `take_tiles` announces
+ * tiles, `fetch_q` fetches Q, and `fetch_kv` fetches K and V through a ring of slots. The ring
+ * continues across tiles, so the next tile's keys arrive while the current tile ends.
  *
- * The three warpgroups take turns at the tensor cores. In its turn a warpgroup issues P V of its
- * last block of keys and Q K^T of its next one; then it computes exponentials while the other two
- * have their turns. Key blocks are processed from the diagonal down to key 0.
+ * The three warpgroups take turns at the tensor cores. A warpgroup computes exponentials while the
+ * other two have their turns. Key blocks are processed from the diagonal down to key 0.
  *
- * The reference m of the exponent is not the running maximum. It is set in masked blocks (the first
- * one or two of a warpgroup's rows), and afterwards only if the sum of a thread's exponentials
- * leaves the range that 16-bit P can hold. In that case S, which has been overwritten, is computed
- * again. The common block therefore needs neither maxima nor rescaling.
+ * The number m that is subtracted from scores is set in masked blocks. Afterwards m is set only if
+ * a sum of exponentials leaves the range of 16-bit P. In that case S is computed again. The common
+ * block therefore needs neither maxima nor rescaling.
  *
- * With a sliding window, blocks before the window of a tile's first row are not fetched, and each
- * warpgroup skips those before the window of its own first row. prefill_window_sm90.cu includes
- * this file with KVD_PREFILL_WINDOW defined, to compile the kernels with a window. They have a file
- * of their own because make then compiles both at the same time.
+ * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW defined, so that make compiles
+ * both kinds of kernels at the same time.
  */
 #include "kernels/cuda/prefill.h"
 
@@ -38,45 +29,35 @@ namespace
 {
 
 enum {
-    WARPGROUPS = 3, /* number of warpgroups that compute */
+    WARPGROUPS = 3,
     THREADS = 128 * (WARPGROUPS + 1),
-    /*
-     * Registers of a computing thread. With PRODUCER_REGISTERS, all 65536 registers of an SM are
-     * used.
-     */
+    /* With PRODUCER_REGISTERS, all 65536 registers of an SM are used. */
     REGISTERS = 160,
     PRODUCER_REGISTERS = 32,
     SLOTS = 5,
     SLOT_BYTES = 128 * KVD_WIDTH_MAX * 2,
-    Q_BYTES = 64 * KVD_WIDTH_MAX * 2, /* bytes of Q of one warpgroup */
-    TILES = 3,                        /* number of tiles that are announced ahead of time */
-    BAR_TURN = 1,                     /* named barriers BAR_TURN .. + WARPGROUPS - 1 */
+    Q_BYTES = 64 * KVD_WIDTH_MAX * 2,
+    TILES = 3,    /* number of tiles that are announced ahead of time */
+    BAR_TURN = 1, /* named barriers BAR_TURN .. + WARPGROUPS - 1 */
     BAR_END = BAR_TURN + WARPGROUPS,
-    /* Barrier of the warp that fetches K and V; racecheck does not follow __syncwarp there. */
+    /* racecheck does not follow the __syncwarp of the warp that fetches K and V. */
     BAR_FETCH
 };
 
-/*
- * Limit of the softmax weights P and of their sums, which float16 can hold. Above it the reference
- * m of the exponent is set again.
- */
+/* float16 can hold softmax weights and their sums up to this limit. */
 #define SUM_LIMIT 16384.0f
 
-/* Data of a tile (query rows of one head of one request), computed once and read by all warps. */
 struct tile_info {
     int32_t d_qk, d_v; /* d_v is 0 if there are no more tiles */
-    int32_t n_blocks;  /* number of key blocks from key 0 to the key of the last row */
-    /*
-     * With a window: first key block that row 0 attends to, and first key of the page that has the
-     * oldest key that row 0 attends to. Keys before first_key are not read from memory.
-     */
+    int32_t n_blocks;  /* number of key blocks up to the key of the last row */
+    /* With a window: first key block that row 0 attends to, and first key that is read. */
     int32_t first_block, first_key;
-    int32_t position; /* position of row 0 of the tile in its sequence */
+    int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
-    int32_t kv_offset;          /* first element of this KV head in a page */
-    const int32_t *pages;       /* page table of the request */
-    long long q_first, o_first; /* number of elements before row 0 of the tile in q and in o */
-    long long lse;              /* index of row 0 of the tile in lse */
+    int32_t kv_offset; /* first element of this KV head in a page */
+    const int32_t *pages;
+    long long q_first, o_first; /* number of elements before row 0 in q and in o */
+    long long lse;              /* index of row 0 in lse */
 };
 
 struct shared {
@@ -85,16 +66,13 @@ struct shared {
     unsigned long long slot_full[SLOTS], slot_empty[SLOTS];
     unsigned long long q_full[WARPGROUPS], q_empty[WARPGROUPS];
     unsigned long long tile_full[TILES], tile_empty[TILES];
-    unsigned long long reread[4 * WARPGROUPS]; /* one barrier for each warp that computes */
+    unsigned long long reread[4 * WARPGROUPS]; /* one barrier per warp that computes */
     unsigned long long begun;
     tile_info tile[TILES];
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/*
- * Shared memory is accessed by symbol and not by pointer: addresses are then constants and take no
- * registers.
- */
+/* Addresses of a symbol are constants, which take no registers. */
 #define SH (*(shared *)memory)
 
 /* Returns the number of keys per block. S, P and O of a thread must fit in its registers. */
@@ -103,7 +81,6 @@ __host__ __device__ constexpr int block_keys(int d_v)
     return d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
 }
 
-/* Position in a ring of barriers: index, and parity of the barrier's phase. */
 struct ring {
     int at;
     uint32_t parity;
@@ -116,10 +93,7 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/*
- * Waits until the next tile is announced. All lanes of a warp read the tile, so all lanes arrive in
- * tile_done() after their last use.
- */
+/* All lanes of a warp read the tile, so all lanes arrive in tile_done() after their last use. */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
@@ -129,20 +103,13 @@ __device__ __forceinline__ void tile_done(ring &tiles)
     mbar_arrive(kvd_smem(&SH.tile_empty[tiles.at]));
     step<TILES>(tiles);
 }
-/*
- * Returns x as a value that the compiler knows to be equal in all lanes, so that whole warps take a
- * branch on it.
- */
+/* Returns x. The compiler then knows that x is equal in all lanes. */
 __device__ __forceinline__ int uniform(int x)
 {
     return __shfl_sync(~0u, x, 0);
 }
 
-/* ---- the producer's three warps ---- */
-
-/*
- * Takes tiles from the list, in one thread that runs ahead of the other warps by up to TILES tiles.
- */
+/* Runs in one thread, ahead of the other warps by up to TILES tiles. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -188,7 +155,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    uint32_t parities = 7; /* one bit per warpgroup: parity of its barrier of Q */
+    uint32_t parities = 7; /* bit g is the parity of warpgroup g's barrier of Q */
     for (;;) {
         wait_tile(tiles);
         const tile_info &t = SH.tile[tiles.at];
@@ -213,10 +180,9 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 }
 
 /*
- * Fetches keys first .. end-1 of one head into a slot of the ring, from K or V, whose elements in a
- * page begin at `offset` and whose rows have d elements. One copy per page: lane i does the i-th,
- * from page number `page` of the pool. n keys fill a block, which starts at key `begin`. `begin` is
- * before `first` if the block starts in a page that is older than the window.
+ * Fetches keys first .. end-1 of one head into a slot of shared memory. Lane i copies the i-th
+ * page, number `page` of the pool. A block has n keys from key `begin` on, which is before `first`
+ * if a page is older than the window.
  */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
@@ -261,7 +227,7 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l has element held + l of the page table in `ids`. */
+        /* Lane l holds element held + l of the page table in `ids`. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),
@@ -282,12 +248,9 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
     }
 }
 
-/* ---- the warpgroups that compute ---- */
-
 /*
- * State of a warpgroup in one register, because nearly all other registers hold S, O and P. Bits
- * 0-3 are the ring slot, bit 4 its parity, bits 5-6 the tile, bit 7 its parity, bit 8 the parity of
- * Q, and bits 9-10 the warpgroup.
+ * All state of a warpgroup is in one register, because S, O and P take nearly all others. Bits 0-3:
+ * slot, 4: its parity, 5-6: tile, 7: its parity, 8: parity of Q, 9-10: warpgroup.
  */
 struct worker {
     uint32_t bits;
@@ -321,8 +284,8 @@ __device__ __forceinline__ void wait_slot(const worker &w)
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
 /*
- * Tells barrier `bar` that the whole warp has read the memory that the barrier guards. Only wgmma
- * may have read it. In again_qk(), where lanes read it, the lanes are waited for first.
+ * Only wgmma may have read the memory that the barrier guards, because the function does not wait
+ * for the lanes.
  */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
@@ -345,9 +308,8 @@ __device__ __forceinline__ void turn_end(const worker &w)
 }
 
 /*
- * Computes one turn of a warpgroup at the tensor cores: O += P V if PV, then S = Q K^T over DQ
- * dims. The code from the first wgmma to the wait has no branch. With a branch in between, or with
- * too few registers, the compiler runs the wgmmas one at a time.
+ * Computes O += P V if PV, then S = Q K^T over DQ dims. There is no branch from the first wgmma to
+ * the wait. With a branch or too few registers, the compiler runs the wgmmas one at a time.
  */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
@@ -382,7 +344,6 @@ __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_
         hold(S);
 }
 
-/* Computes O += P V if PV, then S = Q K^T, as `turn` does, for a d_qk known only at run time. */
 template <bool BF16, int DV, bool PV, int N2>
 __device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV / 2],
                                          uint32_t (&P)[N2 / 2], uint32_t q, uint32_t k, uint32_t v,
@@ -416,10 +377,6 @@ __device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV
     }
 }
 
-/*
- * Computes S = Q K^T again with mma.sync, every warp for its own 16 rows. q and k are the
- * shared-memory addresses of Q and of the key block.
- */
 template <bool BF16, int N2>
 __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k, int d_qk)
 {
@@ -441,17 +398,13 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
             mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
-    /*
-     * Lanes have read the ring slot themselves, and one lane releases it for all. Its __syncwarp
-     * would order that too, but racecheck does not follow it. (The kernel was measured 1 to 3 %
-     * faster with this line than without it, for an unknown reason: the line runs seldom.)
-     */
+    /* __syncwarp would order the reads of the lanes too, but racecheck does not follow it. */
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
 /*
- * Replaces every score s of row r by exp2(s c - m[r]). Sets sums[r] to the sum over the columns of
- * this thread.
+ * Replaces every score s of row r by exp2(s c - m[r]). sums[r] is the sum over the columns of this
+ * thread.
  */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
@@ -490,8 +443,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         const float inv = 1 / l[r];
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
         /*
-         * Neighbouring lanes swap halves of two chunks of 8 columns, so that the stores of a row
-         * fill whole sectors.
+         * Neighbouring lanes swap halves of two chunks of 8 columns, so that stores fill whole
+         * sectors.
          */
         o += (thread & 1) * 8 + (thread & 2) * 2;
 #pragma unroll
@@ -508,9 +461,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
 }
 
 /*
- * Takes the turns and releases the ring slots of blocks j .. end + 1, which no row of this
- * warpgroup attends to. It must wait for each slot, because the parity of the ring would be wrong
- * otherwise. Sets j to `end`.
+ * No row of this warpgroup attends to blocks j .. end + 1. Waiting for each slot keeps the parity
+ * of the ring right.
  */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
@@ -524,22 +476,19 @@ __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
     }
 }
 
-/* Computes attention for this warpgroup's 64 query rows of the tile. */
 template <bool BF16, bool WINDOW, int DV>
 __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
 {
     constexpr int N = block_keys(DV);
     const float c = a.map.scale * 1.44269504089f;
-    /* Position of the first row of this warpgroup in its sequence. */
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
     const int d_qk = uniform(tile_of(w).d_qk);
     /* All rows attend to all keys of the blocks before this one. */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
-    /* Index of the first block that a row of this warpgroup attends to. */
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* Blocks before this index have keys that are older than the window of some row. */
+    /* Blocks before this one have keys that are older than the window of some row. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))
@@ -567,7 +516,6 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
                               kvd_smem(SH.slot[slot_at(w)]), 0, w);
 
     for (;; j--) {
-        /* ---- scores S to softmax weights P ---- */
         const bool masked = j >= clear || (WINDOW && j < too_old);
         bool exact = masked;
         float sums[2];
@@ -616,7 +564,6 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         if (j == bottom)
             break;
 
-        /* ---- P V of this block, Q K^T of the next ---- */
         wait_slot(w);
         const uint32_t v = slot_at(w);
         step_slot(w);
@@ -663,8 +610,8 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
         fence_mbar_init();
     }
     /*
-     * Rows of Q after a tile's last row take part in the products but are not stored. They are set
-     * to zero because shared memory is not initialised.
+     * Rows of Q after a tile's last row take part in the products, so shared memory must be
+     * initialised.
      */
     for (int i = threadIdx.x; i < WARPGROUPS * Q_BYTES / 16; i += THREADS)
         ((uint4 *)SH.q)[i] = make_uint4(0, 0, 0, 0);

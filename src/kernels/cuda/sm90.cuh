@@ -1,12 +1,10 @@
 /*
- * Wrappers of Hopper instructions, one function each: mbarriers, bulk copies, named barriers,
- * register budgets, wgmma. Included by *_sm90.cu files only. Shared memory is addressed by 32-bit
- * offsets (kvd_smem).
+ * Wrappers of Hopper instructions: mbarriers, bulk copies, named barriers, register budgets, wgmma.
  *
- * Operands of wgmma are stored in shared memory without swizzle, as core matrices of 8 x 16 bytes,
- * 128 contiguous bytes each. A descriptor gives the address of the first core matrix and two
- * strides: `lead`, along the summed dimension, and `stride`, along M or N. This holds for K (sum
- * over dims) and for the transposed V (sum over tokens).
+ * Operands of wgmma are stored without swizzle, as core matrices of 8 x 16 bytes, 128 contiguous
+ * bytes each. A descriptor gives the address of the first core matrix and two strides: `lead`,
+ * along the summed dimension, and `stride`, along M or N. This holds for K (sum over dims) and for
+ * the transposed V (sum over tokens).
  */
 #ifndef KVD_KERNELS_CUDA_SM90_CUH
 #define KVD_KERNELS_CUDA_SM90_CUH
@@ -18,7 +16,6 @@ __device__ __forceinline__ uint32_t kvd_smem(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- mbarriers ---- */
 __device__ __forceinline__ void mbar_init(uint32_t bar, uint32_t arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
@@ -46,10 +43,7 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/*
- * Waits for an mbarrier as mbar_wait does, but sleeps between polls, for warps that are not urgent.
- * A warp that polls continuously takes issue slots from the warps that compute.
- */
+/* A warp that polls without sleeping takes issue slots from the warps that compute. */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
     for (;;) {
@@ -66,7 +60,7 @@ __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
     }
 }
 
-/* Arrives at mbarrier `bar` and waits for all other participants. */
+/* Arrives at `bar` and waits for all other participants. */
 __device__ __forceinline__ void mbar_meet(uint32_t bar)
 {
     asm volatile("{\n"
@@ -82,11 +76,7 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
                  : "memory");
 }
 
-/* ---- bulk copies, fences, named barriers, register budgets ---- */
-/*
- * Starts a copy of `bytes` bytes (a multiple of 16) of contiguous global memory into shared memory,
- * and counts them on mbarrier `bar`.
- */
+/* `bytes` is a multiple of 16. The bytes are counted on mbarrier `bar`. */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                           uint32_t bar)
 {
@@ -112,7 +102,7 @@ __device__ __forceinline__ void bar_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/* Returns true in one lane of a converged warp, false in the other lanes. */
+/* Returns true in one lane of a converged warp. */
 __device__ __forceinline__ bool elect_one(void)
 {
     uint32_t yes;
@@ -120,17 +110,13 @@ __device__ __forceinline__ bool elect_one(void)
                  : "=r"(yes));
     return yes;
 }
-/*
- * Returns threadIdx.x % 128, read again at each call: volatile, so that no value derived from it
- * stays in registers.
- */
+/* threadIdx.x is read again at each call, so that no value derived from it stays in registers. */
 __device__ __forceinline__ uint32_t thread_of_group(void)
 {
     uint32_t x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     return x % 128;
 }
-/* Returns the index of the warp within the CTA, read again at each call. */
 __device__ __forceinline__ uint32_t warp_now(void)
 {
     uint32_t x;
@@ -152,11 +138,7 @@ __device__ __forceinline__ unsigned long long global_ns(void)
     return t;
 }
 
-/* ---- wgmma: products of a warpgroup ---- */
-/*
- * Returns the descriptor of a wgmma operand in shared memory. `lead` and `stride` are in bytes,
- * multiples of 16.
- */
+/* `lead` and `stride` are in bytes, multiples of 16. */
 __device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uint32_t stride)
 {
     return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 |
@@ -174,10 +156,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/*
- * Prevents the compiler from moving uses of registers x, which a running wgmma reads or writes,
- * across this call.
- */
+/* Keeps the compiler from moving uses of x across this call while a wgmma is running. */
 template <int N> __device__ __forceinline__ void hold(float (&x)[N])
 {
 #pragma unroll
@@ -212,9 +191,8 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define F7 F6, F(7)
 
 /*
- * Defines wgmma_ss for one N, which computes x [64][N] = A [64][16] B [16][N], or x += A B if
- * `more`. A and B are given by descriptors and summed along their 16-byte rows. N is twice the
- * number of registers x of a thread.
+ * Computes x [64][N] = A [64][16] B [16][N], or x += A B if `more`. A and B are given by
+ * descriptors and summed along their 16-byte rows.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -240,8 +218,8 @@ WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
 #undef WGMMA_SS
 
 /*
- * Defines wgmma_rs for one N, which computes x [64][N] += A [64][16] B [16][N]. A is in registers
- * a[0..3]. B is given by a descriptor and summed across its 16-byte rows.
+ * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor and
+ * summed across its 16-byte rows.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \
@@ -288,7 +266,6 @@ WGMMA_RS(128, R7, F7, "%64", "%65", "%66", "%67", "%68")
 #undef R6
 #undef R7
 
-/* ---- products of one warp by mma.sync, without wgmma ---- */
 __device__ __forceinline__ void ldmatrix4(uint32_t (&x)[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -319,7 +296,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* Returns two floats as packed 16-bit values (bf16 if BF16, else fp16), `lo` in the low half. */
+/* The result is bf16 if BF16, else fp16, with `lo` in the low half. */
 template <bool BF16> __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
     uint32_t r;

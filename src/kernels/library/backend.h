@@ -1,7 +1,6 @@
 /*
- * Interface between the public functions of include/kvdim/attention.h and their two implementations
- * (CPU and CUDA). A backend plans, stores and attends for objects whose arguments library.c has
- * checked.
+ * Interface between the public functions of include/kvdim/attention.h and their CPU and CUDA
+ * implementations. library.c checks the arguments.
  */
 #ifndef KVD_KERNELS_LIBRARY_BACKEND_H
 #define KVD_KERNELS_LIBRARY_BACKEND_H
@@ -25,32 +24,23 @@ struct kvdim_plan {
     const kvdim_layer *layer;
     bool decode;
     int32_t max_pages, pool_pages;
-    const int32_t *page_table; /* page table of the caller, in memory of the layer's device */
-    /*
-     * [n_requests] lengths of each request and its first row in Q and O; on the host, owned by the
-     * plan.
-     */
+    const int32_t *page_table; /* borrowed, in memory of the layer's device */
+    /* [n_requests] Lengths of each request and its first row in Q and O, in host memory. */
     int32_t *q_len, *kv_len, *row;
-    /* Lengths of the requests as the kernels take them (points to q_len and kv_len). */
+    /* Points to q_len and kv_len. */
     kvd_attn_batch batch;
     int32_t n_rows;  /* number of rows of Q and O */
-    int32_t n_new;   /* number of new tokens, the sum of q_len */
-    char *workspace; /* workspace of the caller; NULL on the CPU */
-    void *state;     /* private data of the backend, which the plan owns */
+    int32_t n_new;   /* number of new tokens */
+    char *workspace; /* borrowed; NULL on the CPU */
+    void *state;     /* private data of the backend, owned by the plan */
 };
 
-/*
- * Functions of one device. They return KVDIM_OK, or another status and fill *err. `stream` is a
- * cudaStream_t.
- */
+/* All functions return KVDIM_OK, or another status with *err filled. `stream` is a cudaStream_t. */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /* Stores in *bytes the size of the workspace that plan p needs. p->state does not exist yet. */
+    /* Stores the size of the workspace in *bytes. p->state does not exist yet. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
-    /*
-     * Creates p->state on first use, and divides the work among CTAs for the request lengths of
-     * plan p.
-     */
+    /* Creates p->state on first use, and divides the work among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);
     kvdim_status (*append)(const kvdim_plan *p, const kvdim_append_args *args, void *stream,
                            kvd_err *err);

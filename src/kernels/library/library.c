@@ -1,7 +1,3 @@
-/*
- * Public functions of include/kvdim/attention.h: they check arguments, create objects and keep the
- * last error of each thread.
- */
 #include "kvdim/attention.h"
 
 #include <stdlib.h>
@@ -15,10 +11,7 @@ _Static_assert((int)KVDIM_PAGE_TOKENS == (int)KVD_PAGE_TOKENS, "tokens of a page
 
 static _Thread_local kvd_err last;
 
-/*
- * Sets the thread's last error message from printf arguments. The value of the expression is
- * `status`.
- */
+/* Sets the thread's last error message. The value of the expression is `status`. */
 #define FAIL(status, ...) (kvd_fail(&last, __VA_ARGS__), (status))
 
 int kvdim_attention_abi(void)
@@ -36,10 +29,7 @@ const char *kvdim_last_error(void)
     return last.msg;
 }
 
-/*
- * Returns true if the caller's struct has the size that this library knows; else sets the error
- * message `last`.
- */
+/* A wrong size means that the caller was compiled with another version of the header. */
 static bool known_size(const char *name, size_t given, size_t expected)
 {
     if (given == expected)
@@ -48,10 +38,6 @@ static bool known_size(const char *name, size_t given, size_t expected)
              name, given, expected);
     return false;
 }
-
-/*
- * ---- layers -------------------------------------------------------------------------------------
- */
 
 static kvdim_status check_heads(const kvdim_heads *h)
 {
@@ -145,10 +131,6 @@ int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head)
     return layer && head >= 0 && head < layer->map.n_heads ? layer->map.o_offset[head] : -1;
 }
 
-/*
- * ---- plans --------------------------------------------------------------------------------------
- */
-
 static kvdim_status check_batch(const kvdim_layer *layer, const kvdim_batch *b)
 {
     if (!layer || !b)
@@ -179,10 +161,6 @@ static kvdim_status check_batch(const kvdim_layer *layer, const kvdim_batch *b)
     return KVDIM_OK;
 }
 
-/*
- * Sets the first row in Q and O of each request of a plan, and the number of rows, from the
- * requests' lengths.
- */
 static void place_rows(kvdim_plan *p)
 {
     p->n_new = 0;
@@ -197,10 +175,7 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/*
- * Returns a plan that holds the request lengths but no data of a backend. On failure returns NULL
- * and sets the error message `last`.
- */
+/* The plan has no data of a backend yet. On failure returns NULL and sets `last`. */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;
@@ -309,11 +284,6 @@ int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request)
     return plan && request >= 0 && request < plan->batch.batch ? plan->row[request] : -1;
 }
 
-/*
- * ---- work ---------------------------------------------------------------------------------------
- */
-
-/* Returns an error unless the address of an argument is a multiple of `bytes`. */
 static kvdim_status check_aligned(const char *name, const void *address, size_t bytes)
 {
     return (uintptr_t)address % bytes
@@ -323,10 +293,7 @@ static kvdim_status check_aligned(const char *name, const void *address, size_t 
                : KVDIM_OK;
 }
 
-/*
- * Returns the alignment, in bytes, that the address of the page pool must have. attention.h asks
- * for 128, on which GPU kernels rely; a CPU reads single elements.
- */
+/* GPU kernels rely on the 128 bytes that attention.h asks for. A CPU reads single elements. */
 static size_t pool_alignment(const kvdim_layer *layer)
 {
     return layer->backend == &kvd_backend_cpu ? sizeof(uint16_t) : 128;

@@ -1,7 +1,6 @@
 /*
- * CPU backend of include/kvdim/attention.h: float32 arithmetic on the pages that the CUDA kernels
- * use. It serves development without a GPU and comparisons; every call converts the whole cache of
- * its requests to float32 first.
+ * CPU backend of include/kvdim/attention.h, in float32, for development without a GPU. Every call
+ * first converts the whole cache of its requests to float32.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,10 +33,7 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     return KVDIM_OK;
 }
 
-/*
- * Allocates n floats, which the caller frees. Returns NULL if n is 0 and, with *err filled, if
- * memory runs out.
- */
+/* Returns NULL without an error if n is 0. */
 static float *floats(size_t n, kvd_err *err)
 {
     float *const p = n ? malloc(n * sizeof *p) : NULL;
@@ -46,10 +42,6 @@ static float *floats(size_t n, kvd_err *err)
     return p;
 }
 
-/*
- * Returns the KV-cache page that holds token t of request b. On failure returns NULL and fills
- * *err.
- */
 static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t, kvd_err *err)
 {
     const size_t j = t / KVD_PAGE_TOKENS;
@@ -62,14 +54,7 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
-/*
- * ---- append -------------------------------------------------------------------------------------
- */
-
-/*
- * Stores a row of d elements as token t of a matrix in layout BLOCKED. Sets the tokens after t in
- * its group of 8 to zero.
- */
+/* Stores `row` as token t of a BLOCKED matrix. The later tokens of its group of 8 become zero. */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];
@@ -85,7 +70,6 @@ static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *
             memcpy(to + kvd_blocked_index(u, i, d), line, 8 * sizeof *line);
 }
 
-/* Stores K and V of the new tokens, given in layout PLAIN, in the pages of the KV cache. */
 static kvdim_status store(const kvdim_plan *p, const double *k, const double *v, void *pool,
                           kvd_err *err)
 {
@@ -153,11 +137,7 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
     return status;
 }
 
-/*
- * ---- attend -------------------------------------------------------------------------------------
- */
-
-/* Converts Q, as kvd_pack_q or kvd_pack_q_decode wrote it, to float32 in layout PLAIN. */
+/* Converts the output of kvd_pack_q or kvd_pack_q_decode to PLAIN float32. */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -177,10 +157,7 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
     }
 }
 
-/*
- * Reads K (side 0) or V (side 1) of all requests from the pages, and converts it to float32 in
- * layout PLAIN.
- */
+/* `side` is 0 for K and 1 for V. The output is PLAIN float32. */
 static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
                                kvd_err *err)
 {
@@ -203,10 +180,7 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
     return KVDIM_OK;
 }
 
-/*
- * Converts the outputs from PLAIN to the layouts of the public header: O to rows, and lse
- * [n_heads][n_new] to [n_heads][rows] in prefill or [rows][n_heads] in decode.
- */
+/* lse [n_heads][n_new] becomes [n_heads][rows] in prefill and [rows][n_heads] in decode. */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
 {
@@ -238,7 +212,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     const size_t n_lse = (size_t)l->heads.n_heads * plain.n_q;
     float *const q = floats(plain.q_elements, err), *const k = floats(plain.k_elements, err),
                  *const v = floats(plain.v_elements, err), *const o = floats(plain.o_elements, err);
-    /* lse (log of the sum of exponentials) is computed by the float64 reference only. */
+    /* Only the float64 reference computes lse, the logarithm of the sum of exponentials. */
     double *const exact = a->lse ? malloc((plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;
     if (a->lse && !exact)

@@ -1,8 +1,4 @@
-/*
- * cuDNN's fused attention through its backend API. cuDNN is loaded at run time; only types and
- * enumerations come from its headers. Its attention engines recognise the graphs that
- * cudnn-frontend builds, so those are built here.
- */
+/* cuDNN's fused attention through its backend API, loaded at run time. */
 #include "kernels/rivals/cudnn.h"
 
 #include <string.h>
@@ -39,13 +35,9 @@ int kvd_cudnn_version(int *version, kvd_err *err)
     return 0;
 }
 
-/*
- * ---- plan of one attention shape --------------------------------------------------------------
- */
-
 typedef struct {
     int form;
-    desc config, plan; /* the execution plan is NULL until created */
+    desc config, plan; /* `plan` is NULL until it is created */
     int64_t workspace;
     int refused;
     double us;
@@ -61,8 +53,8 @@ struct kvd_cudnn_plan {
     candidate *list;
     int n_list, chosen;
     /*
-     * Device [FORMS_MAX][batch]: number of query rows of each request for each operation graph, in
-     * ragged decode (requests of different lengths).
+     * Number of query rows of each request for each graph, for decode with unequal lengths, device
+     * [FORMS_MAX][batch].
      */
     int32_t *rows_dev;
     float scale, minus_inf;
@@ -70,20 +62,13 @@ struct kvd_cudnn_plan {
     char name[256];
 };
 
-/*
- * Returns an empty list of cuDNN calls. The descriptors that these calls create belong to plan p.
- */
+/* The descriptors of these calls belong to plan p. */
 static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 {
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/* ---- candidates: configurations of cuDNN engines --------------------------------------------- */
-
-/*
- * Writes the name of a cuDNN engine configuration, such as "composite heads engine 5 knobs 24=33":
- * the engine and its knobs.
- */
+/* The name consists of engine and knobs, such as "composite heads engine 5 knobs 24=33". */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
     int64_t n = 0, index = -1;
@@ -120,8 +105,8 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
 }
 
 /*
- * Adds the engine configurations that cuDNN's heuristics return for the operation graph with index
- * fi, each once. A heuristics mode that returns nothing is not an error.
+ * Adds the configurations that cuDNN's heuristics return for graph fi, each once. A heuristics mode
+ * that returns nothing is not an error.
  */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
@@ -165,10 +150,7 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/*
- * Makes the cuDNN execution plan of a candidate (engine configuration). cuDNN decides here if it
- * supports the shape, and may compile.
- */
+/* cuDNN decides here if it supports the shape, and may compile. */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)
@@ -240,11 +222,7 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills the numbers of query rows of all requests, which cuDNN reads in ragged decode (requests of
- * different lengths). For each operation graph they are the number of rows that it was built for,
- * not the caller's q_len.
- */
+/* cuDNN reads the number of query rows that each graph was built for, not q_len. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -297,7 +275,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* The first graph is the standard one and must be buildable; the other graphs may fail. */
+    /* The first graph is the standard one and must be buildable. The others may fail. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -365,8 +343,6 @@ const char *kvd_cudnn_candidate(const kvd_cudnn_plan *p, int i, double *us)
     return p->list[i].name;
 }
 
-/* ---- running -------------------------------------------------------------------------------- */
-
 int kvd_cudnn_run(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_err *err)
 {
     const candidate *c = &p->list[p->chosen];
@@ -420,7 +396,7 @@ typedef struct {
     size_t scratch_bytes;
 } stopwatch;
 
-/* Times one run of candidate i in microseconds, after the scratch memory has been overwritten. */
+/* Memory of twice the L2 size is overwritten before the run, so caches are cold. */
 static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const stopwatch *w,
                      double *us, kvd_err *err)
 {
@@ -444,10 +420,7 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
     return 0;
 }
 
-/*
- * Makes every candidate's cuDNN execution plan and allocates one workspace for all. If memory is
- * short, the candidates that need most are refused.
- */
+/* If memory is short, the candidates that need most are refused. */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
     for (int i = 0; i < p->n_list; i++)
@@ -471,10 +444,7 @@ static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
     }
 }
 
-/*
- * Times all candidates roughly, then the good ones in turn, so that a GPU that slows down slows all
- * of them.
- */
+/* Candidates are timed in turn, so that a GPU that slows down slows all of them. */
 static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *w, kvd_err *err)
 {
     double least = INFINITY, us, rounds[CANDIDATES_MAX][TIMED];
@@ -513,7 +483,7 @@ static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *
         if (best < 0 || c->us < p->list[best].us)
             best = i;
     }
-    /* A difference within 2 % is noise: cuDNN's own first choice is kept. */
+    /* A difference within 2 % is noise, so cuDNN's own first choice is kept. */
     return kvd_cudnn_choose(p, p->list[best].us < 0.98 * p->list[first].us ? best : first, err);
 }
 
@@ -541,7 +511,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* This plan was made before, so the call cannot fail; the earlier message is kept. */
+        /* This plan was made before, so the call cannot fail. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)
@@ -553,7 +523,7 @@ done:
     return rc;
 }
 
-#else /* no CUDA, or no cuDNN header */
+#else /* no CUDA or no cuDNN header */
 
 #ifdef KVD_CUDA
 #define WHY "cuDNN: kvdim was built without cudnn_graph.h (cuDNN 9)"
@@ -574,7 +544,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err 
     return kvd_fail(err, "%s", WHY);
 }
 
-/* No plan can exist in this build, so these functions are never called with one. */
+/* Without cuDNN no plan can exist. */
 void kvd_cudnn_close(kvd_cudnn_plan *plan)
 {
     (void)plan;

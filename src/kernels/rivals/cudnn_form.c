@@ -21,10 +21,7 @@ int kvd_cudnn_load(kvd_err *err)
         return kvd_fail(err, "cuDNN: libcudnn.so.9 is not there (%s)", dlerror());
     const struct {
         const char *name;
-        /*
-         * Address of a function pointer of kvd_cudnn_lib, filled by memcpy, because C has no
-         * conversion from void * to a function pointer.
-         */
+        /* Address of a function pointer. C has no conversion from void * to a function pointer. */
         void *to;
     } want[] = {
         {"cudnnGetVersion", &kvd_cudnn_lib.version},
@@ -77,7 +74,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Ids of intermediate tensors start at UID_INNER. Each operation graph has 100 ids. */
+/* Ids of intermediate tensors start at UID_INNER. Each graph has 100 ids. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {
@@ -112,10 +109,7 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
     return d;
 }
 
-/*
- * Returns an intermediate tensor of the shape of the scores or, if `per_row`, with one element per
- * row of the scores.
- */
+/* If `per_row`, the tensor has one element per row of scores. */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
     return tensor(b, b->uid++, type, per_row ? b->row : b->score,
@@ -142,8 +136,7 @@ static void add_op(builder *b, desc op, const char *what)
 }
 
 /*
- * Adds the pointwise operation y = mode(x, other, select) to the graph and returns y. `other` and
- * `select` may be NULL. `axis` is used by GEN_INDEX only.
+ * Returns y = mode(x, other, select). `other` and `select` may be NULL. Only GEN_INDEX uses `axis`.
  */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
@@ -189,8 +182,8 @@ static desc reduce(builder *b, cudnnReduceTensorOp_t how, desc x)
 }
 
 /*
- * Adds the product c = a b to the graph. m, n and k are tensors with the lengths of ragged
- * requests; NULL if lengths are equal.
+ * Adds c = a b to the graph. m, n and k hold the lengths of requests of unequal length, or are
+ * NULL.
  */
 static void matmul(builder *b, desc a, desc bb, desc c, desc m, desc n, desc k)
 {
@@ -229,7 +222,7 @@ static desc float_op(builder *b, cudnnPointwiseMode_t mode, desc x, desc other, 
     return pointwise(b, mode, CUDNN_DATA_FLOAT, 0, x, other, select, inner(b, CUDNN_DATA_FLOAT, 0));
 }
 
-/* Sets the scores of keys and queries after a request's last one to -inf. */
+/* The scores of keys and queries after the last one of a request become -inf. */
 static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_INT32, s), col = index_of(b, 3, CUDNN_DATA_INT32, s);
@@ -241,8 +234,8 @@ static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc
 }
 
 /*
- * Sets the scores of keys after the query to -inf: a score is kept if row + kv_len - q_len >= col.
- * If the lengths are NULL, q_len equals kv_len.
+ * Scores of later keys become -inf: a score is kept if row + kv_len - q_len >= col. If q_len and
+ * kv_len are NULL, they are equal.
  */
 static desc mask_future(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
@@ -282,10 +275,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
                   o_row = folded ? s->o.head : s->o.token;
     desc q = tensor(&b, UID_Q, io, (int64_t[]){batch, heads, rows, s->d_qk},
                     (int64_t[]){s->q.batch, q_head, q_row, 1}, REAL);
-    /*
-     * The composite graph multiplies Q by K transposed; the one-operation form takes K
-     * untransposed.
-     */
+    /* Only the one-operation form of attention takes K untransposed. */
     desc k = whole ? tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->kv_len, s->d_qk},
                             (int64_t[]){s->k.batch, s->k.head, s->k.token, 1}, REAL)
                    : tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->d_qk, s->kv_len},
@@ -341,7 +331,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
         desc e = float_op(&b, CUDNN_POINTWISE_SUB, x, top, NULL);
         e = float_op(&b, CUDNN_POINTWISE_EXP, e, NULL, NULL);
         desc sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, e);
-        /* max + log sum is not used, but cuDNN's engines recognise the softmax by it. */
+        /* The logarithm of the sum is not used, but cuDNN's engines recognise the softmax by it. */
         desc log_sum = pointwise(&b, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, 0, sum, NULL, NULL,
                                  inner(&b, CUDNN_DATA_FLOAT, 1));
         pointwise(&b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, 0, top, log_sum, NULL,

@@ -1,13 +1,11 @@
-/* Operation graphs of attention that are submitted to cuDNN. Internal to cudnn.c. */
 #ifndef KVD_KERNELS_RIVALS_CUDNN_FORM_H
 #define KVD_KERNELS_RIVALS_CUDNN_FORM_H
 
 #include "kernels/rivals/cudnn.h"
 
 /*
- * Access to cuDNN's backend API for cudnn.c and cudnn_form.c: the library, loaded at run time, and
- * its descriptors. Internal to these two files; empty if kvdim is built without CUDA or without
- * cuDNN's headers.
+ * Access to cuDNN's backend API for cudnn.c and cudnn_form.c. Empty if kvdim is built without CUDA
+ * or cuDNN's headers.
  */
 
 #if defined(KVD_CUDA) && defined(__has_include)
@@ -42,32 +40,24 @@ typedef struct {
     __typeof__(cudnnBackendExecute) *execute;
 } kvd_cudnn_library;
 
-/* Function pointers of cuDNN, filled by kvd_cudnn_load. */
+/* kvd_cudnn_load fills the function pointers. */
 extern kvd_cudnn_library kvd_cudnn_lib;
 
-/*
- * Loads libcudnn.so.9 once and keeps it loaded. Returns 0. Returns -1 and fills *err if the library
- * or one of its functions is missing.
- */
+/* Loads libcudnn.so.9 once and keeps it loaded. Fails if the library or a function is missing. */
 int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
 
-/*
- * All cuDNN descriptors of a plan, in order of creation. They exist until kvd_cudnn_heap_release.
- */
+/* All descriptors of a plan. They exist until kvd_cudnn_heap_release. */
 typedef struct {
-    desc *made; /* [KVD_CUDNN_DESCS_MAX] descriptors */
+    desc *made; /* [KVD_CUDNN_DESCS_MAX] */
     size_t n;
 } kvd_cudnn_heap;
 
 int kvd_cudnn_heap_init(kvd_cudnn_heap *heap, kvd_err *err);
 void kvd_cudnn_heap_release(kvd_cudnn_heap *heap);
 
-/*
- * State of a sequence of cuDNN calls. After the first failure the remaining calls do nothing, so
- * one check at the end is enough.
- */
+/* After a failure the remaining calls do nothing, so one check at the end is enough. */
 typedef struct {
     kvd_cudnn_heap *heap;
     cudnnStatus_t status;
@@ -136,7 +126,7 @@ static inline void finish(kvd_cudnn_steps *b, desc d, const char *what)
 
 #ifdef KVD_HAVE_CUDNN
 
-/* Unique ids of the tensors that are supplied when a graph runs. */
+/* Ids of the tensors that are supplied when a graph runs. */
 enum {
     UID_Q = 1,
     UID_K,
@@ -145,30 +135,27 @@ enum {
     UID_SCALE,
     UID_Q_LEN,
     UID_KV_LEN,
-    UID_NO_PADDING, /* constant -inf for scores of padding */
-    UID_NO_FUTURE,  /* constant -inf for scores of later keys */
+    UID_NO_PADDING, /* -inf for scores of padding */
+    UID_NO_FUTURE,  /* -inf for scores of later keys */
     UID_LAST
 };
 
-/* One finalised operation graph of attention. */
 typedef struct {
     const char *name;
     desc graph;
     /*
-     * Number of query rows per head: q_len. In a decode step whose query heads of a KV head are
-     * computed as rows of one head (`folded`), it is the number of query heads per KV head.
+     * Number of query rows per head: q_len or, if `folded`, the number of query heads per KV head.
      */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
 
 /*
- * Builds one operation graph of attention for a checked shape. Its descriptors are added to `heap`.
- * Returns 0, or -1 and fills *err.
- * - `number`: index of the graph, different for every graph of a plan.
+ * Builds one graph of attention.
+ *
+ * - `number`: index of the graph in the plan.
  * - `folded`: 1 makes the query heads of a KV head the rows of one head (requires q_len 1).
- * - `whole`: 1 selects the one-operation form, which has no causal mask (requires q_len 1 or causal
- * 0).
+ * - `whole`: 1 selects the one-operation form (requires q_len 1 or causal 0).
  */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);

@@ -1,9 +1,7 @@
 /*
- * Palu's decode attention in CUDA for Hopper (sm_90a). One kernel rebuilds K from latents, applies
- * RoPE, and computes scores, softmax and the weighted sum of value latents. The query heads of a KV
- * head share its rebuilt K. bf16 or fp16, layout PAGED of kernels/rivals/palu_layout.h. The work is
- * cut into equal runs of pages. Partial results are merged in a fixed order, so the same lengths
- * give the same bits.
+ * Palu's decode attention in CUDA for Hopper (sm_90a), bf16 or fp16, layout PAGED of
+ * kernels/rivals/palu_layout.h. One kernel rebuilds K from latents, applies RoPE, and computes
+ * attention. Partial results are merged in a fixed order, so the same lengths give the same bits.
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_H
 #define KVD_KERNELS_RIVALS_PALU_DECODE_H
@@ -20,42 +18,32 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_palu_shape shape;
     int32_t batch, max_pages;
-    const int32_t *kv_len;     /* device [batch]: keys of each request, >= 1 */
-    const int32_t *page_table; /* device [batch][max_pages]: pages of each request */
-    const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
-    const void *pool;          /* pages of latents of this layer, on the device */
+    const int32_t *kv_len;     /* device [batch], >= 1 */
+    const int32_t *page_table; /* device [batch][max_pages] */
+    const void *q;             /* after RoPE, device [batch][n_heads * 128] */
+    const void *pool;          /* pages of latents, on the device */
     const void *up;            /* packed matrices U, on the device */
     /*
-     * RoPE tables, device [max position][64], at least 64 rows. Row p has the cosines and sines of
-     * p * w_i. The kernel splits a position into its page's first position plus 0 .. 63, so the
-     * angles must be linear in the position.
+     * RoPE tables, device [max position][64], at least 64 rows. The angles must be linear in the
+     * position.
      */
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
-    int32_t n_clusters; /* number of clusters to launch, from kvd_palu_decode_clusters() */
-    /*
-     * Device memory, kvd_palu_decode_workspace_bytes() bytes. Its contents must be kept from
-     * kvd_palu_decode_plan to kvd_palu_decode.
-     */
+    int32_t n_clusters; /* number from kvd_palu_decode_clusters() */
+    /* Device memory, whose contents must be kept from kvd_palu_decode_plan to kvd_palu_decode. */
     void *workspace;
 } kvd_palu_decode_args;
 
 /*
- * Returns the number of clusters of two CTAs that the current device runs at once, or -1 if the
- * device cannot be queried or is not a Hopper GPU.
+ * Returns the number of clusters of two CTAs that the device runs at once, or -1 if it is not a
+ * Hopper GPU.
  */
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/*
- * Fills args->workspace with the number of pages of every request, counted on the device from
- * kv_len. One plan serves every layer with the same lengths.
- */
+/* One plan serves every layer with the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
-/*
- * Computes attention by the plan in args->workspace. Returns cudaErrorNotSupported if the device is
- * not a Hopper GPU.
- */
+/* Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -3,35 +3,26 @@
  * that 4 KV heads share.
  *
  * A cluster of two CTAs processes a run of pages (64 tokens each) of one latent group. Each CTA
- * computes two of the group's four KV heads and keeps their U (rank_k x 256, up to 128 KB) in
- * shared memory. Latents arrive in pieces of 64 ranks (8 KB) through a ring buffer. Each CTA
- * fetches half of every piece, and the copy engine delivers it to both CTAs, so latents are read
- * from L2 once.
+ * computes two of the group's four KV heads and keeps their U (rank_k x 256) in shared memory.
+ * Latents arrive in pieces of 64 ranks through a ring buffer.
  *
- * Two warpgroups take pages in turn. The steps for one page of one warpgroup:
- * - K [64 tokens][2 heads x 128] = L U, by wgmma m64n256k16, accumulators in registers. The other
- *   warpgroup does the rest of its page meanwhile, so the tensor cores always rebuild.
- * - RoPE on the accumulators. RoPE at position 64 j + t is a rotation by 64 j, which is applied to
- *   q instead, together with the scale, followed by a rotation by t. The rotations by t = 0 .. 63
- *   have the same angles for every page, which are kept in registers and shared memory.
- * - S [64][8 queries] = K q, by mma.sync, with the rebuilt K rounded to 16 bits as A operand from
- *   registers. Queries of the first head are columns 0 .. 3, of the second head columns 4 .. 7.
- * - Online softmax, then O^T [rank_v][8] += V^T P, by mma.sync, with V transposed by ldmatrix.
+ * Two warpgroups take pages in turn. The steps for one page:
  *
- * The lower bound of the time is max(bytes, rebuild). Bytes read: tokens * n_groups * (rank_k +
- * rank_v) * 2. FLOP of the rebuild: tokens * n_kv_heads * rank_k * 128 * 2, once per KV head and
- * not once per query head. On an H200 the kernel reaches 0.68 of that bound at 64 requests x 8192
- * tokens (results/h200/rivals/palu_decode.csv). A page takes about 2460 clocks of rebuild and 4900
- * clocks of other work, which two warpgroups in turn do not hide completely. The other work is long
- * for two reasons: each small product waits for the running rebuild step (128 clocks) before it
- * gets the tensor core, and U leaves room for only ten pieces of 8 KB of latents. A variant in
- * which three separate warps compute V, completely or by half, was measured and is slower (599 us
- * and 524 us instead of 514 us).
+ * - K [64 tokens][2 heads x 128] = L U, by wgmma m64n256k16. The other warpgroup does the rest of
+ *   its page meanwhile.
+ * - RoPE at position 64 j + t is a rotation by 64 j, which is applied to q instead, and a rotation
+ *   of the accumulators by t. The angles for t = 0 .. 63 are the same for every page.
+ * - S [64][8 queries] = K q, by mma.sync, with K rounded to 16 bits as A operand. Queries of the
+ *   first head are columns 0 .. 3, of the second head columns 4 .. 7.
+ * - Online softmax, then O^T [rank_v][8] += V^T P, by mma.sync.
  *
- * Grid: kvd_palu_decode_clusters() clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread
- * copies). The pages of all (group, request), group after group, are cut into equal runs. Each
- * warpgroup writes its part of a (group, request) as unnormalised sums; a second launch merges the
- * parts in the order of the runs.
+ * The time is at least max(bytes, rebuild): tokens * n_groups * (rank_k + rank_v) * 2 bytes, and
+ * tokens * n_kv_heads * rank_k * 128 * 2 FLOP. On an H200 the kernel reaches 0.68 of that bound at
+ * 64 requests x 8192 tokens (results/h200/rivals/palu_decode.csv).
+ *
+ * Grid: clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread copies). The pages of all
+ * (group, request) are cut into equal runs. A second launch merges the unnormalised sums of the
+ * runs.
  */
 #include "kernels/rivals/palu_decode.h"
 
@@ -47,40 +38,31 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* Bytes of one slot of the ring buffer (64 ranks of 64 tokens). */
+    /* bytes of 64 ranks of 64 tokens */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
-    QUERIES = 8, /* columns of S: 2 KV heads x 4 query heads */
+    QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
     QUERY_PITCH = 2 * D + 16,
     THREADS = 384,
     SMEM_MAX = 232448,
-    /* Offset in shared memory of the queries: 2 warpgroups x 8 x QUERY_PITCH bytes. */
+    /* queries of 2 warpgroups, 8 x QUERY_PITCH bytes each */
     OFF_QUERY = 0,
-    /* Offset of the softmax weights: 2 x 64 tokens x 8 x 2 bytes. */
+    /* softmax weights of 2 warpgroups, 64 tokens x 8 x 2 bytes each */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    /* Offset of maxima, later sums: 2 x 4 warps x 8 floats. */
+    /* maxima, later sums, of 2 x 4 warps x 8 floats */
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* Offset of the barriers `full` and `free` of U, the matrices that rebuild K from latents. */
+    /* barriers `full` and `free` of the matrices U */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
-    /*
-     * Offset of the RoPE angles that are not kept in registers. For each of 8 - TURNS_KEPT groups
-     * of angles, each of 128 threads has four pairs of cosine and sine as 16-bit numbers.
-     */
+    /* RoPE angles that are not in registers, 16 bytes per thread and group */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /*
-     * Number of a thread's 8 groups of RoPE angles that it keeps in registers. The other groups are
-     * in shared memory.
-     */
+    /* A thread keeps this number of its 8 groups of angles in registers. */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/*
- * Returns the number of slots of the ring buffer that fit in shared memory in addition to U, the
- * matrices that rebuild K from latents.
- */
+/* Returns the number of pieces of latents that fit in shared memory next to the matrices U. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -90,12 +72,13 @@ __host__ __device__ constexpr int places_for(int rank_k)
 
 struct params {
     const uint16_t *pool, *up, *q;
-    const int32_t *kv_len, *page_table, *prefix; /* prefix [batch + 1]: pages before each request */
+    /* prefix [batch + 1]: number of pages before each request */
+    const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
-    /* Partial results [slot][CTA of cluster][warpgroup] x [8][rank_v], [8][2]. */
+    /* Partial results [slot][CTA of cluster][warpgroup]: part [8][rank_v] and part_ml [8][2]. */
     float *part, *part_ml;
     uint16_t *o;
-    int batch, max_pages, n_heads, n_groups, group; /* group: query heads per KV head */
+    int batch, max_pages, n_heads, n_groups, group; /* group: number of query heads per KV head */
     int rank_k, rank_v, places, n_clusters;
     long long page_elements;
 };
@@ -170,10 +153,7 @@ __device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t byt
         : "memory");
 }
 
-/*
- * Starts a copy of `bytes` bytes to shared address `to` of both CTAs of the cluster. In each CTA
- * the arriving bytes are counted on that CTA's barrier `bar`.
- */
+/* Copies to shared address `to` of both CTAs of the cluster. */
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t bar, uint64_t policy)
 {
@@ -184,10 +164,7 @@ __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint
         : "memory");
 }
 
-/*
- * Returns a wgmma descriptor of a matrix in shared memory without swizzle. `along_k` and `along_mn`
- * are the bytes between 8 x 8 blocks along K and along M or N.
- */
+/* `along_k` and `along_mn` are the bytes between 8 x 8 blocks along K and along M or N. */
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t along_k,
                                                uint32_t along_mn)
 {
@@ -231,7 +208,7 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t along_
           "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])              \
         : "l"(a), "l"(b), "r"(accumulate))
 
-/* Computes d [64 tokens][256] += A [64][16] B [16][256] by wgmma, or d = A B if accumulate is 0. */
+/* Computes the product A [64][16] B [16][256], and adds it to d if `accumulate` is not 0. */
 template <int dtype>
 __device__ __forceinline__ void rebuild_step(float (&d)[128], uint64_t a, uint64_t b,
                                              int accumulate)
@@ -247,7 +224,6 @@ template <int left> __device__ __forceinline__ void rebuild_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-/* Computes c [16][8] += a [16][16] b [16][8] by mma.sync. */
 template <int dtype>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -273,7 +249,6 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t addre
                  : "memory");
 }
 
-/* Returns two floats as packed 16-bit values, `low` in the low half. */
 template <int dtype> __device__ __forceinline__ uint32_t pack(float low, float high)
 {
     uint32_t r;
@@ -284,7 +259,6 @@ template <int dtype> __device__ __forceinline__ uint32_t pack(float low, float h
     return r;
 }
 
-/* Returns the high (if `high`) or the low of two packed 16-bit values as a float. */
 template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int high)
 {
     const uint32_t x = high ? two >> 16 : two & 0xffff;
@@ -299,7 +273,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return r;
 }
 
-/* Slot of the ring buffer: its index, and the parity of the barrier phase that fills it. */
+/* Place in a ring buffer, and parity of the barrier phase that fills it. */
 struct place {
     uint32_t at, parity;
 };
@@ -318,10 +292,6 @@ __device__ __forceinline__ void step(place &p, uint32_t places)
     }
 }
 
-/*
- * Returns the number of clusters that have work. The `pages` pages of all groups and requests of a
- * layer are cut into one run of pages per cluster.
- */
 __device__ __forceinline__ int clusters_used(const params &p, int pages)
 {
     return min(p.n_clusters, pages);
@@ -333,11 +303,7 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /*
-     * A cluster processes the pages begin .. end - 1. Pages are numbered group after group (a group
-     * is the KV heads that share a latent). Every group has per_group pages. `cluster` is the index
-     * of the cluster.
-     */
+    /* Pages begin .. end - 1 are numbered group after group, per_group pages each. */
     int begin, end, per_group, cluster;
 };
 
@@ -352,7 +318,6 @@ __device__ __forceinline__ run my_run(const params &p)
     return r;
 }
 
-/* Returns the request to which page x belongs; x counts the pages of one latent group. */
 __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int x)
 {
     int low = 0, high = batch;
@@ -367,8 +332,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies U, the matrices that rebuild K, and the latents of the cluster's pages into shared memory,
- * in one thread. In each latent group, K of page i + 1 is copied before V of page i.
+ * One thread copies the matrices U and the latents to shared memory. K of page i + 1 is copied
+ * before V of page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -401,7 +366,6 @@ __device__ __forceinline__ void produce(const params &p, uint32_t smem)
         const int g = x / per_group, group_end = min(end, (g + 1) * per_group);
         const char *pages = reinterpret_cast<const char *>(p.pool + g * group_elements);
         const char *v_before = nullptr;
-        /* Bytes of 16 ranks of U, the matrices that rebuild K: 8 KB. */
         const uint32_t up_piece = static_cast<uint32_t>(p.rank_k) / 16 * 8192;
         if (turn > 0)
             barrier_wait(up_full + 8, static_cast<uint32_t>(turn - 1) & 1);
@@ -443,7 +407,6 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     const int w = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) >> 7, 0),
               tid = threadIdx.x & 127;
     const int warp = __shfl_sync(0xffffffff, tid >> 5, 0), lane = tid & 31;
-    /* Row of this thread in an 8 x 8 block, and index of its two columns. */
     const int row = lane >> 2, quad = lane & 3;
     constexpr uint32_t places = places_for(rank_k),
                        k_pieces = (rank_k + PIECE_RANKS - 1) / PIECE_RANKS;
@@ -455,16 +418,10 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     char *const weights = base + OFF_P + w * TOKENS * QUERIES * 2;
     float *const tops = reinterpret_cast<float *>(base + OFF_MAX) + w * 4 * QUERIES;
     const int my_query = tid >> 4,
-              /*
-               * This thread rotates dims my_pair .. my_pair + 3 of one query, each with the dim 64
-               * further.
-               */
+              /* This thread rotates dims my_pair .. my_pair + 3, each with the dim 64 further. */
         my_pair = (tid & 15) * 4;
 
-    /*
-     * RoPE rotations by 0 .. 63 positions, in the order of this thread's accumulators; cosine and
-     * sine as 16-bit values.
-     */
+    /* 16-bit cosines and sines of the rotations by 0 .. 63 positions. */
     uint32_t turn_by[TURNS_KEPT * 4];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -483,7 +440,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     named_sync(5, 256);
 
     float d[128];
-    /* Number of pieces of latents that passed through the ring before this group. */
+    /* Number of pieces of latents that were copied before this group. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
@@ -497,7 +454,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             const int n = min(group_end - x, __ldg(p.prefix + b + 1) - __ldg(p.prefix + b) - first);
             const int len = __ldg(p.kv_len + b);
 
-            uint2 q_low = {0, 0}, q_high = {0, 0}; /* this thread's eight elements of one query */
+            uint2 q_low = {0, 0}, q_high = {0, 0};
             if ((my_query & 3) < p.group) {
                 const int head = (4 * g + 2 * static_cast<int>(rank) + (my_query >> 2)) * p.group +
                                  (my_query & 3);
@@ -508,7 +465,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             float o[4][4] = {}, top[2] = {-CUDART_INF_F, -CUDART_INF_F}, total[2] = {0, 0};
-            /* this warpgroup computes every second page of the run, beginning with page w */
+            /* This warpgroup computes every second page. */
             for (int i = (x - begin + w) & 1; i < n; i += 2) {
                 const uint32_t in_run = static_cast<uint32_t>(x - group_begin + i);
                 const int tile = first + i;
@@ -517,8 +474,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
                 /*
-                 * Rebuild K of the page. Warpgroups issue in turn, so that one page's product is
-                 * not slowed by that of the other page.
+                 * Rebuild K. Warpgroups issue in turn, so that the two products do not slow each
+                 * other.
                  */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
@@ -548,10 +505,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     named_arrive(2 - w, 256);
 
-                /*
-                 * Rotate the queries back by the page's first position, multiply them by scale and
-                 * log2 e, and store them in the order of mma's B operand.
-                 */
+                /* Rotate the queries back by the page's first position. */
                 {
                     /*
                      * Use the angles only after the rebuild is issued, because their loads may
@@ -585,10 +539,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 named_sync(3 + w, 128);
 
                 /*
-                 * Apply RoPE for the token's position within the page, then compute the scores.
-                 * Step k takes dims 16 k .. 16 k + 15 and the dims 64 further, which RoPE pairs
-                 * with them. The two heads and the two halves of the dims have separate sums, so
-                 * that four chains of mma overlap.
+                 * Heads and halves of the dims have separate sums, so that four chains of mma
+                 * overlap.
                  */
                 float s[4][4] = {};
 #pragma unroll
@@ -645,10 +597,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         s[0][2] = s[0][3] = -CUDART_INF_F;
                 }
 
-                /*
-                 * Online softmax over this page and the preceding ones, in base 2; q includes the
-                 * factor log2 e.
-                 */
+                /* Online softmax in base 2; q includes the factor log2 e. */
                 float high[2] = {fmaxf(s[0][0], s[0][2]), fmaxf(s[0][1], s[0][3])};
 #pragma unroll
                 for (int far = 4; far < 32; far *= 2) {
@@ -680,9 +629,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack<dtype>(s[0][2], s[0][3]);
                 named_sync(3 + w, 128);
 
-                /*
-                 * O^T += V^T P: warp i takes latents 16 i .. 16 i + 15 of every piece of 64 ranks.
-                 */
+                /* Warp i takes latents 16 i .. 16 i + 15 of every piece of 64 ranks. */
                 uint32_t b0[4], b1[4];
                 load_transposed(b0, smem_address(weights) + static_cast<uint32_t>(lane) * 16);
                 load_transposed(b1, smem_address(weights) + static_cast<uint32_t>(lane + 32) * 16);
@@ -707,10 +654,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                             barrier_arrive_at(empty + at.at * 8, lane);
                         step(at, places);
                     }
-                /*
-                 * Sixteen independent products. The other warpgroup's rebuild uses the tensor cores
-                 * between them, and in a chain of dependent products each would wait for it.
-                 */
+                /* Dependent products would each wait for the other warpgroup's product. */
                 float t[4][4][4] = {};
 #pragma unroll
                 for (int k = 0; k < 4; k++)
@@ -726,10 +670,6 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                                   ((t[0][c][e] + t[1][c][e]) + (t[2][c][e] + t[3][c][e]));
             }
 
-            /*
-             * Write the partial result of this warpgroup for latent group g and request b:
-             * unnormalised sums, maxima of the scores, and sums of the softmax weights.
-             */
             const long long slot =
                 ((static_cast<long long>(cluster) + g * p.batch + b) * 2 + rank) * 2 + w;
             float *part = p.part + slot * QUERIES * p.rank_v;
@@ -783,7 +723,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             barrier_init(smem + OFF_FULL + i * 8, 1);
-            /* 8 arrivals: 4 warps of one warpgroup in each CTA. */
+            /* Each of 4 warps of one warpgroup arrives, in both CTAs. */
             barrier_init(smem + OFF_EMPTY + i * 8, 8);
         }
         barrier_init(smem + OFF_UP_BARRIERS, 1);
@@ -800,13 +740,10 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
         consume<dtype, rank_k>(p, base, smem);
     }
     __syncwarp();
-    cluster_sync(); /* the other CTA of the cluster may still be sending to this one */
+    cluster_sync(); /* the other CTA may still be sending to this one */
 }
 
-/*
- * Merges the partial results of all warpgroups into the output. Grid: one CTA per (request, query
- * head), one thread per latent dimension.
- */
+/* One CTA per (request, query head), one thread per latent dimension. */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900
@@ -840,7 +777,7 @@ template <int dtype> __global__ void merge_kernel(const __grid_constant__ params
         static_cast<uint16_t>(pack<dtype>(sum / total, 0));
 }
 
-/* Fills prefix [batch + 1] with the number of pages before each request, in one CTA. */
+/* prefix [batch + 1] becomes the number of pages before each request. Runs in one CTA. */
 __global__ void plan_kernel(const int32_t *kv_len, int batch, int32_t *prefix)
 {
     __shared__ int32_t sums[1024];
@@ -887,9 +824,6 @@ cudaError_t check(const kvd_palu_decode_args *a)
 
 typedef void (*kernel)(params);
 
-/*
- * Returns the kernel for rank_k, which is searched among 16 * step and the smaller multiples of 16.
- */
 template <int dtype, int step> kernel kernel_of(int rank_k)
 {
     if constexpr (step > KVD_PALU_RANK_K_MIN / 16) {

@@ -31,7 +31,6 @@ size_t kvd_palu_up_elements(const kvd_palu_shape *s)
     return (size_t)s->n_kv_heads * (size_t)s->rank_k * KVD_PALU_D_HEAD;
 }
 
-/* Writes the latent row [rank] of token t into a page as 16-bit values, in layout PAGED. */
 static void put_row(uint16_t *page, size_t t, size_t rank, int dtype, const float *row)
 {
     for (size_t r = 0; r < rank; r += 8)
@@ -82,10 +81,6 @@ typedef struct {
     size_t group, rank_k, rank_v, len; /* group: number of query heads per KV head */
 } task;
 
-/*
- * Computes the decode attention of one KV head of one request: rebuilds K, applies RoPE, computes
- * the scores, and sums the value latents for every query head of the KV head.
- */
 static void one_head(const task *w, const float *q, const float *kl, const float *vl,
                      const float *up, const float *cosine, const float *sine, double *scores,
                      double *out)

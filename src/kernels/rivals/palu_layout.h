@@ -1,8 +1,9 @@
 /*
- * Layouts of Palu (Chang et al., ICLR 2025), a method that kvdim is compared with: the KV heads of
- * a group share one low-rank latent of K and one of V, and the cache holds the latents. Every
- * decode step rebuilds K from its latent, applies RoPE and computes the scores. V's latents are
- * used directly, because the up-projection of V is folded into W_O.
+ * Layouts of Palu (Chang et al., ICLR 2025), with which kvdim is compared: the KV heads of a group
+ * share one low-rank latent of K and one of V, and the cache holds the latents. Every decode step
+ * rebuilds K from its latent, applies RoPE and computes the scores. V's latents are used directly,
+ * because the up-projection of V is folded into W_O.
+ *
  * - K_h[t] = L_g[t] U_h, with L_g [tokens][rank_k], U_h [rank_k][128], and KV head h in group g = h
  *   / 4.
  * - s[t] = q . RoPE_t(K_h[t]) / sqrt(128).
@@ -10,6 +11,7 @@
  *
  * PLAIN (reference): row-major float32, group after group (head after head for U). n_kv is the sum
  * of kv_len.
+ *
  * - K latents [n_kv][rank_k], V latents [n_kv][rank_v], U [n_kv_heads][rank_k][128].
  * - Q [batch][n_heads * 128] after RoPE, O [batch][n_heads * rank_v].
  *
@@ -17,13 +19,16 @@
  * ldmatrix read without swizzle. A page holds 64 tokens of all groups. Page p of the pool starts at
  * element p * kvd_palu_page_elements(). It contains, group after group, the K latents and then the
  * V latents of the group. In each of these, element (t, r) is at
+ *
  *   (r/8) * 512 + (t/8) * 64 + (t%8) * 8 + r%8
+ *
  * so that any run of 8-rank columns of the page is one contiguous copy. page_table is
- * [batch][max_pages]. V rows of a request's last page at and after kv_len must be finite (set the
- * page to zero when it is allocated); K rows there may hold anything.
+ * [batch][max_pages]. V rows of a request's last page at and after kv_len must be finite. K rows
+ * there may hold anything.
  *
  * U is packed per pair of KV heads, pair after pair: element (r, n), n = 128 * (head % 2) + dim, is
  * at
+ *
  *   (r/8) * 2048 + (n/8) * 64 + (n%8) * 8 + r%8
  */
 #ifndef KVD_KERNELS_RIVALS_PALU_LAYOUT_H
@@ -42,15 +47,9 @@ enum {
     KVD_PALU_D_HEAD = 128,
     KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
-    /*
-     * Ranks of latents must be multiples of this and at most 256, half of the 512 dimensions of the
-     * four KV heads.
-     */
+    /* Ranks are multiples of this number. */
     KVD_PALU_RANK_STEP = 16,
-    /*
-     * Smallest rank of K. With smaller ranks, rebuilding K would no longer be the larger part of
-     * the work.
-     */
+    /* With smaller ranks, rebuilding K would not be the larger part of the work. */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
     KVD_PALU_QUERIES_MAX = 4 /* largest number of query heads per KV head */
@@ -58,23 +57,19 @@ enum {
 
 typedef struct {
     int n_heads, n_kv_heads; /* n_kv_heads: a multiple of 4; n_heads / n_kv_heads: 1 .. 4 */
-    int rank_k, rank_v;      /* ranks of the latents of K and V of a group of 4 KV heads */
+    int rank_k, rank_v;      /* ranks of the latents of K and V */
 } kvd_palu_shape;
 
-/* Returns 0 if the kernel kvd_palu_decode supports the shape, else -1. */
+/* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/*
- * Return the number of 16-bit elements of one page of the cache, and of the packed matrices U of
- * one layer.
- */
+/* Return the numbers of 16-bit elements of one page, and of the matrices U of one layer. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
 /*
- * Convert PLAIN float32 data to PAGED 16-bit data on the host. `dtype` is KVD_F16 or KVD_BF16. In
- * the pool only the elements of existing tokens are written, and zeros in the V rows of last pages
- * at and after kv_len.
+ * Convert PLAIN float32 to PAGED 16-bit data on the host. `dtype` is KVD_F16 or KVD_BF16. Only
+ * existing tokens are written, and zeros in V rows of last pages from kv_len on.
  */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,
@@ -82,18 +77,15 @@ void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t
 void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, uint16_t *up_packed);
 
 /*
- * Reference implementation of Palu's decode attention on latents: double accumulation, layout
- * PLAIN, any rank of at least 1. n_kv is the sum of kv_len.
+ * Reference implementation of Palu's decode attention: float64 sums, layout PLAIN, any rank of at
+ * least 1. n_kv is the sum of kv_len. Returns 0, or -1 with *err filled.
+ *
  * - `q`: input, [batch][n_heads * 128], after RoPE.
  * - `k_latent`: input, [n_groups][n_kv][rank_k].
  * - `v_latent`: input, [n_groups][n_kv][rank_v].
  * - `up`: input, [n_kv_heads][rank_k][128].
- * - `cos`, `sin`: inputs, [at least the largest kv_len][64], for pairs of dims (i, i + 64) as in
- * Hugging
- *   Face Llama.
+ * - `cos`, `sin`: inputs, [at least the largest kv_len][64], for pairs of dims (i, i + 64).
  * - `out`: output, [batch][n_heads * rank_v], float64.
- *
- * Returns 0. Returns -1 and fills *err if a count is out of range or memory runs out.
  */
 int kvd_palu_ref(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, const float *q,
                  const float *k_latent, const float *v_latent, const float *up, const float *cos,

@@ -95,8 +95,6 @@ int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *x, kvd_err *err)
     return 0;
 }
 
-/* ---- table on stdout ---- */
-
 const char kvd_kernels_heading[] =
     "phase   impl           sched  type   batch x tokens  widths            p "
     "    median/us    mad  TFLOP/s    GB/s "
@@ -148,14 +146,11 @@ typedef struct {
     entry e[KVD_ATTN_ENTRIES];
     int n;
     /*
-     * References to check outputs, one per kind of output; KVD_WIDTH_USE_PADDED uses that of
-     * KVD_WIDTH_USE_OWN.
+     * Reference outputs to check against. KVD_WIDTH_USE_PADDED shares those of KVD_WIDTH_USE_OWN.
      */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;
-
-/* ---- open ---- */
 
 static void label_of(const kvd_attn_entry *e, char *label, size_t size)
 {
@@ -188,8 +183,6 @@ static void open_all(running *r, void (*skipped)(void *, const char *), void *ct
     }
 }
 
-/* ---- check ---- */
-
 static int launch_and_wait(running *r, entry *e, kvd_err *err)
 {
     void *const stream = kvd_bench_stream(r->bench);
@@ -221,22 +214,14 @@ static int check(running *r, entry *e, kvd_err *err)
                : 0;
 }
 
-/*
- * Returns true if the output errors of an implementation are within the tolerance. NaN never
- * passes.
- */
+/* An error of NaN is not within the tolerance. */
 static bool within(const entry *e, kvd_dtype dtype)
 {
     const double most = kvd_row_tolerance(dtype);
     return !e->error.rows || (e->error.rel_err <= most && e->error.worst <= 3 * most);
 }
 
-/* ---- scheduling and balance ---- */
-
-/*
- * Assigns the work of an implementation to CTAs once, for all later launches. This call is not
- * timed.
- */
+/* The plan serves all later launches, and this call is not timed. */
 static int plan_once(running *r, entry *e, kvd_err *err)
 {
     if (e->impl->plan && (e->impl->plan(e->self, kvd_bench_stream(r->bench), err) ||
@@ -245,7 +230,6 @@ static int plan_once(running *r, entry *e, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of layers whose work one call of `plan` assigns to CTAs. */
 static int plan_layers(const running *r, const entry *e)
 {
     const int n = e->impl->plan_layers[r->c->problem->phase];
@@ -290,8 +274,6 @@ static int time_busy(running *r, entry *e, kvd_err *err)
     e->imbalance = kvd_quantile(ratio, BUSY_SAMPLES, 0.5);
     return 0;
 }
-
-/* ---- timed launches and result rows ---- */
 
 static int time_all(running *r, double *us, kvd_err *err)
 {

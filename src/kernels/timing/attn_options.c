@@ -9,7 +9,7 @@
 #include "common/args.h"
 #include "common/files/csv.h"
 
-/* Writes the file name without folder and suffix to `name`, for display. */
+/* `name` is the file name without folder and suffix. */
 static void base_name(const char *path, char *name, size_t size)
 {
     const char *const slash = strrchr(path, '/'), *const from = slash ? slash + 1 : path;
@@ -25,8 +25,6 @@ static void repeat(kvd_attn_heads *heads, int n)
         heads->d_v[g] = heads->d_v[g % n];
     }
 }
-
-/* ---- numbers on the command line ---- */
 
 static int pair(kvd_attn_heads *heads, int g, const char *option, char *text, kvd_err *err)
 {
@@ -68,8 +66,6 @@ static int parse_numbers(kvd_width_list *list, const char *option, const char *t
     return 0;
 }
 
-/* ---- CSV ---- */
-
 typedef struct {
     kvd_attn_heads *heads;
     int n;
@@ -101,7 +97,7 @@ static bool are_numbers(const char *text)
     return text[0] && strspn(text, "0123456789:,") == strlen(text);
 }
 
-/* Returns NAME of "FILE.csv:NAME", or NULL if the text has another form. */
+/* Returns NULL unless `text` has the form "FILE.csv:NAME". */
 static const char *list_name(const char *text)
 {
     const char *const suffix = strstr(text, ".csv:");
@@ -143,8 +139,6 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
                              : parse_file(list, option, text, err);
 }
 
-/* ---- rates ---- */
-
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err)
 {
@@ -179,9 +173,6 @@ int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *
     return 0;
 }
 
-/* ---- values ---- */
-
-/* Calls `put` for each item of a comma-separated list. */
 static int each(const char *text, kvd_attn_options *cfg,
                 int (*put)(kvd_attn_options *, const char *, kvd_err *), kvd_err *err)
 {
@@ -284,8 +275,6 @@ static void print_list(void)
                schedulers, m->summary);
     }
 }
-
-/* ---- table of command-line options ---- */
 
 static const char *const checks[] = {"auto", "rows", "all", "none", NULL},
                          *const data[] = {"normal", "sharp", NULL},

@@ -1,4 +1,3 @@
-/* Parses the command line of kvdim-attn. */
 #ifndef KVD_KERNELS_TIMING_ATTN_OPTIONS_H
 #define KVD_KERNELS_TIMING_ATTN_OPTIONS_H
 
@@ -15,42 +14,31 @@ typedef struct {
 } kvd_width_list;
 
 /*
- * Functions that set the widths (kept dimensions of each head) of a benchmark case. The caller sets
- * the head counts and d_head. If a list has fewer widths than there are KV heads, it is repeated.
- * More widths than KV heads are an error; from a file of kept widths (rates.h5) the first ones are
- * used.
+ * Functions that set the kept dimensions of each head. The caller sets the head counts and d_head.
+ * A list that is shorter than the number of KV heads is repeated. Functions of type int return 0,
+ * or -1 with *err filled.
  */
 
 /*
- * Sets the widths and the name from `text`, which has one of three forms: "64" or "64:48"
- * (d_qk:d_v), a comma-separated list of these with one item per KV head, or the name of a CSV file
- * with two columns, d_qk and d_v (a first row with these two words is skipped). "FILE.csv:NAME"
- * reads the rows of a file of three columns whose first field is NAME. Widths must be within 1 ..
- * d_head. The name of the list is the text, NAME, or the name of the file without folder and
- * suffix. Returns 0, or -1 and fills *err.
+ * Sets dimensions and name from `text`: "64" or "64:48" (d_qk:d_v), a comma-separated list of these
+ * with one item per KV head, or a CSV file with the columns d_qk and d_v. "FILE.csv:NAME" reads the
+ * rows of a file of three columns whose first field is NAME. Dimensions must be within 1 .. d_head.
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
-/*
- * Returns the path of the file that `text` names, or NULL if `text` gives numbers or no memory is
- * left. The caller frees it.
- */
+/* Returns the path of the file in `text`, which the caller frees, or NULL if there is none. */
 char *kvd_width_list_path(const char *text);
 
 /*
- * Sets the widths to those (rounded up to 16, kept16) of one removal rate p in a file of kept
- * widths (rates.h5). The heads of the file are taken KV head after KV head, layer after layer,
- * starting at `layer` and wrapping around after the last layer, until n_kv_heads heads are set.
- * d_head must be that of the file. The name contains the file and p. Returns 0, or -1 and fills
- * *err.
+ * Takes the dimensions of entry `point` of a rates file, rounded up to 16. Heads are taken from
+ * `layer` on, wrapping around after the last layer. d_head must be that of the file.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
 /*
- * Sets *point to the index of the entry of a rates file whose overall p (fraction of removed
- * dimensions) is nearest to `p`. Returns 0. Returns -1 and fills *err if the difference is above
- * 0.01.
+ * Sets *point to the entry whose overall p (fraction of removed dimensions) is nearest to `p`.
+ * Fails if the difference is above 0.01.
  */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
@@ -64,17 +52,17 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    double *overall_p; /* [n_overall_p], allocated; NULL: every p of the rates file */
+    double *overall_p; /* [n_overall_p]; NULL means every p of the rates file */
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
     size_t n_dims;
     bool phase[KVD_N_ATTN_PHASES];
     const kvd_impl *impl[KVD_ATTN_IMPLS];
-    int n_impls; /* 0: the implementations are chosen by the device */
+    int n_impls; /* number of implementations; 0 means that the device decides */
     bool scheduler[KVD_BY_ITSELF];
     bool dtype[3];
     bool dtype_given, scheduler_given;
-    /* Allocated; every combination of the two becomes an entry of `size`. */
+    /* The cases have every combination of the two. */
     size_t *batch, *seq_len;
     size_t n_batches, n_seq_lens;
     kvd_attn_size size[KVD_ATTN_SIZES];
@@ -87,17 +75,11 @@ typedef struct {
     bool sharp, cold, hot;
 } kvd_attn_options;
 
-/*
- * Reads the command line of kvdim-attn into *cfg, which the caller has set to zero. If the usage is
- * wrong, prints the error and exits with status 2.
- */
+/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
 void kvd_attn_options_release(kvd_attn_options *cfg);
 
-/*
- * Measurements of one implementation in one case of kvdim-attn: a row of a kvdim/kernels file,
- * which is also a line of the table on stdout.
- */
+/* Measurements of one implementation in one benchmark case: a row of kvdim/kernels. */
 
 typedef struct {
     int number; /* number of the benchmark case, from 0 */
@@ -110,31 +92,22 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    double plan_us;  /* median planning time per layer in us; NaN if there is nothing to plan */
+    double plan_us;  /* median planning time per layer; NaN if there is no plan */
     int plan_layers; /* number of layers planned in one call */
     double busy_max_us, busy_mean_us, imbalance; /* busy times of the CTAs; NaN if not measured */
-    /*
-     * Time of `cudnn` in the same case divided by this implementation's time; NaN if `cudnn` was
-     * not timed.
-     */
+    /* Time of `cudnn` divided by the time of this implementation; NaN if `cudnn` was not timed. */
     double speedup;
     bool ok; /* true if the error is within the tolerance or was not checked */
 } kvd_kernels_row;
 
-/*
- * Adds a copy of *row and of its time samples to a table of kvd_kernels_rows. Returns 0, or -1 and
- * fills *err.
- */
 int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *row, kvd_err *err);
 
-/* Heading of the result table on stdout, and the function that formats one line per row. */
 enum { KVD_KERNELS_LINE = 256 };
 extern const char kvd_kernels_heading[];
 const char *kvd_kernels_line(const kvd_rows *r, size_t row, char line[KVD_KERNELS_LINE]);
 
 enum { KVD_ATTN_ENTRIES = 64, KVD_ATTN_SKIPPED = 256 };
 
-/* One implementation of attention, with one of its schedulers. */
 typedef struct {
     const kvd_impl *impl;
     kvd_scheduler scheduler;
@@ -151,12 +124,11 @@ typedef struct {
 } kvd_attn_case;
 
 /*
- * Times one benchmark case and adds one row per implementation to *out. If an implementation does
- * not support the case, or if memory or a library is missing, it is left out and `skipped` gets one
- * line that says why. Adds to *n_wrong the number of rows whose error is above the tolerance.
+ * Times one case and adds one row per implementation to *out. If an implementation cannot run,
+ * `skipped` gets a line with the reason. Adds to *n_wrong the rows whose error is above the
+ * tolerance.
  *
- * Returns 0. Returns -1 and fills *err if a launch fails or the user interrupts; no row of the case
- * is added then.
+ * If a launch fails or the user interrupts, no row is added.
  */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,

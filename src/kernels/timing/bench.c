@@ -36,8 +36,6 @@ struct kvd_bench {
 #endif
 };
 
-/* ---- opening and closing a benchmark ---- */
-
 #ifdef KVD_CUDA
 static int cuda_fail(cudaError_t e, const char *what, kvd_err *err)
 {
@@ -154,14 +152,11 @@ const char *kvd_bench_driver(const kvd_bench *b)
     return b->driver;
 }
 
-/* ---- timing of one launch ---- */
-
 static double now_us(void)
 {
     return 1e6 * kvd_clock_s();
 }
 
-/* Evicts the CPU caches of all cores: every thread overwrites its part of a large buffer. */
 static int flush_cpu(kvd_bench *b, int round, kvd_err *err)
 {
     if (!b->cpu_flush && !(b->cpu_flush = malloc(b->cpu_flush_bytes)))
@@ -215,10 +210,7 @@ static int elapsed(kvd_bench *b, const kvd_bench_rival *r, int i, double *us, kv
     return e ? cuda_fail(e, r->name, err) : 0;
 }
 
-/*
- * Captures a launch into a CUDA graph. A launch that cannot be captured is timed directly. If the
- * launch is faulty, that run reports the error.
- */
+/* A launch that cannot be captured is timed directly, and reports its own error if it is faulty. */
 static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 {
     kvd_err ignored = {""};
@@ -238,15 +230,13 @@ static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 }
 #endif
 
-/* ---- rounds ---- */
-
 typedef struct {
-    /* [samples] clocks of the SMs and of the memory in MHz, one reading per round. */
+    /* [samples] Clocks in MHz, one reading per round. */
     double *sm, *mem;
     double hottest;
 } readings;
 
-/* GPU clock, temperature and throttling, read from NVML in one round of launches. */
+/* NVML readings of one round. */
 typedef struct {
     double sm_mhz, mem_mhz, temperature;
     bool throttled, power_capped;
@@ -257,8 +247,8 @@ static reading read_card(const kvd_bench *b)
     reading g = {NAN, NAN, NAN, false, false};
 #ifdef KVD_CUDA
     /*
-     * NVML's bits: POWER_CAP is the power limit; SLOWED is a slowdown by hardware, by heat
-     * (software or hardware) or by a power brake.
+     * NVML's bits: POWER_CAP is the power limit, SLOWED a slowdown by hardware, heat or a power
+     * brake.
      */
     enum { POWER_CAP = 0x4, SLOWED = 0x8 | 0x20 | 0x40 | 0x80 };
     kvd_device_state state;
@@ -297,8 +287,7 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
 }
 
 /*
- * Shuffles the order of the timed implementations for the next round. The GPU clock depends on the
- * power that the previous launch drew, so no implementation may always follow the same other one.
+ * The GPU clock depends on the power that the previous launch drew, so the order must not be fixed.
  */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
@@ -309,10 +298,7 @@ static void shuffle(kvd_rng *rng, int *order, int n)
     }
 }
 
-/*
- * Launches and times every implementation once, in shuffled order. `sample` is the index of the
- * round's measurements, negative in warm-up rounds.
- */
+/* `sample` is negative in warm-up rounds. */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
 {
@@ -393,8 +379,6 @@ int kvd_bench_run(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *riv
     return status;
 }
 
-/* ---- summary ---- */
-
 static void warn(kvd_bench_stats *s, const char *word)
 {
     const size_t used = strlen(s->warnings);
@@ -404,8 +388,8 @@ static void warn(kvd_bench_stats *s, const char *word)
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
     /*
-     * No sample of a normal distribution should be more than 14.8 MADs (10 standard deviations)
-     * from the median. hyperfine uses a similar limit. MAD: median absolute deviation.
+     * 14.8 MADs (median absolute deviations) are 10 standard deviations of a normal distribution.
+     * hyperfine uses a similar limit.
      */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);

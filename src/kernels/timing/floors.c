@@ -55,9 +55,8 @@ void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kv
 }
 
 enum { REPEATS = 3, GEMM_N = 1536, LINE = 4096 };
-static const size_t floats = (size_t)32 << 20; /* number of floats in a buffer: 128 MiB */
+static const size_t floats = (size_t)32 << 20; /* number of floats of a buffer of 128 MiB */
 
-/* Fills x [n] with copies of one MiB of pseudo-random values. */
 static void fill(float *x, size_t n)
 {
     enum { PIECE = 1 << 18 };
@@ -96,10 +95,7 @@ static double copy_rate(const float *from, float *to)
     return 2.0 * (double)(floats * sizeof *from) / best;
 }
 
-/*
- * Returns the sum of x [LINE] from 16 partial sums, which the compiler vectorises without
- * reordering.
- */
+/* 16 partial sums can be vectorised without reordering. */
 static double sum_line(const float *x)
 {
     float s[16] = {0};
@@ -128,10 +124,8 @@ static double read_rate(const float *x, double *sum)
 }
 
 /*
- * Size of the measurement of exponentials: numbers at a time, and rounds of x = 2^x / 2. For x in
- * [0, 1), 2^x is a Taylor polynomial of degree 5, which is the work of a vectorised exp after its
- * range reduction. The result is in [0, 1) again. 64 numbers fit in registers, and their chains of
- * products overlap.
+ * 2^x is a Taylor polynomial of degree 5, which is the work of a vectorised exp after its range
+ * reduction. 64 numbers fit in registers.
  */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 
@@ -203,7 +197,7 @@ int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err)
         c->read_bytes = read_rate(a, &sum[0]);
         c->flop = gemm_rate(a, b + floats / 2, b);
         c->exps = exp_rate(&sum[1]);
-        /* The sums must be used, or the compiler may remove them. */
+        /* Without a use of the sums, the compiler may remove the measured loops. */
         if (!isfinite(sum[0]) || !isfinite(sum[1]))
             status = kvd_fail(err, "measuring this machine gave sums of %g and %g", sum[0], sum[1]);
     }

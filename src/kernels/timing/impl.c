@@ -10,17 +10,14 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
 
-/*
- * State of the implementations `ref` and `cpu`, which compute in float32 in layout PLAIN with
- * inputs generated on the host.
- */
+/* State of the implementations `ref` and `cpu`. */
 
 typedef struct {
     const kvd_problem *p;
     kvd_attn_batch batch;
     float *q, *k, *v;
-    float *o;         /* output of `cpu` in layout PLAIN */
-    double *o_double; /* output of `ref` in layout PLAIN */
+    float *o;         /* output of implementation `cpu` */
+    double *o_double; /* output of implementation `ref` */
     size_t n_out;
     char engine[64];
 } state;
@@ -305,10 +302,7 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
-    /*
-     * Kernels must not read the entries of the page table after a request's last page. Such a read
-     * gives page -1, so that it fails visibly.
-     */
+    /* Entries after a request's last page must not be read, and page -1 makes a read fail. */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)
         for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)

@@ -1,7 +1,6 @@
 /*
- * Implementations `cuda`, `cuda-mma` and `cuda-dense` of the attention benchmark: kvdim's CUDA
- * kernels in layout BLOCKED, with pages scattered over the pool. `cuda` is the default on Hopper,
- * `cuda-mma` is the prefill kernel for older GPUs, and `cuda-dense` is `cuda` with every head at
+ * Implementations `cuda`, `cuda-mma` and `cuda-dense`: kvdim's CUDA kernels in layout BLOCKED.
+ * `cuda-mma` is the prefill kernel for GPUs before Hopper, and `cuda-dense` has every head at
  * d_head.
  */
 #ifdef KVD_CUDA
@@ -17,10 +16,7 @@
 #include "kernels/cuda/prefill_plan.h"
 #include "kernels/timing/impl.h"
 
-/*
- * Number of layers whose work is assigned to CTAs in one launch. Real models need one assignment
- * per layer, because widths differ between layers.
- */
+/* Number of layers that are planned in one launch, as in a model. */
 enum { LAYERS = 32 };
 
 typedef struct {
@@ -30,22 +26,20 @@ typedef struct {
     kvd_attn_map map;
     kvd_attn_batch batch;
     kvd_device_memory memory;
-    /* Number of rows of Q in layout BLOCKED, and host array [batch] of each request's first row. */
+    /* Number of rows of blocked Q, and host array [batch] of each request's first row. */
     int32_t n_q8, *q_start;
     uint16_t *o; /* output, device [n_q8 (prefill) or batch (decode)][o_pitch] */
     size_t o_bytes;
     uint16_t *o_host;
-    unsigned long long *busy; /* device [n_ctas]: nanoseconds that each CTA worked */
+    unsigned long long *busy; /* device [n_ctas], busy time of each CTA in ns */
     unsigned long long *busy_host;
     double *busy_us;
     int n_ctas;
     kvd_prefill_args prefill;
-    void *layers; /* descriptions of the plans of all LAYERS layers, on the device */
+    void *layers; /* plans of LAYERS layers, on the device */
     kvd_decode_args decode;
     char engine[64];
 } state;
-
-/* ---- cases that an implementation supports ---- */
 
 static int attribute(enum cudaDeviceAttr what)
 {
@@ -98,8 +92,6 @@ static int can_mma(const kvd_problem *p, kvd_err *why)
     return can_widths(&p->heads, p->phase, why);
 }
 
-/* ---- opening and closing the implementations ---- */
-
 static void close_cuda(void *self)
 {
     state *const s = self;
@@ -113,7 +105,6 @@ static void close_cuda(void *self)
     free(s);
 }
 
-/* Creates lengths, page table, Q, K and V of a benchmark case on the device. */
 static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *stream,
                        kvd_err *err)
 {
@@ -142,7 +133,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
         !(*q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err)) ||
         !(*pool = kvd_device_new(&s->memory, pool_bytes, "K and V", err)))
         goto done;
-    /* Fill the pool with NaN, so that a kernel that reads beyond its data gives NaN. */
+    /* If a kernel reads beyond its data, the output is NaN. */
     if (kvd_cuda_check(cudaMemsetAsync(*pool, 0xff, pool_bytes, stream), "K and V", err))
         goto done;
     f->longest = kvd_problem_longest(p, true);
@@ -159,10 +150,7 @@ done:
     return status;
 }
 
-/*
- * Allocates the plans (assignments of tiles to CTAs) of LAYERS layers, because a model plans all
- * its layers in one launch. Only layer 0 is computed.
- */
+/* LAYERS layers are planned, but only layer 0 is computed. */
 static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);
@@ -335,8 +323,6 @@ static int open_dense(const kvd_problem *p, kvd_scheduler scheduler, void *strea
     return open_any(p, &dense, false, scheduler, stream, self, err);
 }
 
-/* ---- planning and launching attention ---- */
-
 static int plan(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;
@@ -347,10 +333,7 @@ static int plan(void *self, void *stream, kvd_err *err)
     return kvd_cuda_check(e, "scheduling", err);
 }
 
-/*
- * Resets the counter from which CTAs take tiles. A plan sets it to zero and a launch advances it,
- * so it must be reset before each launch.
- */
+/* Resets the counter from which CTAs take tiles, because a launch advances it. */
 static int prepare(void *self, void *stream, kvd_err *err)
 {
     state *const s = self;

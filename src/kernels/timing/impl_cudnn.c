@@ -1,6 +1,6 @@
 /*
- * Implementations `cudnn`, `cudnn-padded` and `cudnn-grouped` of the attention benchmark, on
- * cuDNN's fused attention with the engine that was fastest on this machine for each shape:
+ * Implementations on cuDNN's fused attention, with the fastest engine on this machine per shape:
+ *
  * - cudnn: every head at d_head, as most servers run today; speed-ups are relative to it.
  * - cudnn-padded: one launch, every head padded with zeros to the widest.
  * - cudnn-grouped: one launch per distinct (d_qk, d_v), in parallel on separate streams.
@@ -19,10 +19,10 @@
 
 enum { STREAMS = 8 };
 
-/* One launch of cuDNN attention, which computes some of the KV heads. */
+/* One launch of cuDNN, which computes some of the KV heads. */
 typedef struct {
-    int n, head[KVD_HEADS_MAX]; /* number of KV heads in the launch, and their indices */
-    int d_qk, d_v;              /* dimensions of the launch; if padded, the widest ones or d_head */
+    int n, head[KVD_HEADS_MAX]; /* KV heads of this launch */
+    int d_qk, d_v;              /* dimensions of the launch, after padding */
     kvd_cudnn_shape shape;
     kvd_cudnn_io io;
     kvd_cudnn_plan *plan;
@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     const kvd_problem *p;
-    kvd_attn_heads heads; /* numbers of dimensions of the input data */
+    kvd_attn_heads heads; /* dimensions of the input data */
     kvd_device_memory memory;
     launch_group *group;
     int n_groups;
@@ -47,8 +47,6 @@ static int can(const kvd_problem *p, kvd_err *why)
     (void)p;
     return kvd_cudnn_version(&version, why);
 }
-
-/* ---- cache of the fastest engine of each shape ---- */
 
 enum { REMEMBERED = 256 };
 static struct {
@@ -67,9 +65,7 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    /*
-     * The name of the engine configuration is the part of the plan's name after the cuDNN version.
-     */
+    /* The name of the engine follows after the cuDNN version. */
     const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
                       *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {
@@ -79,8 +75,6 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- opening and closing the implementation ---- */
 
 static void close_cudnn(void *self)
 {
@@ -175,10 +169,7 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
                : 0;
 }
 
-/*
- * Opens additional streams, on which small launches share the GPU. The capture of a CUDA graph
- * follows the events between the streams.
- */
+/* Small launches share the GPU on these streams. */
 static int open_streams(state *s, kvd_err *err)
 {
     cudaError_t e = cudaEventCreateWithFlags(&s->begun, cudaEventDisableTiming);
@@ -224,10 +215,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_w
         goto fail;
     }
     collect_groups(s, by_width, padded);
-    /*
-     * Required device arrays: two of lengths, and five for each group of heads that is launched
-     * together.
-     */
+    /* Two arrays of lengths are needed, and five arrays per group of heads. */
     if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {
         kvd_fail(err, "%d distinct widths", s->n_groups);
         goto fail;
@@ -272,8 +260,6 @@ static int open_grouped(const kvd_problem *p, kvd_scheduler scheduler, void *str
     (void)scheduler;
     return open_any(p, &p->heads, true, 0, stream, self, err);
 }
-
-/* ---- launching attention ---- */
 
 static int launch(void *self, void *stream, kvd_err *err)
 {

@@ -1,11 +1,7 @@
 /*
- * Implementation `palu` of the attention benchmark: Palu's decode attention, which rebuilds K at
- * every step. Its cache holds as many elements per token as the case keeps dimensions, spread
- * evenly over groups of 4 KV heads: rank_k + rank_v is the mean of 4 (d_qk + d_v), rounded to the
- * nearest multiple of 16. It is divided between rank_k and rank_v in the proportion of d_qk and
- * d_v, and neither exceeds the largest rank that the kernel supports. The implementation computes a
- * different attention, on K rebuilt from the latents and rotated by RoPE, and its output is
- * compared with a reference of that attention.
+ * Implementation `palu`: Palu's decode attention, which rebuilds K at every step. Its cache holds
+ * as many elements per token as the case: rank_k + rank_v is the mean of 4 (d_qk + d_v), rounded to
+ * a multiple of 16. The output is compared with a reference on K rebuilt from the latents.
  */
 #ifdef KVD_CUDA
 
@@ -30,8 +26,6 @@ typedef struct {
     size_t o_bytes;
     char engine[64];
 } state;
-
-/* ---- benchmark case in Palu's latent dimensions ---- */
 
 static int to_step(double rank)
 {
@@ -86,10 +80,7 @@ static kvd_attn_heads answer(const kvd_problem *p)
     return h;
 }
 
-/*
- * Counts the work of a case: latents and Q are read and O is written, K is rebuilt once per KV
- * head, and scores and values are computed per query head.
- */
+/* K is rebuilt once per KV head; scores and values are computed per query head. */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
     const kvd_palu_shape s = shape_of(p);
@@ -102,13 +93,7 @@ static void count(const kvd_problem *p, kvd_floors *f)
     f->exps = keys * s.n_heads;
 }
 
-/* ---- input data: Q, latents and U ---- */
-
-/*
- * Fills `up` [rank][128] with the matrix U, which rebuilds K of one KV head from the latent,
- * rounded to p->dtype. Values are scaled by 1 / sqrt(rank), so that the rebuilt K is nearly
- * standard normal.
- */
+/* `up` is [rank][128]. The factor 1 / sqrt(rank) makes the rebuilt K nearly standard normal. */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
     const float scale = (float)(1 / sqrt((double)rank));
@@ -123,10 +108,7 @@ static void up_rows(const kvd_problem *p, int head, int rank, float *up)
     }
 }
 
-/*
- * Returns the RoPE angle of dims i and i + 64 at position t, as in Hugging Face Llama with theta
- * 10000.
- */
+/* RoPE angle of dims i and i + 64, as in Hugging Face Llama with theta 10000. */
 static double angle(size_t t, int i)
 {
     return (double)t * pow(10000, -2.0 * i / D);
@@ -163,8 +145,6 @@ static void make_rows(const kvd_problem *p, kvd_operand tensor, int request, int
         }
     }
 }
-
-/* ---- opening and closing the implementation ---- */
 
 static void close_palu(void *self)
 {
@@ -283,8 +263,6 @@ static int open_palu(const kvd_problem *p, kvd_scheduler scheduler, void *stream
              s->shape.rank_k, s->shape.rank_v, (int)s->args.n_clusters);
     return 0;
 }
-
-/* ---- planning and launching attention ---- */
 
 static int plan(void *self, void *stream, kvd_err *err)
 {

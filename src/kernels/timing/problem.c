@@ -10,12 +10,7 @@
 const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES] = {"prefill", "decode"};
 const char *const kvd_lengths_name[KVD_N_LENGTHS] = {"equal", "lognormal", "one-long", "file"};
 
-/* ---- lengths of the requests ---- */
-
-/*
- * Draws log-normal lengths and scales them to the requested mean. Lengths above the maximum are
- * then cut to the maximum, which lowers the mean slightly.
- */
+/* Lengths above the maximum are cut after scaling to the mean, which lowers the mean slightly. */
 static int lognormal_lengths(kvd_problem *p, kvd_err *err)
 {
     kvd_rng r;
@@ -81,8 +76,6 @@ size_t kvd_problem_tokens(const kvd_problem *p, bool queries)
     return n;
 }
 
-/* ---- widths of the heads ---- */
-
 double kvd_heads_p(const kvd_attn_heads *heads)
 {
     double kept = 0;
@@ -116,8 +109,6 @@ kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads)
         dense.d_qk[g] = dense.d_v[g] = dense.d_head;
     return dense;
 }
-
-/* ---- input data: Q, K and V ---- */
 
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows)

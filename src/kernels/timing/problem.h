@@ -1,6 +1,7 @@
 /*
- * One case of the attention benchmark: kept dimensions of each head, lengths of the requests,
- * element type, and data that are generated from a seed (kernels/timing/values.h).
+ * One case of the attention benchmark. Its data are generated from a seed
+ * (kernels/timing/values.h). Functions of type int with an argument `err` return 0, or -1 with *err
+ * filled.
  */
 #ifndef KVD_KERNELS_TIMING_PROBLEM_H
 #define KVD_KERNELS_TIMING_PROBLEM_H
@@ -19,10 +20,10 @@ extern const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES]; /* "prefill", "
 
 typedef enum {
     KVD_LENGTHS_EQUAL,     /* every request has seq_len tokens */
-    KVD_LENGTHS_LOGNORMAL, /* log-normal with sigma 0.8 and mean seq_len, at most 4 seq_len */
+    KVD_LENGTHS_LOGNORMAL, /* log-normal, sigma 0.8 and mean seq_len, at most 4 seq_len */
     /* The first request has seq_len tokens, each of the others 1/16 of that. */
     KVD_LENGTHS_ONE_LONG,
-    KVD_LENGTHS_FILE, /* lengths are read from a file */
+    KVD_LENGTHS_FILE,
     KVD_N_LENGTHS
 } kvd_lengths;
 /* "equal", "lognormal", "one-long", "file" */
@@ -34,52 +35,43 @@ typedef struct {
     kvd_attn_phase phase;
     kvd_dtype dtype;
     uint64_t seed;
-    bool sharp;                   /* true: Q and K have outliers (kernels/timing/values.h) */
-    kvd_attn_heads heads;         /* numbers of heads, and kept dimensions d_qk and d_v of each */
+    bool sharp; /* true if Q and K have outliers (kernels/timing/values.h) */
+    kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    size_t seq_len; /* requested length in tokens; the longest one if lengths are from a file */
+    /* length of a request in tokens, or the largest length if lengths are from a file */
+    size_t seq_len;
     int batch;
-    /* [batch] queries and keys of each request; q_len is kv_len in prefill, 1 in decode. */
+    /* [batch] In prefill q_len is kv_len, in decode it is 1. */
     int32_t *q_len, *kv_len;
 } kvd_problem;
 
 /*
- * Sets p->batch and the lengths of the requests. `given` is [batch] if `lengths` is
- * KVD_LENGTHS_FILE, else NULL. The caller sets the other fields. Returns 0, or -1 and fills *err.
+ * Sets p->batch and the lengths. `given` is [batch] if `lengths` is KVD_LENGTHS_FILE, else NULL.
+ * The caller sets the other fields.
  */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
-/* Frees the lengths of *p. */
 void kvd_problem_release(kvd_problem *p);
 
 kvd_attn_batch kvd_problem_batch(const kvd_problem *p);
-/* Returns the number of query tokens (if `queries`) or of keys (if not) of all requests. */
+/* Returns the number of queries of all requests if `queries` is true, else of keys. */
 size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 
-/*
- * Returns p, the fraction of the elements of K and V that is removed: 1 - sum(d_qk + d_v) / (2
- * d_head n_kv_heads).
- */
+/* Returns the fraction of K and V that is removed: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */
 double kvd_heads_p(const kvd_attn_heads *heads);
 double kvd_heads_mean(const int *width, int n);
-/* Returns the largest d_qk or d_v of all heads. */
 int kvd_heads_widest(const kvd_attn_heads *heads);
-/* Returns a copy of *heads with every d_qk and d_v set to d_head. */
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
 /*
- * Fills `rows` [n][d] with rows first .. first + n - 1 of Q, K or V of one head, rounded to
- * p->dtype, as float32. For Q, `head` is the query head, and `first` counts from the request's
- * first key, as positions do.
+ * The rows [n][d] are first .. first + n - 1 of one head, rounded to p->dtype. For Q, `head` is the
+ * query head. `first` counts from the request's first key.
  */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);
 
-/*
- * Returns the whole Q, K or V in layout PLAIN, which the caller frees. Returns NULL and fills *err
- * if memory runs out.
- */
+/* Returns a matrix in layout PLAIN, which the caller frees, or NULL with *err filled. */
 float *kvd_problem_plain(const kvd_problem *p, kvd_operand tensor, kvd_err *err);
 
 #endif

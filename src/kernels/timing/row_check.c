@@ -15,8 +15,6 @@ double kvd_row_tolerance(kvd_dtype dtype)
     return dtype == KVD_BF16 ? 4e-3 : dtype == KVD_F16 ? 1e-3 : 1e-5;
 }
 
-/* ---- choice of the rows to check ---- */
-
 typedef struct {
     kvd_row_check *check;
     const kvd_problem *p;
@@ -41,11 +39,7 @@ static int add(choosing *c, int request, int head, size_t t, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the i-th query position to check in a request of `len` queries: first positions near
- * multiples of 64, then positions spread over the request. A position after the end becomes the
- * last one.
- */
+/* The first positions are near multiples of 64, the others are spread over the request. */
 static size_t position(int i, size_t len)
 {
     static const size_t edge[] = {0, 1, 63, 64, 127, 128, 191, 192};
@@ -66,7 +60,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* Take the query heads of the KV head in turn, so that each is checked at some position. */
+    /* Query heads are taken in turn, so that each is checked at some position. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -77,10 +71,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns the i-th request of a sample of n requests: the shortest, the longest, and the others
- * evenly spaced.
- */
+/* The sample has the shortest request, the longest, and others evenly spaced. */
 static int sampled_request(const kvd_problem *p, int i, int n)
 {
     int shortest = 0, longest = 0;
@@ -111,12 +102,7 @@ static int choose(choosing *c, bool all, kvd_err *err)
     return 0;
 }
 
-/* ---- reference output of the checked rows ---- */
-
-/*
- * Computes the reference outputs of checked rows first .. last - 1, which belong to one request and
- * KV head. K and V are generated once, up to the last key that a row attends to.
- */
+/* Rows first .. last - 1 have the same request and KV head, so K and V are generated once. */
 static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                    kvd_row_maker make, size_t first, size_t last, kvd_err *err)
 {
@@ -202,8 +188,6 @@ void kvd_row_check_release(kvd_row_check *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ---- comparison of output rows with the reference ---- */
-
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err)
 {
@@ -225,7 +209,7 @@ int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const v
                             r->request, r->head, r->t, sqrt(row_norm));
         diff += row_diff;
         norm += row_norm;
-        /* The comparison is negated so that a NaN replaces `worst`; fmax would skip it. */
+        /* The comparison is negated so that a NaN replaces `worst`. fmax would skip it. */
         if (!(sqrt(row_diff / row_norm) <= worst))
             worst = isnan(worst) ? worst : sqrt(row_diff / row_norm);
     }

@@ -1,16 +1,14 @@
 /*
- * Test and benchmark data from a counter-based generator: element (tensor, request, head, token,
- * dim) for seed s is a function of these numbers alone. Gigabytes of data can be generated in
- * place, and any row can be generated again elsewhere to check it.
+ * Test and benchmark data from a counter-based generator. An element is a function of seed, tensor,
+ * request, head, token and dim alone, so any row can be generated again elsewhere.
  *
  * A value is the sum of the 8 bytes of a 64-bit hash, minus its mean and divided by its standard
- * deviation. All operations before the final float product are on integers, so host and device
- * produce the same bits. The mean is 0, the variance 1, the range +-4.9 and the distribution nearly
- * normal.
+ * deviation. Operations before the final product are on integers, so host and device produce the
+ * same bits. The distribution is nearly normal with mean 0 and variance 1.
  *
  * `sharp` data have outliers as trained models have: every 16th dim of Q and K is 4 times as large,
- * and all dims of one K vector in 61 are 8 times as large. Scores then have a standard deviation of
- * about 4, and of about 33 for those keys, so few keys dominate the softmax.
+ * and one K vector in 61 is 8 times as large. Scores then have a standard deviation of about 4, and
+ * of about 33 for those keys.
  */
 #ifndef KVD_KERNELS_TIMING_VALUES_H
 #define KVD_KERNELS_TIMING_VALUES_H
@@ -34,8 +32,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
 }
 
 /*
- * Returns the part of the hash that all elements of a matrix share. `head` is the query head for Q
- * and the KV head for K and V.
+ * Returns a hash that all elements of a matrix share. `head` is the query head for Q and the KV
+ * head for K and V.
  */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
@@ -45,8 +43,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
 }
 
 /*
- * Returns one element of Q, K or V. `token` counts from the first key of the request and is the
- * position of a query. `dim` is below 256.
+ * `token` counts from the first key of the request and is the position of a query. `dim` is below
+ * 256.
  */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)

@@ -1,7 +1,5 @@
 /*
- * CUDA backend of include/kvdim/attention.h: the kernels of kernels/cuda/ with the scheduler
- * KVD_SCHEDULE_OURS. The workspace holds the lengths of the batch, the assignment of work to CTAs,
- * and partial results.
+ * CUDA backend of include/kvdim/attention.h: the kernels of kernels/cuda/ with KVD_SCHEDULE_OURS.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +12,16 @@
 
 enum { Q_LEN, KV_LEN, ROW, FIRST_TOKEN, N_LENGTHS };
 
-/* Offsets in bytes of the parts of the workspace, each a multiple of 256, and their sum. */
+/* Offsets in bytes of the parts of the workspace, each a multiple of 256. */
 typedef struct {
     size_t lengths, plan, first, next, tiles, total;
 } parts;
 
 typedef struct {
-    bool sm90; /* true: the prefill kernel of Hopper runs on this device */
+    bool sm90; /* true if the prefill kernel of Hopper is used */
     int n_ctas;
     parts at;
-    int32_t *host; /* [N_LENGTHS][n_requests] host copy of the lengths, stored after this struct */
+    int32_t *host; /* lengths [N_LENGTHS][n_requests], stored after this struct */
     const int32_t *device[N_LENGTHS];
     kvd_decode_args decode;
     kvd_prefill_args prefill;
@@ -73,7 +71,6 @@ static size_t reserve(size_t *total, size_t bytes)
     return at;
 }
 
-/* Reads the number of CTAs of a launch and computes the offsets of the parts of the workspace. */
 static kvdim_status place(const kvdim_plan *p, parts *at, int *n_ctas, kvd_err *err)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -108,9 +105,6 @@ static kvdim_status workspace(const kvdim_plan *p, size_t *bytes, kvd_err *err)
     return status;
 }
 
-/*
- * Creates the private data of a plan: addresses in the workspace, and the arguments of the kernels.
- */
 static kvdim_status open_state(kvdim_plan *p, kvd_err *err)
 {
     const kvdim_layer *const l = p->layer;
@@ -233,10 +227,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /*
-     * A launch counts up from zero to the number of tiles, so the counter is reset before each
-     * launch.
-     */
+    /* A launch counts up from zero, so the counter must be reset before each launch. */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)
