@@ -6,10 +6,7 @@
 #include "common/clock.h"
 #include "common/threads.h"
 
-/*
- * Size in bytes of the block of rows that a thread writes at a time. It fits into the L2 cache,
- * and few write calls are needed.
- */
+/* Bytes that a thread writes at a time. They fit into the L2 cache. */
 enum { PIECE_BYTES = 1 << 19 };
 
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err)
@@ -30,17 +27,13 @@ void kvd_dump_release(kvd_dump *d)
 }
 
 /*
- * Copies rows first .. first+n-1 of head h from `from` [token][n_heads][width] to `slab`
- * [n][width], converted to number type t. Returns the index of the first converted value that is
- * not finite, or n * width if all are finite.
+ * Copies n rows of head h from [token][n_heads][width] to [n][width] in type t. Returns the index
+ * of the first value that is not finite, or n * width.
  */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {
-    /*
-     * Number of token rows that are converted and then checked for non-finite values while they are
-     * in the L1 cache.
-     */
+    /* Rows that are converted and then checked while they are in the L1 cache. */
     enum { ROWS = 32 };
     const size_t bytes = width * kvd_dtype_bytes(t);
     for (size_t at = 0; at < n; at += ROWS) {
@@ -54,10 +47,7 @@ static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h
     return n * width;
 }
 
-/*
- * Fails with a message that names one value of a head: the value at index `at`, which is not
- * finite in the file's number type. The message shows the float32 value in `from`.
- */
+/* Fails with a message that names the value at index `at`. */
 static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_heads,
                  const float *from, size_t at, kvd_err *err)
 {
@@ -72,7 +62,6 @@ static int blame(const kvd_dump *d, kvd_x x, int layer, size_t head, size_t n_he
         kvd_dtype_name(d->file->dtype), d->file->dtype == KVD_F16 ? "bf16 or f32" : "f32");
 }
 
-/* Work of one thread: writing one head of one tensor (Q, K or V). */
 typedef struct {
     kvd_x x;
     int head;
@@ -120,10 +109,7 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     for (int x = 0; x < (a->has_pre ? KVD_N_X : KVD_X_Q_PRE); x++)
         for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
             jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
-    /*
-     * Index of the first head and tensor whose writing failed. It does not depend on the order in
-     * which the threads run.
-     */
+    /* Index of the first job that failed, whatever the order of the threads. */
     int failed = n_jobs;
     double transposed = 0, written = 0;
     const size_t slab = d->piece * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);

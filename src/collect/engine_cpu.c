@@ -1,7 +1,4 @@
-/*
- * The CPU engine of kvdim-collect (collect/collect.h): runs the forward pass of
- * model/pass/forward.h with a callback that records every layer.
- */
+/* The CPU engine of kvdim-collect: a forward pass with a callback that records every layer. */
 #include <stdlib.h>
 
 #include "collect/collect.h"
@@ -20,10 +17,7 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /*
-     * True for the outputs to which the current batch is added: second moments, activations file,
-     * attention statistics.
-     */
+    /* Add the current batch to second moments, to the activations file, to statistics. */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -39,10 +33,7 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/*
- * Writes the weights W_O and W_V to the activations file and adds them to the second moments. A
- * resumed run repeats it, with the same result.
- */
+/* Writes W_O and W_V and adds their moments. A resumed run does the same again. */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
@@ -91,10 +82,7 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/*
- * Adds the squared gradients of the weights to the sums of the Fisher file. All other results were
- * already stored by `run`.
- */
+/* Adds the squared gradients of the weights. All other results were already stored by `run`. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

@@ -7,28 +7,23 @@
 #include "common/linalg.h"
 #include "common/threads.h"
 
-enum { TILE = 32 }; /* number of rows of W_K or W_V whose gradient a thread computes at a time */
+enum { TILE = 32 }; /* rows of W_K or W_V whose gradient a thread computes at a time */
 
 struct kvd_information {
     kvd_fisher *f;
     kvd_backward *backward;
     size_t d, width, d_model, n_sequences, threads;
-    /*
-     * Sums over sequences of the squared gradients of W_K and W_V, [n_layers][n_kv_heads
-     * d_head][d_model].
-     */
+    /* Squared gradients of W_K and W_V, [n_layers][n_kv_heads d_head][d_model]. */
     double *weight[KVD_F_SIDES];
-    /* Gradient of TILE rows of a weight matrix, per thread, [threads][TILE][d_model]. */
+    /* Gradient of TILE rows of a weight matrix, [threads][TILE][d_model]. */
     float *tile;
-    double *products; /* scratch memory that kvd_gram_add needs */
-    /* Gradients of single tokens, [n_kv_heads][max_tokens][d_head]; NULL if none are recorded. */
+    double *products; /* scratch memory of kvd_gram_add */
+    /* Gradients of single tokens, [n_kv_heads][max_tokens][d_head]; NULL if not recorded. */
     float *rows;
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 };
-
-/* ---- sums over gradients of Q, K and V ---- */
 
 static void add_tokens(const kvd_information *s, const kvd_gradients *g, const float *x,
                        double *sum)
@@ -53,12 +48,9 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
     return kvd_fisher_put_rows(s->f, side, layer, s->first_token, n, s->rows, err);
 }
 
-/* ---- sums over gradients of W_K and W_V ---- */
-
 /*
- * Adds the squared gradient of a weight matrix W [width][d_model] to `sum`, once per sequence. The
- * gradient for a sequence is the sum, over its tokens, of the layer's input times the gradient of
- * the output.
+ * Adds the squared gradient of W [width][d_model], once per sequence. The gradient is the sum over
+ * tokens of the layer's input times the gradient of the output.
  */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
@@ -85,7 +77,7 @@ static int take(void *ctx, const kvd_gradients *g, kvd_err *err)
 {
     kvd_information *const s = ctx;
     const int layer = g->layer - s->f->first_layer;
-    if (layer >= s->f->n_layers) /* Layers after the last recorded one are ignored. */
+    if (layer >= s->f->n_layers) /* layer that is not recorded */
         return 0;
     const float *const of_token[KVD_N_F] =
         {[KVD_F_K] = g->k, [KVD_F_K_PRE] = g->k_pre, [KVD_F_V] = g->v},
@@ -137,8 +129,6 @@ void kvd_information_flush(kvd_information *s)
             s->f->root[side][h] = s->n_sequences ? root / (double)n : 0;
         }
 }
-
-/* ---- release ---- */
 
 void kvd_information_free(kvd_information *s)
 {

@@ -1,9 +1,6 @@
 /*
- * kvdim-collect: runs a checkpoint over texts, id lists or random ids and records Q, K and V.
- *
- * Reads a checkpoint and texts. Writes kvdim/activations (every value), kvdim/moments (their second
- * moments), kvdim/attention (statistics of attention) or kvdim/fisher (squared gradients), or
- * several of them in one pass. During the run it also writes OUT.h5.state, for --resume.
+ * kvdim-collect: runs a checkpoint over texts, id lists or random ids and records Q, K and V, or
+ * statistics of them. During the run OUT.h5.state is kept for --resume.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +16,6 @@
 
 static const char program[] = "kvdim-collect";
 
-/* ---- state of a run, and checks of its options ------------------------- */
-
 typedef struct {
     kvd_collect_options *cfg;
     kvd_run run;
@@ -32,21 +27,17 @@ typedef struct {
     kvd_outputs out;
     kvd_snapshots snapshots;
     kvd_moments part; /* second moments of a snapshot that ends inside a batch */
-    /* True if opening the output files failed, so that --resume would fail in the same way. */
+    /* True if opening the output files failed, so that --resume would fail too. */
     bool stuck;
-    size_t batch_tokens; /* number of tokens of a batch for which buffers are allocated */
-    uint32_t *id;        /* token ids of the current batch, [batch_tokens] */
-    size_t *offset; /* start of each sequence of the current batch, [sequences of a batch + 1] */
+    size_t batch_tokens; /* tokens for which buffers are allocated */
+    uint32_t *id;
+    size_t *offset;
     double batch_started, last_save, save_seconds, start_seconds, loop_seconds;
     size_t resumed_tokens;
-    /* Number of sequences finished so far; end of the sequences of this rank (MPI process). */
+    /* Number of finished sequences, and end of the sequences of this process. */
     size_t sequence, last;
 } collector;
 
-/*
- * Selects the CPU or the GPUs according to --device, and checks the options that depend on the
- * device.
- */
 static int resolve_device(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
@@ -64,7 +55,7 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /* The ranks (processes) of one machine are assigned to the machine's GPUs in turn. */
+    /* The processes (ranks) of one machine take its GPUs in turn. */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -126,9 +117,8 @@ static int add_inputs(collector *c, kvd_err *err)
 }
 
 /*
- * Records the options of kvdim-collect in the parameters of *run (all options) and in the run key
- * *key (text of the options that affect the results). `tokens` and `corpus` (a content hash)
- * describe the data of the whole run, or of a snapshot.
+ * Records the options of the run in *run, and those that affect the results in *key. `tokens` and
+ * `corpus` describe the data of the run, or of a snapshot.
  */
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,
                           kvd_run_key *key, kvd_err *err)
@@ -143,10 +133,7 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
     return kvd_collect_record(&facts, run, key, err);
 }
 
-/*
- * Fills the provenance (`run`) and the text of the options (`key`) of each snapshot as if the run
- * stopped at the end of the snapshot.
- */
+/* Fills `run` and `key` of each snapshot as if the run ended at the snapshot. */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -176,7 +163,7 @@ static int make_buffers(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
     c->id = malloc(c->batch_tokens * sizeof *c->id);
-    /* Allocate for the largest number of sequences in a batch: a sequence has at least 2 tokens. */
+    /* A sequence has at least 2 tokens. */
     c->offset = malloc((c->batch_tokens / 2 + 2) * sizeof *c->offset);
     if (!c->id || !c->offset)
         return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
@@ -199,11 +186,7 @@ static int make_buffers(collector *c, kvd_err *err)
     return c->engine ? 0 : -1;
 }
 
-/*
- * Callback between layers: fails if the user has interrupted the program and the current batch has
- * run for more than 2 seconds. A shorter batch is finished first; a long one of a large model is
- * abandoned.
- */
+/* Fails if the user interrupted the program during a batch that takes more than 2 seconds. */
 static int give_up(void *ctx, kvd_err *err)
 {
     const collector *c = ctx;
@@ -212,10 +195,6 @@ static int give_up(void *ctx, kvd_err *err)
                : 0;
 }
 
-/*
- * Waits until second moments and activations file include all batches. The time counts as time of
- * saving.
- */
 static int flush(collector *c, kvd_err *err)
 {
     const double start = kvd_run_elapsed(&c->run);
@@ -235,20 +214,13 @@ static int save(collector *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns true if the state of the run must be saved now. Saving takes at most a tenth of the
- * run's time, however slow the disk is. `last_cost` is the duration of the last save in seconds.
- */
+/* Saving may take a tenth of the run's time. `last_cost` is the seconds of the last save. */
 static bool save_is_due(const collector *c, double last_cost)
 {
     const double every = c->cfg->save_every, since = kvd_run_elapsed(&c->run) - c->last_save;
     return every <= 0 || (since >= every && since >= 9 * last_cost);
 }
 
-/*
- * Runs sequences first .. first+n-1 through the model and adds the results to `into`. If
- * `to_dump`, also writes Q, K and V and adds to the statistics.
- */
 static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into, bool to_dump,
                          kvd_err *err)
 {
@@ -263,9 +235,8 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
 }
 
 /*
- * Computes the second moments of a snapshot that ends after the first n sequences of the current
- * batch: the sums before the batch, plus those of the n sequences. The run's own sums do not
- * change, so that they do not depend on the positions of snapshots.
+ * Computes the second moments of a snapshot that ends inside the current batch, without changing
+ * the run's own sums.
  */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
@@ -311,9 +282,8 @@ static int run_batch(collector *c, kvd_err *err)
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
     /*
-     * The number of processed sequences is increased only after the snapshots that are due have
-     * been written. A state saved for --resume then never includes a sequence whose snapshot is
-     * missing.
+     * Counted only after snapshots are written, so that a saved state never includes a sequence
+     * without its snapshot.
      */
     c->sequence += n;
     return 0;
@@ -324,10 +294,7 @@ static int run_all(collector *c, kvd_err *err)
     kvd_progress progress;
     int status = 0;
     double last_cost = 0;
-    /*
-     * Progress counts only the sequences that a resumed run still has to process, so that rate and
-     * remaining time are right.
-     */
+    /* A resumed run counts only the remaining sequences, so that its rate is right. */
     const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
     size_t rounds = 0;
     for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
@@ -338,26 +305,16 @@ static int run_all(collector *c, kvd_err *err)
                        (double)(kvd_corpus_offset(c->corpus, c->last) - begin),
                        c->cfg->common.quiet || c->ranks.rank > 0);
     c->last_save = kvd_run_elapsed(&c->run);
-    /*
-     * The ranks (processes) synchronise after every batch, so that all end soon after one fails. A
-     * rank with fewer batches than others waits.
-     */
+    /* The processes (ranks) synchronise after every batch, so that all end soon after one fails. */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        /*
-         * The state for --resume is saved only by a run of one rank (process) without Fisher
-         * output.
-         */
+        /* Only a run of one process without Fisher output saves a state for --resume. */
         const bool alone = c->ranks.n == 1 && !c->out.want_fisher;
         if (c->sequence < c->last)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /*
-             * A completed batch increases the number of finished sequences, c->sequence. If the
-             * number is unchanged, the batch was abandoned and the sums may include a part of it.
-             * The state for --resume is then not saved.
-             */
+            /* If c->sequence is unchanged, the sums may include a part of an abandoned batch. */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else
@@ -373,10 +330,6 @@ static int run_all(collector *c, kvd_err *err)
     return status;
 }
 
-/*
- * Writes token ids, sequence numbers and positions into the activations file. They are known
- * before the first batch.
- */
 static int record_tokens(collector *c, kvd_err *err)
 {
     const size_t n_sequences = kvd_corpus_n_sequences(c->corpus);
@@ -525,10 +478,7 @@ static int begin(collector *c, kvd_opened *how, kvd_err *err)
     return 0;
 }
 
-/*
- * Runs the whole collection on one rank (process). If a step fails on this rank, the other ranks
- * learn of it in the next kvd_ranks_agree.
- */
+/* If a step fails in this process, the other processes learn of it in the next kvd_ranks_agree. */
 static int collect(collector *c, kvd_err *err)
 {
     kvd_ranks *ranks = &c->ranks;
@@ -556,9 +506,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /*
-         * Free the engine before the files are closed, because it may still be writing into them.
-         */
+        /* The engine is freed first, because it may still be writing into the files. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);
@@ -591,7 +539,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",
                 program, cfg.common.output);
     release(&c);
-    /* An error that all ranks (processes) know of is printed by rank 0 only. */
+    /* An error that all processes know of is printed by rank 0 only. */
     const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
     const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
     if (kvd_ranks_end(&c.ranks, &err))

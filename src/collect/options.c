@@ -12,8 +12,6 @@
 #include "model/checkpoint/family.h"
 #include "model/text/text_options.h"
 
-/* ---- checks of the options ---- */
-
 bool kvd_collect_dumps(const kvd_collect_options *o)
 {
     return !(o->moments && !o->moments_file) && !(o->attention && !o->attention_file) &&
@@ -30,12 +28,12 @@ void kvd_collect_output_names(const kvd_collect_options *cfg,
     name[3] = (kvd_output_name){"--fisher", cfg->fisher_file, NULL};
 }
 
-/* Fails if two outputs of kvdim-collect would be written to one file. */
+/* Fails if two outputs would be written to one file. */
 static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        /* True if the option was given without =FILE, so that its output is the file of -o. */
+        /* True if the option has no =FILE, so that its output is the file of -o. */
         bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},
@@ -66,8 +64,6 @@ static int check_usage(void *config, kvd_err *err)
     return check_files(cfg, err);
 }
 
-/* ---- values of options ---- */
-
 static int read_layers(void *config, const char *text, kvd_err *err)
 {
     kvd_collect_options *const cfg = config;
@@ -89,10 +85,7 @@ static void list_shapes(void)
     for (size_t i = 0; i < kvd_shape_count(); i++) {
         const kvd_shape *s = kvd_shape_at(i);
         kvd_config c;
-        /*
-         * Error of parsing the built-in JSON text of a model's shape. It is not read: a test parses
-         * every shape, so parsing cannot fail here.
-         */
+        /* A test parses every built-in shape, so parsing cannot fail here. */
         kvd_err ignored;
         if (kvd_config_parse(s->name, s->json, strlen(s->json), &c, &ignored) == 0)
             printf("%-14s %-22s %14.2f  %s\n", s->name, s->title,
@@ -110,15 +103,10 @@ static int find_shape(void *config, const char *text, kvd_err *err)
     return (cfg->shape = kvd_shape_find(text, err)) ? 0 : -1;
 }
 
-/* ---- table of options ---- */
-
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/*
- * Row of the option table for an output --NAME. The output is written to the file of -o or, with
- * --NAME=FILE, to FILE.
- */
+/* Option --NAME[=FILE] for an output, which is written to the file of -o without FILE. */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \
@@ -292,7 +280,7 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
 }
 
 typedef struct {
-    /* Percent of the run's time that each kind of work took. */
+    /* Percent of the run's time in each kind of work. */
     double forward, backward, record, write;
 } shares;
 

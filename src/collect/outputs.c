@@ -29,10 +29,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /*
-         * The existing file is not a kvdim output of this kind. It is replaced at the end of the
-         * run.
-         */
+        /* A file of another kind is replaced at the end of the run. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
@@ -45,8 +42,8 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
 }
 
 /*
- * Removes the state and partial files that an earlier run left next to a complete output. Holds
- * the output's lock meanwhile, so that a run in progress loses nothing.
+ * Removes files that an earlier run left next to a complete output. Holds the lock, so that no run
+ * in progress is affected.
  */
 static void clean_up(const kvd_outputs *o, const char *output)
 {
@@ -81,10 +78,7 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->first_layer = m->first_layer;
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
-    /*
-     * The first sync reserves the disk space of the whole activations file, so that a full disk
-     * stops the run before its first token.
-     */
+    /* The first sync reserves disk space for the whole file, so that a full disk stops the run. */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
     if (kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
@@ -103,19 +97,13 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     o->dump.dtype = dtype;
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
-    /*
-     * Remove the state file of an earlier run. It has another run_id than the new activations
-     * file, so the earlier run could not be resumed.
-     */
+    /* The state belongs to an earlier run, whose activations file was replaced. */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
 }
 
-/*
- * Returns 1 if the open activations file belongs to the loaded state: it has the state's run_id,
- * and the tokens and layers of this run.
- */
+/* Returns 1 if the file has the run_id of the state, and the tokens and layers of this run. */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
     char *id;
@@ -127,7 +115,7 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* Fails unless the recorded tokens on disk have the checksum that the state file holds. */
+/* Fails unless the recorded tokens have the checksum that the state file holds. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -140,10 +128,7 @@ static int verify_dump(kvd_outputs *o, kvd_err *err)
     return 0;
 }
 
-/*
- * *err says how the output files differ from the saved state. Extends the message by what the user
- * can do, and returns -1.
- */
+/* Appends to *err what the user can do. Returns -1. */
 static int cannot_resume(const kvd_outputs *o, kvd_err *err)
 {
     const kvd_err why = *err;
@@ -158,11 +143,8 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     const kvd_dtype dtype = o->dump.dtype;
     bool have_lock = false, fits = true;
     kvd_err why;
-    o->saved = true; /* from here on, any failure keeps the unfinished activations file */
-    /*
-     * Take the lock of the activations file before reading the state, because another program that
-     * holds the lock may be about to replace the state.
-     */
+    o->saved = true; /* from here on, a failure keeps the unfinished activations file */
+    /* A program that holds the lock may replace the state, so the lock is taken first. */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
             return -1;
@@ -239,10 +221,7 @@ double kvd_outputs_bytes(kvd_outputs *o)
     return bytes;
 }
 
-/*
- * Fills the description of the Fisher sums (model, layers, tokens) from the description of the
- * second moments. Creates the Fisher file, which is locked from then on.
- */
+/* Takes model, layers and tokens from the second moments. Creates and locks the Fisher file. */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
     kvd_fisher *f = &o->fisher;
@@ -290,10 +269,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /*
-     * Create the moments, attention and Fisher files at the start, while they are still empty, to
-     * hold their locks.
-     */
+    /* Files are created before they have contents, to hold their locks. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -334,10 +310,7 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/*
- * The activations file is completed last. If the program dies between two files, the state file
- * still exists and the run can be resumed.
- */
+/* The activations file is completed last, because a run with an unfinished one can be resumed. */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
@@ -380,11 +353,7 @@ void kvd_outputs_close(kvd_outputs *o)
     o->dump_path = o->moments_path = o->stats_path = o->fisher_path = o->state_path = NULL;
 }
 
-/*
- * Returns the memory in bytes that --fisher adds: the squared gradients of W_K and W_V, and the
- * values that the backward pass of a batch keeps. The kept values are the residual stream at the
- * input of every layer, Q, K, V and their gradients.
- */
+/* Bytes that --fisher adds: squared gradients of weights, and values for the backward pass. */
 static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens)
 {
     const double n = (double)batch_tokens, d = m->d_model, q = (double)m->n_heads * m->d_head,
@@ -399,7 +368,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = kvd_outputs_bytes(out);
     if (cfg->n_snapshots)
-        /* Second set of sums, for a snapshot that ends inside a batch. */
+        /* A snapshot inside a batch needs a second set of sums. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -415,10 +384,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
         "lower --batch, --seq-len or the number of --layers, or take a smaller model", err);
 }
 
-/*
- * Returns the path of the snapshot after `asked` tokens: NAME.<asked>.h5 if moments_path is NAME.h5
- * or NAME.
- */
+/* Returns NAME.<asked>.h5 if moments_path is NAME.h5 or NAME. */
 static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
 {
     static const char ending[] = ".h5";
@@ -432,10 +398,7 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/*
- * Returns the smallest number of leading sequences of the corpus that have at least n tokens
- * together. The corpus must have at least n tokens.
- */
+/* Returns the smallest number of leading sequences that have at least n tokens together. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);
@@ -483,10 +446,7 @@ void kvd_snapshots_release(kvd_snapshots *s)
     *s = (kvd_snapshots){0};
 }
 
-/*
- * Removes the lock file NAME.lock next to the complete file NAME. A process leaves its lock file
- * if it is killed after it has renamed its output.
- */
+/* A process that is killed after it has renamed its output leaves NAME.lock. */
 static int clear_remains(const char *path, kvd_err *err)
 {
     kvd_output out;
@@ -531,10 +491,7 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /*
-     * Copy of the structure that holds the second moments, with the numbers of tokens and sequences
-     * of this snapshot. The arrays of moments are not copied but shared with *sums.
-     */
+    /* Shares the arrays of *sums, but has the snapshot's numbers of tokens and sequences. */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

@@ -10,12 +10,7 @@
 #include <mpi.h>
 #endif
 
-/* ---- environment of the MPI launcher --------------------------------- */
-
-/*
- * Returns the value of the first environment variable in the list `name` that holds a number, or -1
- * if there is none. MPI launchers set such variables.
- */
+/* Returns the number in the first of these environment variables that is set, or -1. */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -29,16 +24,10 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/*
- * Environment variables that hold the rank of the process. In this order they are set by Open
- * MPI's mpirun; by srun --mpi=pmix; by MPICH's mpiexec and srun --mpi=pmi2.
- */
+/* Ranks as set by Open MPI's mpirun; by srun --mpi=pmix; by MPICH's mpiexec and srun --mpi=pmi2. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/*
- * Environment variables that hold the index of the process on its machine. In this order they are
- * set by Open MPI's mpirun; by MPICH's mpiexec; by Slurm with any MPI.
- */
+/* Index on the machine as set by Open MPI's mpirun; by MPICH's mpiexec; by Slurm. */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -48,13 +37,12 @@ int kvd_ranks_local(void)
     return local < 0 || local > 1 << 20 ? 0 : (int)local;
 }
 
-enum { STREAMS = 2 }; /* number of streams that kvd_ranks_mute redirects: stdout and stderr */
+enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
 /*
- * Exit function of a rank whose output is muted: ends it with status 0, also after a failure. The
- * launcher ends every rank when one fails, so the failing status must come from the rank that
- * prints, after it has printed.
+ * Ends a process with muted output with status 0. The launcher ends all processes when one fails,
+ * so the failing status must come from the process that prints.
  */
 static void leave_silently(void)
 {
@@ -78,10 +66,7 @@ void kvd_ranks_mute(void)
         close(nowhere);
 }
 
-/*
- * Restores stdout and stderr, which kvd_ranks_mute redirected, so that messages of the system and
- * of libraries are visible again.
- */
+/* Restores the stdout and stderr that kvd_ranks_mute redirected. */
 static int speak(kvd_err *err)
 {
     int status = 0;
@@ -96,12 +81,7 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* ---- division of the sequences among ranks --------------------------- */
-
-/*
- * Returns the first sequence of the first batch that begins at or after token `token` of the
- * corpus. The search begins at the batch whose first sequence is `sequence`.
- */
+/* Returns the first sequence of the first batch that begins at or after token `token`. */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)
@@ -121,10 +101,7 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/*
- * Turns an MPI error code into a message in *err. MPI returns error codes because kvd_ranks_start
- * sets its error handler.
- */
+/* MPI returns error codes because kvd_ranks_start sets its error handler. */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -145,7 +122,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
         return -1;
     if (launched(rank_names) < 0)
         return 0;
-    /* MPI_THREAD_FUNNELED: only the main thread calls MPI, although several threads compute. */
+    /* MPI_THREAD_FUNNELED: only the main thread calls MPI. */
     if (check(r, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "start", err))
         return -1;
     r->started = true;
@@ -166,7 +143,7 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
     int lowest;
     if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
               "ask every rank", &own)) {
-        if (!status) /* If this rank failed before, its earlier message is the better one. */
+        if (!status) /* If this process failed before, its earlier message stays. */
             *err = own;
         return -1;
     }
@@ -211,10 +188,7 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
-    /*
-     * Largest number of doubles per MPI call: MPI counts in int, and allocates working memory of
-     * the size of the data.
-     */
+    /* Largest count per MPI call, because MPI allocates memory of the size of the data. */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
         return 0;
@@ -252,10 +226,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /*
-     * Only one of several ranks prints this error. The others end without output and with status 0
-     * (leave_silently).
-     */
+    /* Only one of several processes prints this error (leave_silently). */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

@@ -18,9 +18,7 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* ---- files with a checksum ------------------------------------------- */
-
-/* An open state file, and the hash of the bytes read from it or written to it so far. */
+/* A state file, and the hash of the bytes read or written so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -63,10 +61,7 @@ static int close_stream(stream *s)
     return status;
 }
 
-/*
- * Fails unless the last 8 bytes of the file are the checksum of all bytes before them. Moves the
- * file position back to the start.
- */
+/* Checks that the last 8 bytes are the checksum of the other bytes. Returns to the file's start. */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 16];
@@ -98,10 +93,7 @@ static int sync_folder(const char *path, kvd_err *err)
     if (!folder)
         return kvd_no_memory(err, "a path", strlen(path));
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /*
-     * Some file systems cannot sync a folder and return EINVAL. There the rename cannot be made
-     * any safer.
-     */
+    /* Some file systems cannot sync a folder and return EINVAL. */
     const bool failed = fd < 0 || (fsync(fd) && errno != EINVAL);
     if (failed)
         kvd_fail_errno(err, "cannot sync folder '%s'", folder);
@@ -185,17 +177,14 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
 done:
     if (status) {
         close_stream(&to);
-        /*
-         * Remove the incomplete file to free its space on a full disk. If removing fails too, the
-         * file does no harm, because it is never read.
-         */
+        /* Removing the incomplete file frees space on a full disk. */
         unlink(partial);
     }
     free(partial);
     return status;
 }
 
-/* Reads the header of a state file: the text lines before the sums. */
+/* Reads the text lines that precede the sums. */
 static int get_head(stream *from, kvd_state *s, size_t *n_sums, kvd_err *err)
 {
     enum { RUN_ID, SEQUENCES, TOKENS, DUMP, SUMS, KEY, N_LINES };

@@ -1,8 +1,6 @@
 /*
- * Saves and loads OUT.h5.state, next to OUT.h5, from which an interrupted kvdim-collect is resumed.
- * It holds the number of finished sequences and tokens, everything that decides the numbers (the
- * run key), and the sums of moments and attention. It is replaced as a whole, and only after the
- * data that it describes is on disk.
+ * OUT.h5.state, from which an interrupted kvdim-collect is resumed. It is replaced as a whole, and
+ * only after the data that it describes is on disk.
  */
 #ifndef KVD_COLLECT_STATE_H
 #define KVD_COLLECT_STATE_H
@@ -16,33 +14,25 @@
 #include "formats/moments.h"
 
 typedef struct {
-    char run_id[40]; /* identifier of the run, also stored in its activations file */
-    /* Numbers of sequences and tokens that are finished and on disk. */
+    char run_id[40]; /* identifier that the activations file has too */
+    /* Numbers of sequences and tokens that are on disk. */
     size_t n_sequences, n_tokens;
-    /* Checksum of the recorded tokens (kvd_activations_checksum); 0 means no activations file. */
+    /* Value of kvd_activations_checksum; 0 means no activations file. */
     uint64_t dump_checksum;
-    char key[sizeof(kvd_run_key)]; /* text of the run key: all options that affect the numbers */
+    char key[sizeof(kvd_run_key)]; /* text of all options that affect the results */
 } kvd_state;
 
-/*
- * Fails if `path`, or the temporary name under which a state file is written, exists and is not a
- * state file of an earlier run.
- */
+/* Fails if `path`, or the temporary name for it, exists and is not a state file. */
 int kvd_state_check(const char *path, kvd_err *err);
 
-/*
- * Writes the state *s of a run to `path` atomically, together with the second moments `sums` and
- * the attention statistics `stats`. Each of `sums` and `stats` may be NULL.
- */
+/* Writes the state file atomically. `sums` and `stats` may be NULL. */
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
 /*
- * Loads the state of an interrupted run from `path`; sets *found to 0 if the file does not exist.
- * `sums` and `stats`, if not NULL, are allocated by the caller. They are filled only if the state
- * was saved with the options in *now (the run key of this run), because otherwise their sizes may
- * differ. A file that does not match its checksum is an error. A state of other options is no
- * error; the caller must compare s->key with *now.
+ * Loads a state file; *found is 0 if there is none. `sums` and `stats` may be NULL. They are filled
+ * only if the state was saved with the options *now. The caller must compare s->key with *now. A
+ * wrong checksum is an error.
  */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);

@@ -23,10 +23,7 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/*
- * Work of one thread: the second moment of one head of one tensor (Q, K, V, ...), whose rows X
- * [n][d] have leading dimension ld.
- */
+/* Computes the second moment of one head, whose rows X [n][d] have leading dimension ld. */
 typedef struct {
     kvd_g g;
     int head;
@@ -34,19 +31,12 @@ typedef struct {
     size_t ld;
 } job;
 
-/*
- * Adds X^T X of every head of a layer to the second moments. There are many heads with small
- * matrices, so each thread takes one head at a time, with single-threaded BLAS. One thread adds up
- * each sum in the order of the rows, so the result does not depend on the schedule of the threads.
- */
+/* One thread adds up each sum, so that the result does not depend on the number of threads. */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /*
-     * Index of the first head and tensor whose sum failed. It does not depend on the order in
-     * which the threads run.
-     */
+    /* Index of the first job that failed, whatever the order of the threads. */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -154,9 +144,6 @@ void kvd_tally_release(kvd_tally *t)
     *t = (kvd_tally){0};
 }
 
-/* ---- scores and probabilities of one head of one sequence ------------------------------------ */
-
-/* Histograms and sums of attention scores and probabilities of one head. */
 typedef struct {
     kvd_word *score_bins, *probability_bins;
     double score_sum, score_squares, score_min, score_max;
@@ -171,9 +158,8 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
 }
 
 /*
- * Processes the attention of one query row: adds its scores s[n] to the histograms, writes their
- * sum to *of_query, adds each score to of_key[n], and writes the row's probabilities into p.
- * Returns the logarithm of the softmax denominator, or NaN if a score is not finite.
+ * Adds the scores s[n] of one query to the statistics, and writes its probabilities to p. Returns
+ * the logarithm of the softmax denominator, or NaN if a score is not finite.
  */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
@@ -208,19 +194,13 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/*
- * Returns the number of tokens that attend to token j, itself included, in a sequence of n tokens.
- * `window` is the layer's attention window, 0 without one.
- */
+/* Tokens that attend to token j, itself included. `window` 0 means no attention window. */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/*
- * Returns the number of tokens that token j attends to, itself included. `window` is the layer's
- * attention window, 0 without one.
- */
+/* Tokens that token j attends to, itself included. `window` 0 means no attention window. */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -267,10 +247,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /*
-             * Probability that token i gives to itself. The probabilities that later tokens give to
-             * it are added below.
-             */
+            /* Probability that token i gives to itself. Later tokens are added below. */
             mass[i] = p[i - start];
         }
     }
@@ -282,9 +259,9 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         mass[j] += later[j];
         AT(RECEIVED_AT)[j].x += mass[j];
         const size_t others = seen_by(j, n, window) - 1;
-        if (j + 1 == n) /* The last token of the sequence has no later token. */
+        if (j + 1 == n) /* the last token has no later token */
             break;
-        /* If the attention window is 1, no other token attends to token j. */
+        /* With an attention window of 1, no other token attends to token j. */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -294,8 +271,6 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
     return 0;
 }
 
-/* ---- counts of tokens that hold most of the probability -------------------------------------- */
-
 static int falling(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -303,8 +278,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns the smallest number of leading elements of sorted[n], which decreases, whose sum is at
- * least `wanted`. Continues from an earlier call: the first *at elements have the sum *sum.
+ * Returns how many leading elements of sorted[n] have a sum of at least `wanted`. Continues from
+ * *at elements with *sum.
  */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
@@ -323,16 +298,12 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/*
- * Factor applied to the probability mass that critical tokens must hold. It is below 1 so that a
- * rounding error does not make one more token critical.
- */
+/* Factor slightly below 1, so that a rounding error does not add one more token. */
 static const double slack = 1 - 1e-12;
 
 /*
- * Adds one request's numbers of critical tokens: for each level (90, 95, 99 %) the fewest tokens
- * that together hold this fraction of the probability mass. Updates the field `count` of the
- * statistics and the four fields after it.
+ * Adds the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`, to the statistic `count`
+ * and the next four.
  */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
@@ -352,12 +323,7 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/*
- * Adds the statistics of one KV head: the norms of V, and the numbers of critical tokens (the
- * fewest that hold 90, 95 or 99 % of the attention). Critical tokens are counted for each query
- * head, and for the attention summed over the query heads that share the KV head. In the array
- * `mass` of *t, that sum then replaces the attention of the first query head.
- */
+/* Adds the statistics of one KV head. Sums t->mass over its query heads, in place. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -391,12 +357,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/*
- * Adds the numbers of critical tokens (the fewest that hold 90, 95 or 99 % of the attention) for
- * the attention summed over all heads of a layer. For a request whose statistics are kept per
- * token, also stores the attention that every token received, its softmax denominators and its mean
- * scores.
- */
+/* Adds the statistics of a layer, and values of single tokens for the first requests. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -436,15 +397,10 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
     }
 }
 
-/* ---- all heads of a layer -------------------------------------------------------------------- */
-
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/*
- * Calls `one` for every head of a layer. If several heads fail, the error is that of the head with
- * the lowest index, for any schedule of the threads.
- */
+/* If several heads fail, reports the error of the lowest head. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- parsing of numbers ---- */
-
 int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, size_t *out,
                  kvd_err *err)
 {
@@ -23,10 +21,7 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/*
- * Writes an end of a range of allowed numbers with as many digits as it needs: 1048576 and not
- * 1.04858e+06.
- */
+/* Prints all digits of a whole number: 1048576 and not 1.04858e+06. */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -40,10 +35,7 @@ static void print_bound(double v, char text[40])
 int kvd_arg_double(const char *option, const char *text, double lo, double hi, double *out,
                    kvd_err *err)
 {
-    /*
-     * The check of characters excludes white space, hexadecimal numbers, inf and nan, which strtod
-     * would accept.
-     */
+    /* strtod would accept white space, hexadecimal numbers, inf and nan. */
     const size_t n = strlen(text);
     char *end = NULL;
     const double v = n && strspn(text, "0123456789+-.eE") == n ? strtod(text, &end) : 0;
@@ -59,8 +51,6 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
     return 0;
 }
 
-/* ---- parsing of lists ---- */
-
 enum { MAX_LIST = 1000000 };
 
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD])
@@ -71,10 +61,7 @@ void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD])
         (void)snprintf(field, KVD_ARG_FIELD, "%.*s...", KVD_ARG_FIELD - 4, text);
 }
 
-/*
- * Copies the next element of a list at *s, up to the separator `sep`, and moves *s after the
- * separator. Returns false at the end of the list.
- */
+/* Copies the next element of a list and advances *s. Returns false at the end of the list. */
 static bool next_field(const char **s, char sep, char field[KVD_ARG_FIELD])
 {
     if (!*s)
@@ -91,7 +78,6 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Fails if a value of a list is given twice, because it would be computed or counted twice. */
 static int all_differ(const char *option, const double *x, size_t n, kvd_err *err)
 {
     double *const sorted = malloc(n * sizeof *sorted);
@@ -118,10 +104,7 @@ static size_t count_char(const char *s, char c)
     return n;
 }
 
-/*
- * Rounds an element of a range to 12 decimal digits. In binary, first + i * step prints as
- * 0.30000000000000004; the nearest number of 12 digits is what the user would have typed.
- */
+/* Rounds to 12 digits, so that first + i * step is not 0.30000000000000004. */
 static double typed(double v)
 {
     char text[40];
@@ -196,7 +179,7 @@ int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, si
     if (count > MAX_LIST)
         return kvd_fail(err, "%s: more than %d values", option, MAX_LIST);
     size_t *x = malloc(count * sizeof *x);
-    /* The values are exact as double, because no list has whole numbers above 2^53. */
+    /* Whole numbers in lists are at most 2^53, so doubles are exact. */
     double *value = malloc(count * sizeof *value);
     int rc = x && value ? 0 : kvd_no_memory(err, option, count * sizeof *x);
     char field[KVD_ARG_FIELD];

@@ -43,36 +43,24 @@ void kvd_blas_choose_core(char **argv)
         return;
     self[n] = '\0';
     execv(self, argv);
-    /*
-     * If execv returns, the program could not be restarted with faster OpenBLAS kernels. It
-     * continues with the slow ones, whose results are right.
-     */
+    /* The restart failed. The slow kernels give right results, so the program continues. */
     unsetenv("OPENBLAS_CORETYPE");
 #else
     (void)argv;
 #endif
 }
 
-/* ---- buffers of OpenBLAS under a memory limit ---- */
-
-/*
- * Size of the buffer that OpenBLAS maps for a thread: its BUFFER_SIZE on x86-64. Other processors
- * have smaller ones.
- */
+/* OpenBLAS's BUFFER_SIZE for each thread on x86-64. Other processors have smaller buffers. */
 enum { BUFFER_BYTES = 128 << 20 };
 
-/*
- * OpenBLAS's own allocator of its thread buffers; a freed buffer stays mapped for the next caller.
- */
+/* OpenBLAS's allocator of thread buffers. A freed buffer stays mapped for the next caller. */
 extern void *blas_memory_alloc(int unused) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
 /*
  * Starts the program anew with OPENBLAS_NUM_THREADS=1 if its memory is limited. Otherwise OpenBLAS
- * would start one thread per processor when it is loaded, and map a buffer for each. kvd_blas_start
- * raises the number again. The function runs from .preinit_array, before the constructors of the
- * shared libraries: the environment of the C library and the sanitisers are not ready yet. If
- * execve fails, the program continues.
+ * would map a buffer for each processor when it is loaded. Runs from .preinit_array, before the C
+ * library and sanitisers are ready.
  */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
@@ -109,10 +97,7 @@ static bool fits(size_t bytes)
     return p != MAP_FAILED && !munmap(p, bytes);
 }
 
-/*
- * Returns the number of buffers that OpenBLAS maps for `threads` OpenMP threads and the threads of
- * its own pool. The pool has one thread less, because the calling thread takes part.
- */
+/* The pool of OpenBLAS has one thread less than OpenMP. */
 static size_t buffers(int threads)
 {
     return 2 * (size_t)threads - 1;
@@ -129,7 +114,7 @@ static size_t stack_bytes(void)
     return bytes;
 }
 
-/* Makes OpenBLAS map n buffers for threads, which it keeps for later calls. */
+/* Makes OpenBLAS map n buffers, which it keeps for later calls. */
 static int map_buffers(size_t n, kvd_err *err)
 {
     void **const buffer = malloc(n * sizeof *buffer);
@@ -162,10 +147,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 #endif
     openblas_set_num_threads(threads);
     if (limited) {
-        /*
-         * Start the OpenMP threads at this point, so that they get their stacks before data fill
-         * the memory.
-         */
+        /* Threads started here get their stacks before data fill the memory. */
 #pragma omp parallel
         {
         }
@@ -175,10 +157,7 @@ int kvd_blas_start(int threads, kvd_err *err)
 
 int kvd_blas_serial(void)
 {
-    /*
-     * An OpenMP build of OpenBLAS detects parallel regions itself, and openblas_set_num_threads
-     * would change the number of OpenMP threads of this program.
-     */
+    /* In an OpenMP build of OpenBLAS this call would change the number of OpenMP threads. */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;
 #ifdef _OPENMP

@@ -1,7 +1,4 @@
-/*
- * Finds the folders of files that are installed with the programs, such as published numbers and
- * plot scripts.
- */
+/* Finds folders that are installed with the programs, such as plot scripts. */
 #ifndef KVD_COMMON_DATADIR_H
 #define KVD_COMMON_DATADIR_H
 
@@ -10,18 +7,12 @@
 #include "common/err.h"
 
 /*
- * Stores in `found` the folder that holds the file `file`. Four folders are tried, in this order:
- *
- * 1. `given`, if it is not NULL.
- *
- * 2. The folder `in_tree` of the source tree, if the program runs where it was built (build/bin).
- *
- * 3. The folder `installed` relative to an installed program (bin/../share/kvdim).
- *
- * 4. The folder to which this build installs.
- *
- * The error message names `option`, with which a user sets the folder ("--paper DIR"). `option` is
- * NULL if there is no such option.
+ * Stores in `found` the first of these folders that holds `file`:
+ * 1. `given`, if it is not NULL
+ * 2. `in_tree` of the source tree, if the program runs from build/bin
+ * 3. `installed` relative to an installed program (bin/../share/kvdim)
+ * 4. the folder to which this build installs
+ * The message names `option`, with which a user sets the folder; NULL if there is none.
  */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],

@@ -6,11 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/*
- * Replaces control characters in a message by '?'. Names may come from files of unknown origin: a
- * line feed or an escape sequence in one must not break the one-line message or control the
- * terminal.
- */
+/* Names in messages may come from files of unknown origin, and must not control the terminal. */
 static void make_printable(char *s)
 {
     for (; *s; s++)

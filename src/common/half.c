@@ -33,8 +33,6 @@ static float float_of(uint32_t u)
     return x;
 }
 
-/* ---- conversion of one float16 number ---- */
-
 static float f16_to_f32(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 0x1f,
@@ -54,17 +52,11 @@ static uint16_t f32_to_f16(float x)
     const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
-    /*
-     * 0x477ff000 is 65520, halfway between the largest finite float16 and 2^16. It rounds to
-     * infinity.
-     */
+    /* 65520 is halfway between the largest finite float16 and 2^16, and rounds to infinity. */
     if (a >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) {
-        /*
-         * Below 2^-14: adding 0.5 moves the unit in the last place of float32 to 2^-24, that of the
-         * subnormals, and the addition rounds to nearest even.
-         */
+        /* Adding 0.5 rounds to a multiple of 2^-24, the unit of the subnormals, ties to even. */
         const float shifted = float_of(a) + 0.5f;
         return (uint16_t)(sign | (bits_of(shifted) - 0x3f000000u));
     }
@@ -83,8 +75,6 @@ static void f32_to_f16_plain(const float *src, uint16_t *dst, size_t n)
     for (size_t i = 0; i < n; i++)
         dst[i] = f32_to_f16(src[i]);
 }
-
-/* ---- conversion of bfloat16, the upper half of a float32 ---- */
 
 static inline uint32_t bf16_bits_to_f32(uint16_t h)
 {
@@ -112,10 +102,7 @@ static void f32_to_bf16_plain(const float *src, uint16_t *dst, size_t n)
 
 #if defined(__x86_64__)
 
-/*
- * Vector functions below: eight lanes of bf16_bits_to_f32 and f32_bits_to_bf16. They are written by
- * hand, because the compiler takes the branch for NaN one element at a time.
- */
+/* Written by hand, because the compiler does not vectorise the branch for NaN. */
 __attribute__((target("avx2"))) static __m256i is_nan(__m256i u)
 {
     return _mm256_cmpgt_epi32(_mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff)),
@@ -150,10 +137,7 @@ __attribute__((target("avx2"))) static void f32_to_bf16_avx2(const float *src, u
     for (; i + 16 <= n; i += 16) {
         const __m256i low = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
         const __m256i high = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
-        /*
-         * Packing works within halves of 128 bits; the permutation puts the four quarters back in
-         * order.
-         */
+        /* Packing works within halves of 128 bits, so the permutation restores the order. */
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(dst + i), packed);
     }
@@ -182,9 +166,8 @@ __attribute__((target("avx2,f16c"))) static void f32_to_f16_f16c(const float *sr
 static int have_f16c;
 
 /*
- * Detects F16C once, at the start of the program, because cpuid traps on a virtual machine and
- * takes tens of microseconds. clang 14 does not know "f16c" in __builtin_cpu_supports. AVX2 implies
- * that the system saves ymm registers.
+ * Asks once, because cpuid traps on a virtual machine. clang 14 does not know "f16c" in
+ * __builtin_cpu_supports. AVX2 implies that the system saves ymm registers.
  */
 __attribute__((constructor)) static void ask_f16c(void)
 {
@@ -256,13 +239,7 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
     assert(0 && "unknown dtype");
 }
 
-/* ---- search for numbers that are not finite ---- */
-
-/*
- * Loops that find a NaN or infinity: a floating-point number whose exponent bits are all ones. They
- * test whole blocks, so that the compiler vectorises them; for CPUs with AVX2 a second version is
- * compiled.
- */
+/* Find NaN or infinity, whose exponent bits are all ones. Compilers vectorise this loop. */
 #define SPECIAL_LOOPS(name, attribute)                                                             \
     attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \
     {                                                                                              \

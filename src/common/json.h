@@ -1,4 +1,3 @@
-/* Prints the summary of a program as JSON, for the option --json. */
 #ifndef KVD_COMMON_JSON_H
 #define KVD_COMMON_JSON_H
 
@@ -8,7 +7,7 @@
 #include "common/err.h"
 
 /*
- * Prints `summary` on stdout, numbers with 10 digits, and releases it. Fails if it is NULL, which
+ * Prints the summary of a program for --json and releases it. Fails if `summary` is NULL, which
  * jansson returns when memory ran out, or if stdout cannot be written.
  */
 static inline int kvd_json_print(json_t *summary, kvd_err *err)

@@ -12,9 +12,8 @@
 #include <string.h>
 
 /*
- * LAPACK is column-major. The column-major view of a row-major X [n][d] is X^T, so this file passes
- * X to LAPACK as X^T and exchanges left and right singular vectors. Only the d x d results are
- * transposed.
+ * LAPACK is column-major and sees a row-major X [n][d] as X^T. This file therefore exchanges left
+ * and right singular vectors.
  */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
@@ -49,7 +48,7 @@ static int refuse_nonfinite(const char *name, const double *x, size_t rows, size
     return 0;
 }
 
-/* Transposes src [d][d] into dst, for example from column-major to row-major; dst != src. */
+/* dst must not be src. */
 static void transpose(const double *src, size_t d, double *dst)
 {
     for (size_t i = 0; i < d; i++)
@@ -57,10 +56,7 @@ static void transpose(const double *src, size_t d, double *dst)
             dst[i * d + j] = src[j * d + i];
 }
 
-/*
- * Returns the sign of the largest entry of column j of R: -1 or 1. If several entries have the
- * largest magnitude, the first decides.
- */
+/* Returns -1 or 1. If several entries are the largest, the first decides. */
 static double column_sign(const double *R, size_t d, size_t j)
 {
     double largest = 0;
@@ -106,18 +102,13 @@ double kvd_orthogonality(const double *R, size_t d)
     return worst;
 }
 
-/*
- * Replaces LAPACKE's function of this name, which prints to the standard output if a routine lacks
- * memory. Callers report the returned number instead.
- */
+/* Replaces LAPACKE's function, which prints to the standard output. */
 void LAPACKE_xerbla(const char *name, lapack_int info);
 void LAPACKE_xerbla(const char *name, lapack_int info)
 {
     (void)name;
     (void)info;
 }
-
-/* ---- singular value decomposition by dgesdd ---- */
 
 static int svd_failed(const char *routine, lapack_int info, kvd_err *err)
 {
@@ -137,10 +128,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     int status = -1;
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
-    /*
-     * dgesdd needs a workspace of a little more than n * d doubles, and LAPACK stores its size in
-     * a 32-bit integer.
-     */
+    /* LAPACK stores the size of the workspace, a little more than n * d, in a 32-bit integer. */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
     if (refuse_nonfinite("X", X, n, d, err))
@@ -153,10 +141,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /*
-     * If n > d, job 'O' overwrites A with the long singular vectors, so nothing of size n is
-     * allocated twice.
-     */
+    /* Job 'O' overwrites A with its long singular vectors, which saves an array of size n. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -188,10 +173,7 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /*
-     * dgesdd is column-major, so it reads the row-major M as M^T and decomposes M^T = V S U^T. Its
-     * left singular vectors are V. It writes U^T column by column, which is U row by row.
-     */
+    /* Column-major dgesdd sees M^T = V S U^T. Its U^T in columns is U in rows. */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {
@@ -207,23 +189,17 @@ done:
     return status;
 }
 
-/* ---- streaming QR (TSQR) ---- */
-
 /*
- * Rows and panel columns of a block that dtpqrt reduces. dtpqrt, LAPACK's QR of a triangle on top
- * of a rectangle, skips the zeros of the triangle, which dgeqrf on the stacked matrix would
- * process: it is 2 to 3 times faster at d 64 and 128. These sizes were the fastest of blocks of 128
- * to 4096 rows and panels of 8 to 32 columns.
+ * Rows and columns per call of dtpqrt, the fastest of those tried. dtpqrt is 2 to 3 times faster
+ * than dgeqrf at d 64 and 128, because it skips the zeros of the triangular factor.
  */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
-    /*
-     * Triangular factor R of the QR decomposition of all rows reduced so far: [d][d], column-major.
-     */
+    /* Triangular factor of the rows reduced so far: [d][d], column-major. */
     double *r;
-    /* Rows that are not yet part of the triangular factor: [d][TSQR_ROWS], column-major. */
+    /* Rows that are not part of the triangular factor yet: [d][TSQR_ROWS], column-major. */
     double *block;
     double *t, *work;
 };
@@ -274,10 +250,7 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
     return 0;
 }
 
-/*
- * Copies rows of X into the columns of q->block, a few rows at a time, so that the writes of one
- * column share a cache line.
- */
+/* Copies a few rows at a time, so that the writes of one column share a cache line. */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
     const size_t d = q->d;
@@ -320,8 +293,6 @@ int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err)
     return status;
 }
 
-/* ---- Gram matrices ---- */
-
 static int refuse_negative(const double *lambda, size_t d, kvd_err *err)
 {
     const double largest = fmax(fabs(lambda[0]), fabs(lambda[d - 1]));
@@ -331,10 +302,7 @@ static int refuse_negative(const double *lambda, size_t d, kvd_err *err)
     return 0;
 }
 
-/*
- * Computes the eigenvalues of the symmetric matrix G, falling, and the eigenvectors as columns of
- * the row-major Z.
- */
+/* Computes the eigenvalues of G, falling, and its eigenvectors as columns of the row-major Z. */
 static int eigen(const double *G, size_t d, double *lambda, double *Z, kvd_err *err)
 {
     assert(d >= 1);
@@ -379,10 +347,7 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/*
- * Number of rows per call of dsyrk: enough for its full speed, while a block of 128 columns stays
- * in the L2 cache.
- */
+/* Rows per call of dsyrk: a block of 128 columns stays in the L2 cache. */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)
@@ -390,10 +355,7 @@ size_t kvd_gram_scratch(size_t d)
     return GRAM_ROWS * d;
 }
 
-/*
- * Fails with a message that names the first row of X that holds a value that is not finite. Called
- * if the diagonal of G = X^T X is not finite.
- */
+/* Names the first row of X that is not finite. */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -416,16 +378,11 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
             for (size_t j = 0; j < d; j++)
                 to[j] = from[j];
         }
-        /*
-         * The row-major block is X^T for column-major dsyrk. Its upper triangle (i <= j) is G[j *
-         * d + i].
-         */
+        /* Row-major X is X^T for dsyrk. Its upper triangle (i <= j) is G[j * d + i]. */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
     }
-    /*
-     * X need not be scanned: a NaN or infinity in it makes its column's sum of squares not finite.
-     */
+    /* A NaN or infinity in X makes the sum of squares of its column not finite. */
     for (size_t j = 0; j < d; j++)
         if (!isfinite(G[j * d + j]))
             return blame_row(X, n, d, ld, err);
@@ -449,11 +406,7 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /*
-     * Z holds the eigenvectors and lambda the eigenvalues of G. The square root Z
-     * diag(lambda^{1/2}) Z^T and its inverse are computed as W W^T with W = Z diag(lambda^{1/4}) or
-     * Z diag(lambda^{-1/4}), because W W^T is symmetric to the last bit.
-     */
+    /* S = W W^T with W = Z diag(lambda^{1/4}) is symmetric to the last bit. */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;
@@ -496,10 +449,7 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
                                               (lapack_int)m, a, (lapack_int)k, y, (lapack_int)m);
         memcpy(C, y, k * m * sizeof *C);
         status = info ? kvd_fail(err, "least squares: dgels failed, info %d", (int)info) : 0;
-        /*
-         * dgels reports a dependent column only if its triangular factor is exactly singular, so
-         * its diagonal is checked here.
-         */
+        /* dgels reports dependent columns only if a pivot is exactly 0, not if it is small. */
         for (size_t j = 0; !status && j < k; j++)
             if (!(fabs(a[j * k + j]) > 1e-12 * fabs(a[0])))
                 status = kvd_fail(err, "least squares: column %zu depends on those before it", j);

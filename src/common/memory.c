@@ -9,12 +9,7 @@
 
 static const double share = 0.9, gib = 1073741824.;
 
-/* ---- memory of the machine, address space of the process ---- */
-
-/*
- * Returns the number after `key` in the first line of a file that starts with `key`; NAN if no line
- * does.
- */
+/* Returns the number after `key` in the first line that starts with `key`; NAN if no line does. */
 static double field(const char *path, const char *key)
 {
     const size_t n = strlen(key);
@@ -54,11 +49,7 @@ bool kvd_memory_was_short(void)
            kilobytes * 1024 + close_to >= (double)limit.rlim_cur;
 }
 
-/* ---- limits of control groups ---- */
-
-/*
- * Names of the files that describe a memory control group, in version 1 and version 2 of cgroups.
- */
+/* Names of the files of a memory control group, in version 1 and version 2 of cgroups. */
 static const struct {
     const char *folder, *limit, *usage, *inactive, *active;
 } version[2] = {{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -75,10 +66,7 @@ static double group_field(const char *folder, const char *file, const char *key)
     return x;
 }
 
-/*
- * Returns the bytes left in one control group, INFINITY if the group has no limit. "No limit" is a
- * number near 2^63 in version 1 of cgroups and the word "max" in version 2.
- */
+/* "No limit" is a number near 2^63 in version 1 of cgroups and the word "max" in version 2. */
 static double group_left(const char *folder, int v)
 {
     const double limit = group_field(folder, version[v].limit, ""),
@@ -92,9 +80,8 @@ static double group_left(const char *folder, int v)
 }
 
 /*
- * Returns the least of the bytes left in a control group and in the groups that contain it. In a
- * container, `path` may be the path on the host, which is not mounted. The top group is then the
- * container's own group.
+ * Returns the least of the bytes left in a control group and its parents. In a container, `path`
+ * may be a path of the host that is not mounted; the top group is then the container's own.
  */
 static double groups_left(const char *root, const char *path, int v)
 {
@@ -119,10 +106,7 @@ double kvd_memory_cgroup_left(const char *list, const char *root)
     char line[4096];
     double least = INFINITY;
     FILE *const f = fopen(list, "r");
-    /*
-     * Lines of the list of control groups are ID:CONTROLLERS:PATH; CONTROLLERS is empty in version
-     * 2.
-     */
+    /* Lines are ID:CONTROLLERS:PATH; CONTROLLERS is empty in version 2. */
     while (f && fgets(line, sizeof line, f)) {
         char *const controllers = strchr(line, ':');
         char *const path = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -138,8 +122,6 @@ double kvd_memory_cgroup_left(const char *list, const char *root)
         fclose(f);
     return least;
 }
-
-/* ---- memory that the process may take ---- */
 
 kvd_memory_left kvd_memory_available(void)
 {

@@ -1,4 +1,4 @@
-/* Compares the host memory that a run needs with the memory that it may take, before allocating. */
+/* Compares the host memory that a run needs with the available memory. */
 #ifndef KVD_COMMON_MEMORY_H
 #define KVD_COMMON_MEMORY_H
 
@@ -9,40 +9,31 @@
 
 typedef struct {
     double bytes;
-    /* Source of the limit on memory, for messages: "free memory of the machine". */
+    /* Name of the smallest limit, for messages: "free memory of the machine". */
     const char *limit;
 } kvd_memory_left;
 
 /*
- * Returns nine tenths of the memory that this process may still allocate; libraries and page tables
- * get the rest. That memory is the least of MemAvailable in /proc/meminfo, the address space left
- * under RLIMIT_AS, and what is left under the memory limits of the control groups of the process.
+ * Returns nine tenths of the memory that this process may still allocate. It is the least of
+ * MemAvailable, the rest of RLIMIT_AS, and the rest of the limits of control groups.
  */
 kvd_memory_left kvd_memory_available(void);
 
-/*
- * Returns true if the address space of this process has come within 32 MB of its limit, RLIMIT_AS.
- */
+/* Returns true if the address space has come within 32 MB of RLIMIT_AS. */
 bool kvd_memory_was_short(void);
 
 /*
- * Returns the number of bytes left under the memory limits of the process's control groups;
- * INFINITY without a limit. `list` is a file like /proc/self/cgroup, `root` the folder where the
- * hierarchies are mounted, /sys/fs/cgroup. Page cache of the group counts as free. Versions 1 and 2
- * are known.
+ * Returns the bytes left under the limits of the process's control groups; INFINITY without a
+ * limit. `list` is a file like /proc/self/cgroup, `root` a folder like /sys/fs/cgroup.
  */
 double kvd_memory_cgroup_left(const char *list, const char *root);
 
 typedef struct {
-    const char *what; /* name of this part of the memory need: "weights" */
+    const char *what; /* such as "weights" */
     double bytes;
 } kvd_memory_part;
 
-/*
- * Fails if the parts of a run's memory together are larger than kvd_memory_available. The message
- * names every part, the sum and what is available in GiB, and ends with `advice`: the options that
- * lower the need.
- */
+/* Fails if the parts exceed kvd_memory_available. `advice` names options that lower the need. */
 int kvd_memory_check(const kvd_memory_part *part, size_t n, const char *advice, kvd_err *err);
 
 #endif

@@ -18,18 +18,14 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
-/*
- * State of the parser of a command line. value[i] is the text given for row i of the option table,
- * NULL if that option was not given.
- */
+/* value[i] is the text given for row i of the table of options, or NULL. */
 typedef struct {
     const kvd_program *program;
     char *config;
     const char *value[MOST_OPTIONS];
-    bool early; /* true: parse only the options that are marked `early` in the table */
+    bool early; /* parse only the options that are marked `early` */
 } reader;
 
-/* The program whose command line is parsed, for --help and --version. */
 static const kvd_program *current;
 
 static void print_help(void);
@@ -45,19 +41,14 @@ static bool at_end(const kvd_option *o)
     return !o->name && !o->help;
 }
 
-/* Writes the name of an option or argument as the user sees it, such as "--tokens" or "MODEL". */
+/* Writes the name as the user sees it, such as "--tokens" or "MODEL". */
 static const char *label_of(const kvd_option *o, char text[LABEL])
 {
     (void)snprintf(text, LABEL, "%s%s", o->positional ? "" : "--", o->name);
     return text;
 }
 
-/* ---- suggestions for misspelt words ---- */
-
-/*
- * Returns the edit distance of two words: the number of single-byte insertions, deletions and
- * substitutions.
- */
+/* Edit distance: number of single-byte insertions, deletions and substitutions. */
 static size_t edits(const char *a, const char *b)
 {
     size_t row[LABEL], n = strlen(b);
@@ -84,9 +75,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /*
-         * The text is a part of the option's name (--rate for --request-rate): count as one edit.
-         */
+        /* A part of an option's name (--rate for --request-rate) counts as one edit. */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
@@ -94,12 +83,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     }
 }
 
-/* ---- lists of option names ---- */
-
-/*
- * Returns the number of words that an option accepts. The list ends with NULL or, for
- * KVD_OPT_WORDS, at the length of the option's bool array.
- */
+/* The list of words ends with NULL. For KVD_OPT_WORDS, the length of the bool array ends it too. */
 static size_t count_words(const kvd_option *o)
 {
     size_t n = 0;
@@ -108,10 +92,7 @@ static size_t count_words(const kvd_option *o)
     return n;
 }
 
-/*
- * Copies the next word of a list of names separated by blanks into word[]. Returns false at the end
- * of the list.
- */
+/* Names are separated by blanks. Returns false at the end of the list. */
 static bool next_name(const char **list, char word[LABEL])
 {
     *list += strspn(*list, " ");
@@ -131,10 +112,6 @@ static const kvd_option *row_named(const kvd_option *rows, const char *name, siz
     return NULL;
 }
 
-/*
- * Returns the table row of the option `name`, which another row of the table mentions; it must
- * exist.
- */
 static const kvd_option *row_of(const kvd_program *p, const char *name)
 {
     const kvd_option *const o = row_named(p->options, name, strlen(name));
@@ -142,10 +119,7 @@ static const kvd_option *row_of(const kvd_program *p, const char *name)
     return o;
 }
 
-/*
- * Writes the option names of a list as alternatives: "MODEL or --shape", "--text, --ids or
- * --random".
- */
+/* Writes names as alternatives, such as "--text, --ids or --random". */
 static const char *alternatives(const kvd_program *p, const char *names, char *text, size_t size)
 {
     char word[LABEL], label[LABEL];
@@ -161,8 +135,6 @@ static const char *alternatives(const kvd_program *p, const char *names, char *t
     }
     return text;
 }
-
-/* ---- values of options ---- */
 
 static int bad_word(const char *label, const kvd_option *o, const char *text, kvd_err *err)
 {
@@ -246,10 +218,7 @@ static int put_number(const char *label, const kvd_option *o, const char *text, 
     return 0;
 }
 
-/*
- * Parses a comma-separated value of a list option into *list. On entry *list holds the allocated
- * default or NULL.
- */
+/* On entry *list holds the allocated default or NULL. */
 static int put_list(const char *label, const kvd_option *o, const char *text, void **list,
                     size_t *count, kvd_err *err)
 {
@@ -329,17 +298,11 @@ static int put_value(const kvd_option *o, char *config, const char *text, kvd_er
     }
 }
 
-/* ---- reading the command line ---- */
-
 static bool takes_value(const kvd_option *o)
 {
     return o->type != KVD_OPT_FLAG && o->type != KVD_OPT_PRINT;
 }
 
-/*
- * Processes one option or argument of the command line; `text` is its value, NULL for an option
- * without a value.
- */
 static int take(reader *r, const kvd_option *o, const char *text, kvd_err *err)
 {
     char label[LABEL];
@@ -386,10 +349,7 @@ static int unknown(const kvd_program *p, const char *text, size_t n, kvd_err *er
                     nearest ? ", nearest: --" : "", nearest ? nearest : "", p->name);
 }
 
-/*
- * Returns the value of an option, which is the next element of argv. If there is none, returns NULL
- * and fills *err.
- */
+/* Without a value, returns NULL and fills *err. */
 static const char *next_value(const reader *r, const kvd_option *o, int *i, int argc, char **argv,
                               kvd_err *err)
 {
@@ -434,7 +394,7 @@ static const kvd_option *row_with(const kvd_option *rows, char letter)
     return NULL;
 }
 
-/* Reads an element of argv with short options: -q, -qV, -oFILE or -o FILE. */
+/* Reads short options: -q, -qV, -oFILE or -o FILE. */
 static int read_letters(reader *r, int *i, int argc, char **argv, kvd_err *err)
 {
     for (const char *at = argv[*i] + 1; *at; at++) {
@@ -466,10 +426,7 @@ static bool any_given(const reader *r, const char *names)
     return found;
 }
 
-/*
- * Checks combinations of options by the rules of the table (`requires`, `excludes`, `any_of`) and
- * by the program's `check` function.
- */
+/* Checks `requires`, `excludes`, `any_of` and calls the program's `check`. */
 static int check_together(const reader *r, kvd_err *err)
 {
     const kvd_program *const p = r->program;
@@ -534,9 +491,9 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
 }
 
 /*
- * Opens standard streams (file descriptors 0 to 2) that were closed when the program was started.
- * Otherwise the next file opened would take the place of a stream, and messages would be written
- * into it. Each stream is opened in the wrong direction, so that every use fails as it did before.
+ * Opens standard streams that were closed when the program started. Otherwise a file would take
+ * their place and receive messages. Each stream is opened in the wrong direction, so that every use
+ * still fails.
  */
 static void fill_standard_streams(void)
 {
@@ -585,14 +542,9 @@ int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err)
     return 0;
 }
 
-/* ---- text of --help ---- */
-
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
-/*
- * Prints text wrapped at column RIGHT; `at` is the current column, new lines begin at `column`.
- * '\n' starts a new line.
- */
+/* Wraps at column RIGHT. `at` is the current column; new lines begin at `column`. */
 static void print_wrapped(const char *text, int column, int at)
 {
     while (*text) {
@@ -641,10 +593,7 @@ static void put_arg(const kvd_option *o, FILE *f)
     fputs(o->optional ? "]" : "", f);
 }
 
-/*
- * Begins one more fact about an option in --help: writes " (" before the first fact, "; " before
- * later ones.
- */
+/* Starts one more fact about an option in --help: " (" for the first, "; " for later ones. */
 static FILE *next_fact(FILE *f, bool *open)
 {
     fputs(*open ? "; " : " (", f);
@@ -652,10 +601,7 @@ static FILE *next_fact(FILE *f, bool *open)
     return f;
 }
 
-/*
- * Writes the facts about an option in --help: "(2 .. 8; default 4 bits; may be repeated; requires
- * --weights)".
- */
+/* Writes facts about an option, such as "(2 .. 8; default 4 bits; may be repeated)". */
 static void put_facts(const kvd_option *o, FILE *f)
 {
     char all[400];

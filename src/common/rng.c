@@ -9,10 +9,7 @@ static u128 wide(uint64_t high, uint64_t low)
     return (u128)high << 64 | low;
 }
 
-/*
- * Returns the next word of splitmix64 (Steele, Lea, Flood 2014): neighbouring seeds give unrelated
- * words.
- */
+/* Generator splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t splitmix(uint64_t *x)
 {
     uint64_t z = *x += 0x9e3779b97f4a7c15u;
@@ -30,10 +27,7 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
-    /*
-     * The increment of the generator must be odd, and differs for every stream. Its upper word is
-     * mixed from the stream number.
-     */
+    /* The increment of the generator must be odd, and differs for every stream. */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
     r->state = 0;
@@ -51,8 +45,7 @@ uint64_t kvd_rng_u64(kvd_rng *r)
 }
 
 /*
- * Multiplies a random word by n and returns the high word of the product (Lemire 2019). The low
- * word identifies the few draws that would favour some values; they are drawn again.
+ * Takes the high word of a product (Lemire 2019). Values that would cause a bias are drawn again.
  */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
@@ -70,10 +63,7 @@ double kvd_rng_uniform(kvd_rng *r)
     return (double)(kvd_rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/*
- * Draws by the polar method (Marsaglia & Bray 1964). The method yields two values; the second is
- * dropped, so that *r is the whole state of the generator.
- */
+/* Polar method (Marsaglia & Bray 1964). The second value is dropped and not kept as state. */
 double kvd_rng_normal(kvd_rng *r)
 {
     for (;;) {

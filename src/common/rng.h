@@ -1,6 +1,6 @@
 /*
  * Random numbers that are the same on every machine: PCG-XSL-RR 128/64 (O'Neill 2014), seeded
- * through splitmix64 so that nearby seeds give unrelated sequences.
+ * through splitmix64.
  */
 #ifndef KVD_COMMON_RNG_H
 #define KVD_COMMON_RNG_H
@@ -13,21 +13,18 @@ typedef struct {
 } kvd_rng;
 
 /*
- * Seeds the generator *r for one stream of random numbers; different streams of one seed are
- * independent. Each purpose in a program has its own stream number, so that an additional draw for
- * one purpose does not change the others.
+ * Streams of one seed are independent. Each purpose in a program has a stream of its own, so that
+ * an additional draw for one purpose does not change the others.
  */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);
-/* Returns a random integer, uniform in [0, n), n >= 1, without bias. */
+/* Uniform in [0, n), without bias. n must be at least 1. */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n);
-/* Returns a random number, uniform in [0, 1). */
 double kvd_rng_uniform(kvd_rng *r);
-/* Returns a random number with the standard normal distribution. */
 double kvd_rng_normal(kvd_rng *r);
 /*
- * Draws k of the numbers 0 .. n - 1 uniformly, in random order, into index[0 .. k-1]; the other
- * numbers fill index[k .. n-1].
+ * Draws k of the numbers 0 .. n - 1, in random order, into index[0 .. k-1]. The other numbers fill
+ * index[k .. n-1].
  */
 void kvd_rng_choose(kvd_rng *r, size_t n, size_t k, size_t *index);
 

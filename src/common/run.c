@@ -27,11 +27,7 @@ static volatile sig_atomic_t stop_asked;
 static _Atomic double stop_asked_s;
 static atomic_int failing_status = 1;
 
-/*
- * The first signal asks the run to stop. Another one ends the program at once, unless it arrives
- * within half a second: `timeout` sends SIGTERM to the program and then to its process group, so
- * one request arrives twice.
- */
+/* A second signal within half a second is ignored, because `timeout` sends one request twice. */
 static void on_stop(int sig)
 {
     const double now = kvd_clock_s();
@@ -44,8 +40,6 @@ static void on_stop(int sig)
     }
 }
 
-/* ---- command line with shell quoting ---- */
-
 static bool needs_quotes(const char *s)
 {
     static const char plain[] =
@@ -54,8 +48,8 @@ static bool needs_quotes(const char *s)
 }
 
 /*
- * Returns argv as one line that a shell reads as the same command. A single quote inside single
- * quotes is written '\'' .
+ * Returns argv as one line that a shell reads as the same command. A single quote is written '\''
+ * inside single quotes.
  */
 static char *quote_command(int argc, char **argv, kvd_err *err)
 {
@@ -87,8 +81,6 @@ static char *quote_command(int argc, char **argv, kvd_err *err)
     return text;
 }
 
-/* ---- start and end of a run ---- */
-
 static int cores_allowed(void)
 {
     cpu_set_t set;
@@ -98,7 +90,7 @@ static int cores_allowed(void)
     return n > 0 ? n : 1;
 }
 
-/* Ignoring SIGXFSZ turns a write beyond `ulimit -f` into an error with a message. */
+/* If SIGXFSZ is ignored, a write beyond `ulimit -f` is an error with a message. */
 static int install_signals(kvd_err *err)
 {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
@@ -115,10 +107,7 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err)
 {
     *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
-    /*
-     * Disable HDF5's cleanup at exit. After a failed flush (a full disk) the cleanup would try
-     * again and never end.
-     */
+    /* After a failed flush (a full disk), HDF5's cleanup at exit would try again and never end. */
     (void)H5dont_atexit();
     if (H5open() < 0)
         return kvd_fail(err, "cannot start the HDF5 library");
@@ -178,9 +167,8 @@ int kvd_fail_interrupted(kvd_err *err)
 }
 
 /*
- * Adds the memory limit of the process to an error message that does not name it, if the process
- * came close to the limit. Libraries report a failed allocation as some other error: jansson as
- * invalid JSON, HDF5 as a dataset that cannot be read.
+ * Adds the memory limit of the process to an error message. Libraries report a failed allocation as
+ * some other error: jansson as invalid JSON, HDF5 as a dataset that cannot be read.
  */
 static void name_the_limit(kvd_err *err)
 {
@@ -211,8 +199,6 @@ void kvd_run_fail_as_usage(void)
 {
     atomic_store(&failing_status, 2);
 }
-
-/* ---- inputs of a run ---- */
 
 enum { READ_BYTES = 1 << 20 };
 
@@ -267,10 +253,7 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/*
- * Adds every regular file of a folder to a hash, in the order of names; links are followed. Hashed
- * are the name, a zero byte, the size and the content.
- */
+/* Hashes name, zero byte, size and content of every regular file, in the order of names. */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
     struct dirent **entry = NULL;
@@ -336,10 +319,7 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
         kvd_fail(err, "'%s' is neither a file nor a folder", path);
         goto done;
     }
-    /*
-     * Do not hash a folder where a file is expected, because that may take hours. The code that
-     * later opens the path fails with a message of its own.
-     */
+    /* A folder is not hashed where a file is expected, because that may take hours. */
     if (S_ISDIR(st.st_mode) && !folders) {
         input_release(&in);
         XXH3_freeState(state);
@@ -437,8 +417,6 @@ int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *
     run->n_parameters++;
     return 0;
 }
-
-/* ---- facts about build and machine ---- */
 
 const char *kvd_version(void)
 {

@@ -42,10 +42,7 @@ void kvd_sort(double *x, size_t n)
     qsort(x, n, sizeof *x, ascending);
 }
 
-/*
- * Returns quantile q of x [n], which is sorted. Its position is (n - 1) q: R's type 7, NumPy's
- * default.
- */
+/* Quantile of sorted numbers, at position (n - 1) q: R's type 7, NumPy's default. */
 static double sorted_quantile(const double *x, size_t n, double q)
 {
     const double at = (double)(n - 1) * q;
@@ -55,7 +52,7 @@ static double sorted_quantile(const double *x, size_t n, double q)
     return x[i] + (at - (double)i) * (x[i + 1] - x[i]);
 }
 
-/* Sorts x [n] and returns its quantile q; NaN if x holds a NaN, which cannot be ordered. */
+/* Returns NaN if x holds a NaN, which cannot be ordered. */
 static double unsorted_quantile(double *x, size_t n, double q)
 {
     for (size_t i = 0; i < n; i++)
@@ -91,10 +88,7 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-/*
- * Returns the mean over strata of sum(num) / sum(den). If r is NULL every cluster counts once;
- * otherwise clusters are drawn at random, as many as the stratum has (a bootstrap resample).
- */
+/* Mean over strata of sum(num) / sum(den), for a random resample if r is not NULL. */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)
 {

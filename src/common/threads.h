@@ -1,36 +1,24 @@
-/*
- * Numbers of threads and thread indices. OpenMP threads run kvdim's own loops; OpenBLAS has a pool
- * of its own. Without OpenMP (the fuzzers' build) there is one thread.
- */
+/* Numbers of threads. OpenMP and OpenBLAS have pools of threads of their own. */
 #ifndef KVD_COMMON_THREADS_H
 #define KVD_COMMON_THREADS_H
 
 #include <stddef.h>
 
-/*
- * Returns the number of threads that an OpenMP parallel region would have if it began at this
- * point; 1 inside a region.
- */
+/* Number of threads of a parallel region that begins here; 1 inside a region. */
 size_t kvd_thread_count(void);
-/*
- * Returns the index of the calling thread in its parallel region, from 0. It selects the thread's
- * part of a shared buffer.
- */
+/* Index of the calling thread in its parallel region, from 0. */
 size_t kvd_thread_index(void);
 
 /*
- * Sets the number of OpenMP threads in parallel regions that the calling thread starts to n. A
- * thread that OpenMP did not create has no limit before this call.
+ * Limits the OpenMP threads that the calling thread starts. A thread that OpenMP did not create has
+ * no limit at first.
  */
 void kvd_threads_limit(int n);
 
 /*
  * Makes OpenBLAS run every call on the calling thread. Returns the value that kvd_blas_restore
- * needs to undo this. Code that calls BLAS from several threads of its own needs it. Call both
- * functions outside parallel regions; inside a region they do nothing.
- *
- * The functions are defined in common/blas.c and not in common/threads.c. A program that uses
- * threads but not BLAS can then be linked without BLAS.
+ * needs to undo this. Inside parallel regions neither function has an effect. Both are defined in
+ * common/blas.c.
  */
 int kvd_blas_serial(void);
 void kvd_blas_restore(int saved);

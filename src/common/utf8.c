@@ -8,11 +8,7 @@ unsigned kvd_utf8_width(char lead)
     return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
 }
 
-/*
- * Returns the number of bytes of the well-formed UTF-8 character at s, or 0 if the bytes at s are
- * malformed. *prefix receives the number of leading bytes, at least 1, that could be the beginning
- * of a well-formed character.
- */
+/* Returns 0 for malformed bytes; *prefix is then how many of them could begin a character. */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {
     unsigned char low = 0x80, high = 0xbf;

@@ -34,8 +34,6 @@ void kvd_accuracy_release(kvd_accuracy *a)
     memset(a, 0, sizeof *a);
 }
 
-/* ---- lines of the results table: one per evaluated setting of a method ---- */
-
 static void put_seeds(kvd_rows *r, const kvd_choice *choice)
 {
     const bool several = choice->n_seeds > 1;
@@ -47,10 +45,7 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/*
- * Stores values per head and per sequence of an evaluated setting next to the newest results line.
- * Returns the number of predicted tokens.
- */
+/* Stores results of single heads and sequences. Returns the number of predicted tokens. */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;
@@ -82,10 +77,7 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
                           KVD_ACCURACY_ELEMENT_BYTES, &b);
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
-    /*
-     * In layers with a sliding window the cache holds fewer tokens than the sequences have, so
-     * bytes per token are scaled by the fraction held.
-     */
+    /* Layers with a sliding window hold fewer tokens than the sequences have. */
     const double held = (double)choice->account.tokens_held / (double)choice->account.tokens,
                  dense = b.dense * held;
     kvd_rows_real(r, "bytes_per_token_dense", dense);
@@ -179,8 +171,6 @@ int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd
     memcpy(a->predictions, from->predictions, a->n_sequences * sizeof *a->predictions);
     return kvd_rows_take(a->rows, from->rows, row, err);
 }
-
-/* ---- writing and reading of kvdim/accuracy files ---- */
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err)
 {

@@ -25,8 +25,8 @@ void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t si
 const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
 {
     /*
-     * Columns of the printed table, in the order of the heading. `interval` is the format of the
-     * column's 95 % confidence interval, printed in a cell of its own; NULL if the column has none.
+     * Columns of the printed table. `interval` is a printf format; NULL for a column without
+     * confidence interval.
      */
     static const struct {
         const char *column, *format;

@@ -1,7 +1,4 @@
-/*
- * Prints accuracy results (schema kvdim/accuracy): as lines of a table for people, as JSON for
- * scripts.
- */
+/* Prints accuracy results: as a table for people, as JSON for scripts. */
 #ifndef KVD_EVALUATE_ACCURACY_TEXT_H
 #define KVD_EVALUATE_ACCURACY_TEXT_H
 
@@ -13,30 +10,25 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Heading of the printed table, aligned with its lines. Column "B/token" has the bytes per token
- * that the cache of this setting takes if every number has 16 bits. Column "stored" has the bytes
- * per token that the run really stored, in its own number type.
+ * Heading of the printed table. Column "B/token" has the bytes per token if every number has 16
+ * bits. Column "stored" has the bytes per token that were really stored.
  */
 extern const char kvd_accuracy_heading[];
-/* Writes results line i into line [KVD_ACCURACY_LINE] and returns `line`. */
+/* Writes one line of the table into line [KVD_ACCURACY_LINE] and returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /*
- * Writes the method name of a results line, e.g. "zack". If only K or only V is compressed, appends
- * the side, "zack/v"; for a line of one of several seeds, appends the seed, "keyformer#7".
+ * Writes the method's name, such as "zack". Appends "/qk" or "/v" if only Q and K or only V is
+ * compressed, and "#7" for results with random seed 7.
  */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the answer of a search for the strongest compression that keeps a target accuracy, as one
- * or two lines of text. `key` is the parameter that the search varied; `line` has 2 *
- * KVD_ACCURACY_LINE characters. Returns `line`.
+ * Writes the result of a search for a target accuracy, as one or two lines of text. `key` is the
+ * searched parameter. `line` has 2 * KVD_ACCURACY_LINE characters and is returned.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t,
                                      char *line);
 
-/*
- * Returns the answer of a search for a target accuracy as a JSON object. `key` is the parameter
- * that the search varied. NaN, which JSON lacks, becomes null.
- */
+/* Returns the result of a search for a target accuracy as a JSON object. NaN becomes null. */
 json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t);
 
 #endif

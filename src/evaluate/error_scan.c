@@ -9,10 +9,7 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/*
- * Writes the numbers of kept dimensions to try: eighths of d_head, rising, at least 1, without
- * repetition. Returns how many there are.
- */
+/* Writes rising multiples of d_head / 8, at least 1, and returns how many there are. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -53,36 +50,24 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
 }
 
 /*
- * State of a scan that removes dimensions from one part of the cache at a time: K (with Q), or V,
- * of one KV head. The parts of a layer are numbered: part u is K of head u / 2 if u is even, else V
- * of that head.
+ * State of a scan that removes dimensions from one part of the cache at a time. Part u of a layer
+ * is K of head u / 2 if u is even, else V of that head.
  */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
     kvd_error_table *t;
-    kvd_dtype type; /* number type of the keys and values in the cache */
-    /*
-     * Number of different numbers of kept dimensions that are tried for K, and for V, of each head.
-     */
+    kvd_dtype type;
+    /* How many numbers of kept dimensions are tried for each part. */
     size_t n;
-    /*
-     * Number of parts (K or V of one head) that are evaluated at once. They share two results of
-     * the uncompressed model: the residual stream that enters their layer, and the logits.
-     */
+    /* Number of parts (K or V of one head) that are evaluated together. */
     size_t together;
-    /*
-     * Projections that cut one part (K or V of one head): [together][n]. For each of the `together`
-     * parts, one projection to each of the n numbers of kept dimensions.
-     */
+    /* Projections that cut one part (K or V of one head): [together][n]. */
     kvd_dims *dims;
     kvd_choice *choice;
 } scanner;
 
-/*
- * Returns how many parts of a layer (K or V of one head) are evaluated at once. It is as large as
- * memory allows, at least 1.
- */
+/* Returns how many parts (K or V of one head) fit into memory together, at least 1. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;
@@ -135,11 +120,7 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
     }
 }
 
-/*
- * Measures the loss of quality if dimensions are removed from K or V of one head alone. Does this
- * for the parts (K or V of one head) first .. first + some - 1 of a layer, each one apart from the
- * others.
- */
+/* Measures some parts of a layer (K or V of one head), each one apart from the others. */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)
 {

@@ -1,6 +1,3 @@
-/*
- * Reads the input files of kvdim-eval before the evaluation, and records them for the result file.
- */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +7,7 @@
 #include "model/checkpoint/weights.h"
 #include "model/model_info.h"
 
-/*
- * Appends up to cfg->sweep copies of a method to the list of methods. Each copy has another value
- * of the parameter that trades bytes for quality.
- */
+/* Appends up to cfg->sweep copies of a method, each with another strength of compression. */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
     kvd_method_tradeoff rate;
@@ -36,10 +30,7 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
     return 0;
 }
 
-/*
- * Implements --sweep: varies the parameter of each given method. If no method is given, takes all
- * methods that reduce the stored bytes and have a parameter to vary.
- */
+/* Without --method, sweeps all methods that store fewer bytes and have a parameter to vary. */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
     static kvd_method given[KVD_EVAL_METHODS];
@@ -130,15 +121,7 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
                : 0;
 }
 
-/*
- * Implements --weights-bits: evaluates the model with quantised weights, for comparison with
- * compressed caches. The cache of these runs is uncompressed.
- */
-
-/*
- * Fills *m with a method that compresses nothing, for results lines of --weights-bits. The method's
- * name describes the quantised weights; a user cannot type it.
- */
+/* Fills *m with a method that compresses nothing. Its name describes the quantised weights. */
 static void name_row(int bits, size_t group, kvd_method *m)
 {
     kvd_err none;

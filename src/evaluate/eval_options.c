@@ -8,8 +8,6 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/text/text_options.h"
 
-/* ---- checks of command-line options ---- */
-
 static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
 {
     for (size_t i = 0; i < cfg->in.n_methods; i++) {
@@ -74,8 +72,6 @@ static int check_usage(void *config, kvd_err *err)
         return kvd_fail(err, "--by-text requires at least two texts");
     return check_methods(cfg, err);
 }
-
-/* ---- table of command-line options ---- */
 
 #define T kvd_eval_options
 #define I kvd_inputs_options

@@ -1,7 +1,6 @@
 /*
- * Evaluates all settings of methods that kvdim-eval was asked for and adds a results line for each.
- * Normally all are evaluated in one pass over the texts; with --resume one after another, saving
- * each line.
+ * Evaluates all compression settings of kvdim-eval in one pass over the texts. With --resume every
+ * setting has a pass of its own, and its results are saved.
  */
 #include <errno.h>
 #include <math.h>
@@ -15,12 +14,7 @@
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 
-/* Means over random seeds of one setting, for methods that draw random numbers. */
-
-/*
- * Returns the mean of a quality measure per predicted token: sum(field) / sum(n) over the
- * sequences.
- */
+/* Returns the mean per predicted token: sum(field) / sum(n) over the sequences. */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
     double sum = 0, n = 0;
@@ -66,7 +60,6 @@ static void mean_quality(const kvd_choice *choice, size_t n, size_t n_sequences,
     }
 }
 
-/* Adds the sums of squared attention errors of one seed to the totals over all seeds. */
 static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 {
     const size_t heads = (size_t)x->n_layers * (size_t)x->n_heads;
@@ -80,12 +73,9 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills *mean, which must be zeroed, with the means over n evaluations of one setting that differ
- * in their seeds. The quality sums of each sequence are averaged over the seeds, so the confidence
- * intervals describe the method's average over seeds. Counts, seconds and errors of attention
- * outputs are added up. The spread over seeds is the standard deviation, over seeds, of the mean
- * over sequences. *mean borrows the cache plan of the first evaluation. The caller releases *mean
- * with kvd_choice_release.
+ * Fills *mean, which must be zeroed, with the means over n evaluations that differ in their random
+ * seeds. Quality sums are averaged per sequence. Counts, seconds and attention errors are added up.
+ * *mean borrows the plan of the first evaluation. The caller calls kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -139,10 +129,7 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/*
- * Prepares the evaluation *c of setting *p with its k-th random seed: opens c->plan, the
- * compression that the cache will apply. *c must not be moved in memory afterwards.
- */
+/* Opens c->plan with the k-th random seed. *c must not be moved in memory afterwards. */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -164,10 +151,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /*
-     * Attention errors are measured only for settings that the user asked for. A search skips them
-     * to keep its passes short.
-     */
+    /* A search skips attention errors to keep its passes short. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -215,12 +199,7 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/* ---- evaluation of all settings in one pass over the texts ---- */
-
-/*
- * Returns the number of random seeds under which settings of method i are evaluated; 1 unless the
- * method draws random numbers.
- */
+/* Number of random seeds to use; 1 unless the method draws random numbers. */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;
@@ -234,10 +213,7 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/*
- * Adds the results lines of one setting. With several seeds, a line with the mean over seeds comes
- * first.
- */
+/* If there are several random seeds, adds the mean over seeds first, then each seed. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {
@@ -388,10 +364,7 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /*
-     * kvd_h5_create follows a symbolic link of this name and would replace the file that it points
-     * to.
-     */
+    /* kvd_h5_create would replace the file that a symbolic link of this name points to. */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;

@@ -1,7 +1,4 @@
-/*
- * Implements --target: searches the fewest bytes that a method can store and still keep the target
- * accuracy, by varying the parameter that trades bytes for quality.
- */
+/* Implements --target: searches the strongest compression that keeps the target accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +8,8 @@
 #include "evaluate/eval_run.h"
 
 /*
- * Axis of a search. A coordinate x is the removed fraction of dimensions p or, for another
- * parameter, the position between the ends of its range, 0 to 1.
+ * Axis of a search. A coordinate is the removed fraction of dimensions p, or for another parameter
+ * the position in its range, 0 to 1.
  */
 typedef struct {
     kvd_eval_run *v;
@@ -21,17 +18,13 @@ typedef struct {
     const kvd_method_tradeoff *rate;
 } axis;
 
-/*
- * A method with one value of the searched parameter, and the setting to evaluate that refers to
- * this method. The setting's projections are borrowed unless `owned`.
- */
+/* A method and its compression setting, whose projections are borrowed unless `owned`. */
 typedef struct {
     kvd_method method;
     kvd_point point;
     bool owned;
 } setting;
 
-/* Sets *s to the method's setting at coordinate `wanted` of the search axis. */
 static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
 {
     s->owned = false;
@@ -43,10 +36,7 @@ static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(a->base, a->rate, wanted, &s->method);
-    /*
-     * If the method's specification has no second parameter that changes with p, restore its p and
-     * r. Results lines then have p in a column of its own and not in the settings text.
-     */
+    /* If no other parameter changes with p, results list p in a column of its own. */
     if (!*a->rate->with) {
         s->method.p = a->base->p;
         s->method.r = a->base->r;
@@ -97,9 +87,8 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
 }
 
 /*
- * Writes to *p the largest removed fraction p that the search may try. Some methods have a second
- * parameter that changes together with p. For them the limit is at most the p at which a sweep of
- * the method would end.
+ * Writes the largest removed fraction p that the search may try. If another parameter changes with
+ * p, a sweep of the method limits p too.
  */
 static int largest_p(const axis *a, double *p, kvd_err *err)
 {
@@ -109,19 +98,11 @@ static int largest_p(const axis *a, double *p, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns true if the method only removes dimensions, so that removed fraction p = 0 is the
- * uncompressed model.
- */
 static bool only_p(const kvd_method *m, const kvd_method_tradeoff *r)
 {
     return r->p && !kvd_plan_beyond_widths(&m->plan);
 }
 
-/*
- * Returns true if a search would repeat an earlier one, whose method differs only in the value of
- * the searched parameter.
- */
 static bool repeats(const kvd_eval_run *v, const kvd_method *base, const kvd_method_tradeoff *rate)
 {
     for (size_t i = 0; i < v->n_targets; i++) {
@@ -133,10 +114,6 @@ static bool repeats(const kvd_eval_run *v, const kvd_method *base, const kvd_met
     return false;
 }
 
-/*
- * Names the search after its method and the rule that chooses kept dimensions. If the name is
- * taken, appends a number, "-2" and so on.
- */
 static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, size_t size)
 {
     int same = 1;
@@ -147,15 +124,11 @@ static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, 
     for (size_t i = 0; i < v->n_targets; i++)
         if (!strcmp(v->target[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The name has changed: start again at the first search (i++ makes 0). */
+            /* The name has changed: i++ makes 0, and all names are compared again. */
             i = (size_t)-1;
         }
 }
 
-/*
- * Prints the result of a search (strongest compression that keeps the target accuracy) for each
- * text alone, and writes it to the result file.
- */
 static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_target *of_text,
                          kvd_err *err)
 {
@@ -171,10 +144,7 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/*
- * Prints the result of a search (strongest compression that keeps the target accuracy) and writes
- * it to the result file. `of_text` has the results for single texts; it may be NULL.
- */
+/* `of_text` has the search results of single texts, or is NULL. */
 static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -194,10 +164,7 @@ static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_tex
     return 0;
 }
 
-/*
- * Searches for the target accuracy along the method's parameter. If the parameter is the removed
- * fraction p, also searches for each text alone.
- */
+/* A search for the removed fraction p is also done for each single text. */
 static int measure_target(kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
 {
     const kvd_method *const base = &v->cfg->in.method[t->method];
@@ -250,23 +217,10 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/*
- * Accuracy as a function of the searched parameter, from finished results lines. With --points-only
- * it gives the strongest compression that keeps the target accuracy. It also gives the difference
- * between two methods in the p that they can remove at that accuracy.
- */
-
-/*
- * Accuracy of one method over the searched parameter: indices of the method's n results lines, in
- * order of decreasing stored bytes. They come from the search and from settings on the command
- * line.
- */
+/* Results of one method, in order of decreasing stored bytes. */
 typedef struct {
     size_t n, *row;
-    /*
-     * Position of each results line on the search axis, [n]. It is the removed fraction p if the
-     * search varies p, else the position between the ends of the parameter's range (0 to 1).
-     */
+    /* Position of each result on the axis that is searched, [n]. */
     double *x;
     const double **top1;
 } curve;
@@ -294,10 +248,7 @@ bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) &&
-           /*
-            * The fractions that the methods remove from Q and K alone, or from V alone, are part of
-            * the strings x.settings and y.settings and need no comparison of their own.
-            */
+           /* The fractions removed from K or V alone are part of x.settings and y.settings. */
            equal(x.p_low, y.p_low);
 }
 
@@ -307,8 +258,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
 }
 
 /*
- * Returns the command-line method that made results line `row`, if it is the searched method or
- * differs from it in nothing but the value of the searched parameter. Returns NULL otherwise.
+ * Returns the method that made results row `row`. Returns NULL if it differs from the searched
+ * method in more than the searched parameter.
  */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *t, size_t row)
 {
@@ -400,10 +351,7 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err
     return status;
 }
 
-/*
- * Returns the number of correct predictions of the uncompressed model per sequence. A resumed run
- * may not have run that model yet, and runs it here.
- */
+/* Correct predictions of the uncompressed model per sequence. Runs that model if necessary. */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;

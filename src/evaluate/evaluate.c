@@ -10,8 +10,6 @@
 #include "common/run.h"
 #include "evaluate/model_runner.h"
 
-/* ---- tokens and targets of a batch ---- */
-
 static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err)
 {
     const size_t most = e->runner->max_tokens;
@@ -33,8 +31,6 @@ static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err
     return 0;
 }
 
-/* ---- forward passes over one batch ---- */
-
 static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kvd_err *err)
 {
     const double started = kvd_clock_s();
@@ -43,10 +39,7 @@ static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kv
     return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
 }
 
-/*
- * Computes the hidden states that enter `layer` in the uncompressed model. Does nothing for layer
- * 0, where a run starts at the embedding.
- */
+/* Computes the hidden states that enter `layer` in the uncompressed model. */
 static int run_below(kvd_evaluator *e, const kvd_batch *b, int layer, float *residual, kvd_err *err)
 {
     if (!layer || !e->runner->below(e->runner, b, layer, residual, err))
@@ -80,10 +73,7 @@ static int run_cut(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int firs
     return in_choice(c, err);
 }
 
-/*
- * Copies the hidden states of those token positions whose predictions are scored, one sequence
- * after another.
- */
+/* Copies the hidden states whose predictions are scored. */
 static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *all, float *scored,
                        kvd_err *err)
 {
@@ -97,10 +87,7 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
     return 0;
 }
 
-/*
- * Runs the model over a batch with the compressed cache of setting *c, and adds its quality to the
- * sums. `ref`: hidden states of the uncompressed model at the scored positions.
- */
+/* `ref` has the hidden states of the uncompressed model at the scored positions. */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
 {
@@ -161,8 +148,6 @@ static int score_batch(kvd_evaluator *e, const kvd_batch *b, const float *ref, k
     return 0;
 }
 
-/* ---- evaluation of all settings over all texts ---- */
-
 static int check_choice(const kvd_evaluator *e, const kvd_choice *c, int first_layer, kvd_err *err)
 {
     if (kvd_cache_check(&c->account, e->config, &c->plan, e->n_sequences, e->n_tokens, e->n_steps,
@@ -212,10 +197,7 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/*
- * Evaluates n settings over one batch of sequences. *first is the first sequence of the batch; it
- * becomes that of the next batch.
- */
+/* On return *first is the first sequence of the next batch. */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -252,10 +234,7 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /*
-     * Without memory for all tokens, attention outputs of the uncompressed model are kept for one
-     * batch at a time.
-     */
+    /* Without memory for all tokens, attention outputs are kept for one batch at a time. */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -269,7 +248,6 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                            err))
             goto done;
     for (size_t s = 0; s < e->n_sequences; s++)
-        /* Every prediction of the uncompressed model agrees with itself. */
         e->reference[s].agree = e->reference[s].n;
     e->reference_known = true;
     for (size_t i = 0; i < n; i++)
@@ -311,8 +289,6 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
                : kvd_quality_compare(c->per_sequence, e->reference, e->n_sequences, seed, out, err);
 }
 
-/* ---- check of projections that keep all dimensions ---- */
-
 double kvd_full_rank_tolerance(const kvd_dims_method *m, kvd_dtype compute)
 {
     return compute != KVD_F32 ? 0.25 : m->biorthogonal ? 1e-2 : 1e-3;
@@ -323,10 +299,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /*
-     * Projected K and V are stored as float32 in every run: the check measures the error of the
-     * projections, to which a 16-bit cache would add its rounding.
-     */
+    /* The cache stores float32, because rounding to 16 bits would add to the error. */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -361,11 +334,6 @@ done:
     return status;
 }
 
-/*
- * Memory of an evaluator: hidden states at the scored positions, and parts of the uncompressed run
- * that stay in memory.
- */
-
 static void *room(size_t n, size_t bytes, const char *what, kvd_err *err)
 {
     void *p = calloc(n ? n : 1, bytes);
@@ -385,10 +353,6 @@ static int keep_rows(kvd_evaluator *e, kvd_err *err)
     return e->hidden ? 0 : -1;
 }
 
-/*
- * Counts the scored positions of each sequence: the tokens after the prompt except the last, whose
- * next token is not in the text.
- */
 static int count_rows(kvd_evaluator *e, kvd_err *err)
 {
     size_t longest = 0;
@@ -407,7 +371,6 @@ static int count_rows(kvd_evaluator *e, kvd_err *err)
     return 0;
 }
 
-/* Returns the largest number of prompt tokens in any batch. */
 static size_t prompts_of_batch(const kvd_evaluator *e)
 {
     size_t most = 0;
@@ -420,9 +383,8 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Chooses which prompts' K and V stay in memory: all prompts if the uncompressed model runs only
- * once, else those of one batch, if they fit. The choice never changes during a run, so a resumed
- * run gives the results of an uninterrupted one.
+ * Keeps the K and V of all prompts if the uncompressed model runs only once, else those of one
+ * batch. The choice must not change during a run, because a resumed run must give equal results.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

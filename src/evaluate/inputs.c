@@ -11,8 +11,6 @@
 #include "methods/grid.h"
 #include "model/model_info.h"
 
-/* ---- command-line options ---- */
-
 int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
 {
     if (cfg->n_methods == KVD_EVAL_METHODS)
@@ -33,10 +31,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/*
- * Appends the value of an option --field: the name of the JSON field or CSV column that holds the
- * text. An empty name (stored as NULL) means a file of plain text.
- */
+/* Appends the value of --field. An empty name means a file of plain text, stored as NULL. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -51,8 +46,6 @@ void kvd_inputs_options_release(kvd_inputs_options *cfg)
     while (cfg->n_own)
         free(cfg->own_text[--cfg->n_own]);
 }
-
-/* ---- checkpoint, texts and files of methods ---- */
 
 int kvd_inputs_load(kvd_inputs *in, kvd_err *err)
 {
@@ -148,10 +141,7 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/*
- * Fills *plan with the cache plan of setting *p under its k-th seed, without opening it. Returns
- * the inputs with which the plan is opened.
- */
+/* Fills *plan without opening it. Returns the inputs with which the caller must open the plan. */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -188,8 +178,6 @@ int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan 
     return kvd_plan_open(plan, &setup, err);
 }
 
-/* ---- texts to evaluate ---- */
-
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err)
 {
     in->tokenizer = kvd_model_tokenizer(in->checkpoint, program, err);
@@ -215,8 +203,6 @@ int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err)
     in->corpus = kvd_corpus_open(&spec, in->tokenizer, err);
     return in->corpus ? 0 : -1;
 }
-
-/* ---- provenance record of the run ---- */
 
 int kvd_inputs_record(kvd_inputs *in, kvd_err *err)
 {
@@ -263,8 +249,6 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
                  cfg->field[i] ? cfg->field[i] : "-");
     }
 }
-
-/* ---- warnings about likely mistakes of the user ---- */
 
 static void same_text(kvd_inputs *in, const char *program, const char *path, const char *hash)
 {
@@ -314,8 +298,6 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err)
     unused(in, program);
     return 0;
 }
-
-/* ---- runs continued with --resume ---- */
 
 int kvd_inputs_add_key(const kvd_inputs *in, const char *gpu, kvd_run_key *key, kvd_err *err)
 {

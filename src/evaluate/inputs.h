@@ -1,8 +1,4 @@
-/*
- * Inputs that kvdim-eval and kvdim-tasks share: the checkpoint, the texts, the methods and the
- * files that methods read. A program's option structure must begin with kvd_inputs_options, so that
- * both programs can share its table of options.
- */
+/* Inputs of kvdim-eval and kvdim-tasks: checkpoint, texts, methods and files that methods read. */
 #ifndef KVD_EVALUATE_INPUTS_H
 #define KVD_EVALUATE_INPUTS_H
 
@@ -19,10 +15,7 @@
 
 enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
 
-/*
- * Command-line options that name the inputs. Must be the first member of a program's option
- * structure.
- */
+/* Must be the first member of a program's structure of options. */
 typedef struct {
     kvd_common_options common;
     const char *model;
@@ -30,36 +23,29 @@ typedef struct {
     size_t n_text;
     const char *ids, *label;
     /*
-     * JSON keys or CSV columns that hold the text: one for all text files, or one for each. NULL
-     * for a file of plain text.
+     * JSON keys or CSV columns of the text: one for all files, or one per file. NULL for plain
+     * text.
      */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
-    /*
-     * True if all texts have equal weight in the results; `tokens` is then the number of tokens of
-     * each text.
-     */
+    /* True if all texts have equal weight; `tokens` is then a number per text. */
     bool by_text;
-    /* Values of --tokens, --seq-len and --batch; 0 if not given. */
     size_t tokens, seq_len, batch;
     /* Tokens of a sequence before the first decode step. */
     size_t prompt;
-    /* True if every sequence has a prompt of its own, also if `prompt` is not given. */
+    /* True if every sequence has a prompt even if the option for it is not given. */
     bool generates;
-    /* Number of random seeds, for methods that draw random numbers. */
     size_t seeds;
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;
-    /* Strings in method_text that this structure owns. */
     char *own_text[KVD_EVAL_METHODS];
     size_t n_own;
-    /* Paths of the --calibration and --fisher files; NULL if not given. */
     const char *calibration, *fisher;
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
-    kvd_dtype cache; /* number type of the keys and values in the cache */
+    kvd_dtype cache;
 } kvd_inputs_options;
 
 typedef struct {
@@ -70,7 +56,7 @@ typedef struct {
     kvd_model_info info;
     /* NULL if the program reads no texts. */
     kvd_corpus *corpus;
-    /* NULL if the model has no tokenizer, in which case texts are token ids. */
+    /* NULL if the model has no tokenizer, so that texts must be token ids. */
     kvd_tokenizer *tokenizer;
     char label[64];
     kvd_spectrum spectrum[KVD_EVAL_FILES];
@@ -84,72 +70,50 @@ typedef struct {
     size_t n_points[KVD_EVAL_METHODS];
 } kvd_inputs;
 
-/*
- * Appends the compression method that `text` describes to *cfg. `text` must live as long as *cfg.
- */
+/* Appends a compression method. `text` must live as long as *cfg. */
 int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err);
-/*
- * Callbacks of the options --method and --field. `config` points to a structure that begins with
- * kvd_inputs_options.
- */
+/* Callbacks of --method and --field. `config` must begin with a kvd_inputs_options. */
 int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
-/* Frees the strings that the options --method and --field allocated. */
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
 
-/* Records the checkpoint, the texts and the files of methods as inputs of the run (provenance). */
 int kvd_inputs_record(kvd_inputs *in, kvd_err *err);
-/* Loads the files that the methods read, and checks that they belong to the open checkpoint. */
 int kvd_inputs_load(kvd_inputs *in, kvd_err *err);
 /*
- * Completes the list of methods. Without --method, adds all methods whose rotations are in the
- * loaded files. Puts the uncompressed model first, because every result is compared with it.
+ * Without --method, adds every method that has rotations in the loaded files. Puts the uncompressed
+ * model first, because every result is compared with it.
  */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
-/* Opens the tokenizer of the checkpoint. Warns on stderr if it seems to belong to another model. */
+/* Opens the tokenizer. Warns on stderr if it seems to belong to another model. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
-/* Opens the texts (or token ids) to evaluate. Sets their label and the default of --seq-len. */
+/* Opens the texts or token ids to evaluate. Sets their label and the default of --seq-len. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
-/* Selects the loaded files (rotations, numbers of kept dimensions, ...) that each method reads. */
+/* Selects, for each method, the loaded files that it reads. */
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
-/*
- * Creates the settings to evaluate of every method. If `none_is_error`, a method without any
- * setting is an error.
- */
+/* Creates the settings of every method. With `none_is_error`, every method must have some. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
- * Prints warnings on stderr about three uses that are allowed but often a mistake. The calibration
- * text is also the evaluated text (in->same_text). Numbers of kept dimensions were chosen for other
- * rotations than those in use. A file or option is given that no method uses. The caller must call
- * kvd_inputs_find_files before.
+ * Warns on stderr about likely mistakes: evaluating the calibration text, numbers of kept
+ * dimensions that were chosen for other rotations, and files or options that no method uses. The
+ * caller must call kvd_inputs_find_files before.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
-/* Checks before a long run that every setting can run. On failure names the method that cannot. */
+/* Checks before a long run that every method can run. On failure the message names the method. */
 int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
 /*
- * Opens the cache plan (the compression that the cache applies) of setting *p; its random seed is
- * the run's seed plus k. The plan must not be moved in memory afterwards.
+ * Opens the cache compression that *p describes. The random seed is the run's seed plus k. *plan
+ * must not be moved in memory afterwards.
  */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
-/*
- * Adds everything that determines the results of a run to *key, so that --resume can compare it:
- * program, machine, seed, threads, texts, hashes of all inputs, and the recorded options.
- */
+/* Adds to *key everything that determines the results of the run, for --resume. */
 int kvd_inputs_add_key(const kvd_inputs *in, const char *gpu, kvd_run_key *key, kvd_err *err);
-/*
- * Returns true if the output file is a complete result of a run with the same inputs and options
- * (*key).
- */
+/* Returns true if the output file is the complete result of a run with the same *key. */
 bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key);
 /* Reports that the output file is already complete: on stderr and, with --json, on stdout. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);
-/* Writes the methods as the command line names them, separated by spaces. */
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size);
-/*
- * Writes the names of the text fields (--field), separated by spaces; '-' for a text without
- * fields.
- */
+/* Writes the names of the text fields, separated by spaces; '-' for a text without fields. */
 void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t size);
 void kvd_inputs_release(kvd_inputs *in);
 

@@ -106,9 +106,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
 }
 
 /*
- * Copies the vectors of tokens after the prompts between two layouts: an array of these tokens
- * alone, and an array of whole sequences. Copies into the whole sequences, or out of them if `out`
- * is true.
+ * Copies vectors between an array of the tokens after the prompts and an array of whole sequences.
+ * If `out` is true, copies from the whole sequences.
  */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
@@ -149,10 +148,7 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     return 0;
 }
 
-/*
- * Fills *steps with the tokens of batch b that follow its prompts. The caller frees *lengths and
- * *ids.
- */
+/* The caller frees *lengths and *ids. */
 static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *steps,
                      size_t **lengths, uint32_t **ids, kvd_err *err)
 {
@@ -190,10 +186,6 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
     p->offset = b->offset;
     int status = cut_batch(p, b, &steps, &lengths, &ids, err);
     status = status || kvd_forward_run(f, &steps, &p->hook, -1, hidden, err);
-    /*
-     * Moves the hidden states of the tokens after the prompts to their positions in whole
-     * sequences.
-     */
     for (size_t s = b->n_sequences; !status && s-- > 0;) {
         const size_t n = steps.offset[s + 1] - steps.offset[s];
         memmove(hidden + (b->offset[s + 1] - n) * d_model, hidden + steps.offset[s] * d_model,

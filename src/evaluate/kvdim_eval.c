@@ -1,10 +1,6 @@
 /*
- * kvdim-eval: measures the loss of prediction quality through compression of the KV cache.
- *
- * Reads a checkpoint, texts and files of these schemas: kvdim/spectrum (singular values and
- * rotations), kvdim/rates (kept dimensions of every head), kvdim/error-table (loss if one head is
- * cut), kvdim/activations (recorded Q, K and V) and kvdim/fisher (second moments of gradients).
- * Writes kvdim/accuracy (results); with --scan-errors kvdim/error-table instead.
+ * kvdim-eval: measures the loss of prediction quality through compression of the KV cache. Writes
+ * kvdim/accuracy; with --scan-errors kvdim/error-table instead.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,9 +19,6 @@
 
 static const char program[] = "kvdim-eval";
 
-/* ---- set-up of a run ---- */
-
-/* Resolves --device and --compute into the device and the number type of the forward pass. */
 static int resolve_device(kvd_eval_run *v, kvd_err *err)
 {
     kvd_eval_options *const cfg = v->cfg;
@@ -81,10 +74,7 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks that projections which keep all dimensions reproduce the uncompressed model. Each set of
- * rotations is checked once, even if several settings use it.
- */
+/* Each set of rotations is checked once, even if several settings use it. */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -111,8 +101,6 @@ static int check_full_rank(kvd_eval_run *v, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- output of the results ---- */
 
 static int print_json(const kvd_eval_run *v, kvd_err *err)
 {
@@ -156,10 +144,6 @@ static int describe_file(kvd_eval_run *v, kvd_err *err)
                : 0;
 }
 
-/*
- * Writes the names of the texts and their numbers of sequences, which say which sequences belong to
- * which text.
- */
 static int write_texts(kvd_eval_run *v, kvd_err *err)
 {
     const size_t n = v->evaluator.n_texts;
@@ -188,7 +172,6 @@ static int write_texts(kvd_eval_run *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Reads the results lines that an interrupted run saved (--resume). */
 static int take_up(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_evaluator *const e = &v->evaluator;

@@ -1,10 +1,6 @@
 /*
- * kvdim-tasks: measures how a compressed KV cache changes the answers of a model: in published
- * benchmarks, in generated text, in retrieval and in classification. The model reads its own
- * compressed cache while it generates.
- *
- * Reads a checkpoint, texts and files of kvdim/spectrum, kvdim/rates, kvdim/error-table,
- * kvdim/activations and kvdim/fisher. Writes kvdim/tasks.
+ * kvdim-tasks: measures how a compressed KV cache changes the answers of a model. The model reads
+ * its own compressed cache while it generates. Writes kvdim/tasks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,10 +23,7 @@ typedef struct {
     kvd_inputs in;
     kvd_task_run tasks;
     kvd_task_table *table;
-    /*
-     * With --benchmark or --ruler: items, their runs and their results table, in place of the
-     * fields `tasks` and `table` above.
-     */
+    /* Prompts and results of --benchmark or --ruler. */
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
@@ -43,9 +36,6 @@ typedef struct {
     kvd_h5 file;
 } tasks_run;
 
-/* ---- device that runs the model ---- */
-
-/* Resolves --device and --compute into the device and the number type of the forward pass. */
 static int resolve_device(tasks_run *v, kvd_err *err)
 {
     kvd_tasks_options *const cfg = v->cfg;
@@ -82,9 +72,7 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/*
- * Prints which implementation runs a method on a GPU and, if it is not the CUDA engine, the reason.
- */
+/* Prints the reason if the method does not run on the CUDA engine. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -106,8 +94,6 @@ static int describe_gpu(tasks_run *v, kvd_err *err)
                ? -1
                : 0;
 }
-
-/* ---- inputs: chat template and test items ---- */
 
 static int record_texts(tasks_run *v, kvd_err *err)
 {
@@ -185,10 +171,7 @@ static int find_chat(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/*
- * Sets *n to the number of tokens that the chat template puts around a prompt; 0 without a
- * template.
- */
+/* *n is 0 without a chat template. */
 static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
 {
     const kvd_chat_pieces p = kvd_chat_around(v->chat, "", true);
@@ -203,10 +186,6 @@ static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
     return status;
 }
 
-/*
- * Generates the test items of the RULER benchmark (--ruler), and writes them to a file with
- * --write-items.
- */
 static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -230,10 +209,7 @@ static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_e
                : 0;
 }
 
-/*
- * Fails if --write-items names a file that the run reads. The items would overwrite an essay or a
- * tokenizer, or change the hash of a checkpoint.
- */
+/* Fails if --write-items names a file that the run reads, because the items would overwrite it. */
 static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
 {
     const char *const path = cfg->write_items;
@@ -309,8 +285,6 @@ static int open_inputs(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* ---- run of all methods over the tasks ---- */
-
 static size_t seeds_of(const tasks_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;
@@ -318,13 +292,13 @@ static size_t seeds_of(const tasks_run *v, size_t i)
 
 static size_t runs_of(const tasks_run *v)
 {
-    size_t n = 1; /* one run is that of the uncompressed model */
+    size_t n = 1; /* the run of the uncompressed model */
     for (size_t i = 0; i < v->cfg->in.n_methods; i++)
         n += v->in.n_points[i] * seeds_of(v, i);
     return n;
 }
 
-/* Returns the number of processes among which --part divides the sequences. */
+/* Returns the number of processes that share the sequences (--part). */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;
@@ -340,10 +314,7 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/*
- * Adds the results lines of one setting. With several seeds, a line with the mean comes first, then
- * one line per seed.
- */
+/* If there are several random seeds, adds the mean over seeds first, then each seed. */
 static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -368,10 +339,7 @@ static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
 
 enum { KVD_RUN_NAME = 80 };
 
-/*
- * Returns the name under which the journal of finished sequences records a setting with its k-th
- * seed.
- */
+/* Name of a compression setting and its k-th random seed, for the journal of finished sequences. */
 static const char *name_of(const tasks_run *v, const kvd_point *point, size_t k,
                            char name[KVD_RUN_NAME])
 {
@@ -433,8 +401,6 @@ static int run_methods(tasks_run *v, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* ---- run of all methods over benchmarks ---- */
-
 static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progress, kvd_err *err)
 {
     kvd_plan plan = {0};
@@ -463,10 +429,7 @@ static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progr
     return status;
 }
 
-/*
- * Runs all settings over the benchmark. The uncompressed model is first, because every other
- * setting is compared with it.
- */
+/* The uncompressed model runs first, because every other result is compared with it. */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -503,8 +466,6 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* ---- output of the results ---- */
-
 static int describe_file(tasks_run *v, kvd_err *err)
 {
     kvd_h5 *const f = &v->file;
@@ -530,10 +491,7 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/*
- * Opens the journal, the file with the results of finished sequences. A run of all sequences also
- * reads the journals of processes that ran a --part.
- */
+/* A run of all sequences also reads the journals that runs with --part left. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -556,10 +514,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/*
- * Generates the sequences of the part that --part names, and leaves the results in the part's
- * journal.
- */
+/* Computes the sequences of one --part. The results stay in a journal. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -587,10 +542,7 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /*
-     * The number of GPUs is not part of the inputs that --resume compares, because equal GPUs give
-     * equal results.
-     */
+    /* --resume may change the number of GPUs, because equal GPUs give equal results. */
     if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

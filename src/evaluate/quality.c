@@ -12,16 +12,15 @@
 enum { RESAMPLES = 2000 };
 
 /*
- * Returns e^x for x <= 0 in double, or 0 below -700, written so that compilers vectorise it: x = n
- * ln 2 + r with |r| <= ln 2 / 2, then the Taylor polynomial of e^r to degree 13 (remainder below
- * 1e-17) times 2^n. An evaluation computes one exponential per vocabulary entry, token position and
- * setting; with libm's exp they took a third of its time.
+ * Returns e^x for x <= 0, or 0 below -700. Compilers vectorise this code, but not libm's exp. e^x
+ * is 2^n e^r with x = n ln 2 + r. The Taylor polynomial of e^r has degree 13 and an error below
+ * 1e-17.
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
     /* Adding 1.5 * 2^52 rounds to an integer n and leaves it in the low bits. */
     const double round_to_int = 6755399441055744.0;
-    /* gcc compiles `?:` here to branches and does not vectorise the loop, so bit masks are used. */
+    /* gcc does not vectorise the loop if it has `?:` here. */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -63,10 +62,7 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
     return sum;
 }
 
-/*
- * Returns sum over j of e^{a_j - top} (a_j - b_j), the main term of the KL divergence between the
- * softmax distributions of logits a [n] and b [n].
- */
+/* Returns the sum over j of e^{a_j - top} (a_j - b_j), which is part of a KL divergence. */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
     double sum = 0;
@@ -76,12 +72,9 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/*
- * Sums over the logits of one token position. `bad` is the first column that is not finite, or -1
- * if all are finite.
- */
+/* `bad` is the first column that is not finite; -1 if all are finite. */
 typedef struct {
-    /* Largest logit; sum of e^{x - top}; logarithm of the sum of e^x, over the logits x. */
+    /* Largest logit; sum of e^{x - top}; logarithm of the sum of e^x. */
     double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
@@ -108,9 +101,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 }
 
 /*
- * Returns KL(p || q) of p = softmax(a) and q = softmax(b), as E_p[a - b] - lse(a) + lse(b). This
- * needs one exponential per column, and is exactly 0 for equal rows. Rounding is about 1e-15 of the
- * largest |a - b|.
+ * Returns KL(p || q) of p = softmax(a) and q = softmax(b), as E_p[a - b] - lse(a) + lse(b). It is
+ * exactly 0 for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
@@ -139,10 +131,7 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /*
-     * Each row of logits has its own result, and results are added in order of rows. Partial sums
-     * per thread would depend on the number of threads; this way sums repeat to the last bit.
-     */
+    /* Sums per thread would depend on the number of threads, so each row has its own. */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -195,13 +184,10 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     return 0;
 }
 
-/* Fields of kvd_quality, copied to one array each because the bootstrap takes arrays. */
+/* Fields of kvd_quality. */
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/*
- * Returns true if the uncompressed model has no correct prediction in some text. Top-1 accuracy
- * relative to that model is then undefined for that text.
- */
+/* Returns true if the uncompressed model has no correct prediction in some text. */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {
@@ -224,7 +210,8 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
     if (!x)
         return kvd_no_memory(err, "per-sequence sums", (unsigned long long)n * N_COLS * sizeof *x);
     double total = 0;
-    bool hollow = false; /* the uncompressed model has no correct prediction in some sequence */
+    bool hollow =
+        false; /* true if some sequence has no correct prediction of the uncompressed model */
     for (size_t i = 0; i < n; i++) {
         x[COL_N * n + i] = q[i].n;
         x[COL_NLL * n + i] = q[i].nll;
@@ -235,7 +222,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         total += q[i].n;
         hollow = hollow || !(x[COL_REF_TOP1 * n + i] > 0);
     }
-    /* Fields of the summary that were not requested stay NaN. */
+    /* Fields that were not requested stay NaN. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -260,15 +247,12 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* All fields use one seed, so that they are computed on the same bootstrap resamples. */
+        /* One seed for all fields, so that they share the bootstrap resamples. */
         if (!kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             continue;
         if (!share || !hollow)
             goto done;
-        /*
-         * The bootstrap failed because a resample had no correct prediction of the uncompressed
-         * model. The estimate itself is valid, but it has no confidence interval.
-         */
+        /* No interval exists if a resample has no correct prediction of the uncompressed model. */
         want[i].to->lo = want[i].to->hi = NAN;
     }
     out->perplexity = (kvd_interval){exp(out->nll.value), exp(out->nll.lo), exp(out->nll.hi)};
@@ -304,15 +288,13 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
     return kvd_quality_compare_texts(per_sequence, reference, all, 1, seed, out, err);
 }
 
-/* ---- distribution of the changes of single predictions ---- */
-
 static int by_value(const void *a, const void *b)
 {
     const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
-/* Returns the quantile `share`, in 0 .. 1, of the sorted values x [n], n >= 1. */
+/* Returns a quantile of the sorted values x [n]; `share` is in 0 .. 1 and n >= 1. */
 static double quantile(const float *x, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

@@ -1,7 +1,4 @@
-/*
- * Runs the models of an evaluation on the CPU, in float32. Hidden rows and logits are in host
- * memory.
- */
+/* Runs the models of an evaluation on the CPU, in float32. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +14,7 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /*
-     * Logits of the uncompressed model and of the compressed setting, for at most hook.piece token
-     * positions at a time: [hook.piece][vocab].
-     */
+    /* Logits of the uncompressed model and of the compressed model: [hook.piece][vocab]. */
     float *logits[2];
 } runner;
 
@@ -56,10 +50,7 @@ static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    /*
-     * Returns a quarter of the physical memory. If its size is unknown, returns no limit, and an
-     * allocation may fail.
-     */
+    /* A quarter of the physical memory; no limit if its size is unknown. */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
 }
 
@@ -101,10 +92,7 @@ static size_t prompt_bytes(const kvd_model_runner *r)
     return kvd_kept_prompts_row_bytes(r->config);
 }
 
-/*
- * Returns the recorded Q, K and V of the current batch's prompts, or NULL if they were not
- * recorded.
- */
+/* Returns NULL if no prompts were recorded. */
 static kvd_kept_prompts *prompts_of(runner *self)
 {
     if (!self->keeps_prompts || self->hook.kept_prompt == KVD_NOT_KEPT)
@@ -112,8 +100,6 @@ static kvd_kept_prompts *prompts_of(runner *self)
     self->prompts.first = self->hook.kept_prompt;
     return &self->prompts;
 }
-
-/* ---- forward passes of the uncompressed and compressed model ---- */
 
 static int record_reference(void *ctx, const kvd_attention_in *in, kvd_err *err)
 {
@@ -186,10 +172,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     int status =
         first_pass ? kvd_prompts_make(&prompts, r->config, plan, b, run_prompts, self, err) : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /*
-     * The recorded prompts lack the inputs of layers, so methods that need these run the prompts
-     * again.
-     */
+    /* The inputs of layers are not recorded, so methods that read them run the prompts again. */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -205,10 +188,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 }
 
 /*
- * Returns true if the cache plan (compression setting) compresses nothing. Then fills *account
- * (cache sizes) and *error (attention errors) without a run. Attention over an uncompressed cache
- * adds the same numbers in the same order as dense attention, so their outputs are equal to the
- * last bit (tests/evaluate/test_evaluate.c).
+ * Returns true if `plan` compresses nothing, and then fills *account and *error without a run.
+ * Attention over an uncompressed cache has the same bits as dense attention.
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
@@ -222,8 +203,6 @@ static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd
         kvd_attention_error_add_none(error, &self->kept, b->offset[b->n_sequences]);
     return true;
 }
-
-/* ---- hidden states and logits in host memory ---- */
 
 static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
 {
@@ -248,9 +227,7 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
 
 /*
  * Adds the quality of predictions to the sums per sequence. `rows` are final hidden states of the
- * compressed model, whose logits are computed here. If `rows` is NULL, the logits of the
- * uncompressed model are scored, which reference_logits has computed. Predictions of one sequence
- * are contiguous, and are added in one call.
+ * compressed model. NULL means that the logits of the uncompressed model are scored.
  */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
@@ -317,10 +294,7 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
         kvd_no_memory(err, "an evaluation", sizeof *self);
         return NULL;
     }
-    /*
-     * Number of rows whose logits are computed at a time: 32 MiB of logits, but 16 to 1024 rows.
-     * This is enough for an efficient matrix product, and little enough for any vocabulary.
-     */
+    /* Rows whose logits are computed at a time: 32 MiB of logits, but 16 to 1024 rows. */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;
     self->hook = (kvd_model_runner){.config = config,

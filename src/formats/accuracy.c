@@ -21,8 +21,6 @@ bool kvd_tasks_label_is_mean(const char *label)
     return sscanf(label, KVD_TASKS_MEAN_LABEL "%n", &n, &end) == 1 && end > 0 && !label[end];
 }
 
-/* ---- columns of kvdim/accuracy files ---- */
-
 const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS] = {
     {"method", KVD_COL_TEXT, "1",
      "name of the method; weights-4bit is none: the cache is whole, the weights have 4 bits"},
@@ -118,7 +116,7 @@ static const kvd_column own_columns[] = {
 };
 enum { N_OWN_COLUMNS = sizeof own_columns / sizeof *own_columns };
 
-/* Columns of a results file that a run with several random seeds (--seeds) adds. */
+/* Columns that --seeds adds. */
 static const kvd_column seed_columns[] = {
     {"n_seeds", KVD_COL_INT, "1", "number of seeds of which the row is the mean; 1: a single seed"},
     {"seed", KVD_COL_INT, "1",
@@ -130,10 +128,7 @@ static const kvd_column seed_columns[] = {
 };
 enum { N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns };
 
-/*
- * Returns the table of all columns of a kvdim/accuracy file. The columns for statistics over seeds
- * come last, so a caller without seeds passes a smaller number of columns.
- */
+/* Columns of --seeds come last, so that a caller without them passes a smaller number. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[KVD_N_POINT_COLUMNS + N_OWN_COLUMNS + N_SEED_COLUMNS];
@@ -145,10 +140,7 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/*
- * HDF5 arrays that are stored in addition to the results table, with a line of the table as first
- * axis: attention errors per layer and head, and sums over the predictions of each text sequence.
- */
+/* Arrays next to the table. Their first axis is the row of the table. */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",
@@ -191,8 +183,6 @@ kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool 
     return r;
 }
 
-/* ---- writing of the results table and its arrays ---- */
-
 static size_t sequences_of(const kvd_rows *r)
 {
     return (size_t)kvd_rows_samples_spec(r, KVD_ACCURACY_NLL)->dims[1];
@@ -226,8 +216,6 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
     return NULL;
 }
 
-/* ---- reading of kvdim/accuracy files for the report ---- */
-
 enum { RESAMPLES = 1000 };
 
 void kvd_accuracy_result_release(kvd_accuracy_result *a)
@@ -244,10 +232,7 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     *a = (kvd_accuracy_result){0};
 }
 
-/*
- * Reads attention errors [results line][layer][head] and stores their means over heads, [results
- * line][layer]. A line without a measurement has NaN.
- */
+/* Stores means over heads, [row][layer]; NaN for rows without a measurement. */
 static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, double **out,
                        kvd_err *err)
 {
@@ -274,9 +259,8 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
 }
 
 /*
- * Computes perplexity of a compressed model / perplexity of the uncompressed model, from the summed
- * negative log-likelihoods of each sequence under both. The confidence interval is a bootstrap over
- * whole sequences.
+ * Computes perplexity / perplexity of the uncompressed model. The confidence interval is a
+ * bootstrap over whole sequences.
  */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
@@ -333,11 +317,7 @@ done:
     return status;
 }
 
-/*
- * Reads the results of the needle prompts (a fact hidden at a known depth of a long text), which
- * the report plots against depth. The values are NaN in lines of the results table that a search
- * for an accuracy target added.
- */
+/* Rows that a search for a target accuracy added have no needle results, but NaN. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -375,11 +355,7 @@ typedef struct {
     kvd_err *err;
 } target_reader;
 
-/*
- * Reads the attributes NAME, NAME_misses, NAME_lo and NAME_hi of the HDF5 group `where` into to[0
- * .. 3]. NAME is the argument `name`: "saving", "value" or, in early files, "p". kvd_target_result
- * in accuracy.h describes the four numbers.
- */
+/* Reads attributes NAME, NAME_misses, NAME_lo and NAME_hi. NAME is "saving", "value" or "p". */
 static int read_ends(target_reader *x, const char *where, const char *name, double *to,
                      kvd_err *err)
 {
@@ -432,8 +408,8 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
 }
 
 /*
- * Refuses numbers that no measurement gives: an infinity (except the exp of a large nll), a
- * negative number beyond rounding, a fraction above 1. NaN means not measured.
+ * Fails on infinity (except the exp of a large nll), a negative number beyond rounding, and a
+ * fraction above 1.
  */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {

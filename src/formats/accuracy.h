@@ -1,39 +1,29 @@
 /*
- * kvdim/accuracy files: quality of next-token predictions with compressed KV caches. Each line of
- * the results table is for one compression method with one set of parameters (docs/formats.md).
+ * kvdim/accuracy files: quality of next-token predictions with compressed KV caches. Each row of
+ * the table is for one compression method with one set of parameters (docs/formats.md).
  */
 #ifndef KVD_FORMATS_ACCURACY_H
 #define KVD_FORMATS_ACCURACY_H
 
 #include "formats/rows.h"
 
-/*
- * Schemas of two kinds of file: complete accuracy results, and OUT.h5.rows, which keeps the
- * finished lines of a run that was interrupted.
- */
+/* Schemas of complete results, and of OUT.h5.rows with finished rows of an interrupted run. */
 extern const kvd_schema kvd_schema_accuracy, kvd_schema_accuracy_rows;
-/* Schema of the result files of kvdim-tasks (docs/formats.md). */
+/* Schema of the result files of kvdim-tasks. */
 extern const kvd_schema kvd_schema_tasks;
-/*
- * printf format of the name of a results line that is the mean over N tasks; the argument is N as
- * size_t.
- */
+/* printf format of the name of a row that is the mean over N tasks; the argument is N as size_t. */
 #define KVD_TASKS_MEAN_LABEL "mean of %zu tasks"
-/* Returns true if `label` names a mean over tasks, that is, matches KVD_TASKS_MEAN_LABEL. */
+/* Returns true if `label` matches KVD_TASKS_MEAN_LABEL. */
 bool kvd_tasks_label_is_mean(const char *label);
 
-/*
- * Number of columns with which every results table of the schemas kvdim/accuracy and kvdim/tasks
- * begins. These columns name the compression method of a line and its parameters.
- */
+/* Every table of results begins with these columns, which name the method and its parameters. */
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
 /*
- * Indices of the arrays that a kvdim/accuracy file stores in addition to the results table.
- * RELATIVE and ZDC are attention errors for each line of the table, layer and head (NaN if not
- * measured). NLL, TOP1, KL and AGREE are sums over the next-token predictions of a text sequence,
- * for each line of the table and sequence.
+ * Arrays of a kvdim/accuracy file next to the table. RELATIVE and ZDC are attention errors per row,
+ * layer and head. NLL, TOP1, KL and AGREE are sums over the predictions of a sequence, per row and
+ * sequence.
  */
 enum {
     KVD_ACCURACY_RELATIVE,
@@ -46,89 +36,66 @@ enum {
 };
 
 /*
- * Returns an empty results table of the schema kvdim/accuracy. If `seeds`, the table has columns
- * for statistics over random seeds. On failure returns NULL and fills *err. The caller frees the
- * table.
+ * Returns an empty table of results. `seeds` adds columns for statistics over several random seeds.
+ * On failure returns NULL and fills *err. The caller frees the table.
  */
 kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool seeds,
                             kvd_err *err);
-/*
- * Writes the results table and its arrays: attention errors per head, and sums over the predictions
- * of each text sequence. predictions [n_sequences]: number of predicted tokens in each sequence.
- */
+/* predictions [n_sequences] has the number of predicted tokens of each sequence. */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /*
- * Returns the results table stored in f with its arrays (attention errors per head, sums per text
- * sequence), and fills predictions [n_sequences]. Fails if the shapes differ from those of `like`,
- * an empty table from kvd_accuracy_rows. The caller frees the returned table.
+ * Reads the table, and fills predictions [n_sequences]. Fails if a shape differs from that in
+ * `like`, an empty table from kvd_accuracy_rows. The caller frees the table.
  */
 kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predictions,
                                  kvd_err *err);
 
 /*
  * Result of a search for the strongest compression whose top-1 accuracy is at least `target` times
- * that of the uncompressed model. The search varies one parameter, `key`, of a compression method.
- * It goes from weak to strong compression and stores four values of the parameter, NaN if there is
- * none:
+ * that of the uncompressed model. The search varies the parameter `key`, from weak to strong
+ * compression. NaN marks a value that was not found:
  *
- *   value         the last one before the accuracy is below the target
- *   value_misses  the first one at which the accuracy is below the target
- *   value_lo      the last one before the lower end of the confidence interval is below the target
- *   value_hi      the first one at which the upper end of the confidence interval is below it
+ *   value         last one before the accuracy is below the target
+ *   value_misses  first one at which the accuracy is below the target
+ *   value_lo      last one before the lower end of the confidence interval is below the target
+ *   value_hi      first one at which the upper end of the confidence interval is below the target
  */
 typedef struct {
-    /*
-     * Name of the method, and name of its parameter that was varied. Early versions of kvdim could
-     * vary only "p".
-     */
     char name[96], key[64];
     double target, value, value_misses, value_lo, value_hi;
-    /*
-     * Fractions of cache bytes saved at the parameter values value, value_misses, value_lo and
-     * value_hi; NaN in files of early versions.
-     */
+    /* Fractions of bytes saved at value, value_misses, value_lo and value_hi; NaN in old files. */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
-    /*
-     * True if the evaluated combinations of parameters differ in more than one parameter. `value`
-     * then has no meaning, and `saving` is the largest saving among the combinations that reach the
-     * target accuracy.
-     */
+    /* True if the results differ in more than one parameter, so that `value` has no meaning. */
     bool grid;
 } kvd_target_result;
 
 typedef struct {
     kvd_rows *rows;
-    /*
-     * Perplexity / perplexity of the uncompressed model, one per results line. NaN if the file has
-     * no uncompressed model.
-     */
+    /* Perplexity / perplexity of the uncompressed model, per row; NaN without such a model. */
     kvd_interval *ratio;
     size_t n_layers;
     /*
-     * Attention errors, means over heads: [results line][n_layers]. With u the attention output of
-     * an uncompressed head and v that of the compressed head, `norm` is ||v - u|| / ||u||, and
-     * `zdc` is the mean of |v - u| / |u| over elements. NULL if not measured.
+     * Attention errors per row of the table and layer. `norm` is ||v - u|| / ||u|| and `zdc` the
+     * mean of |v - u| / |u|, for outputs u (uncompressed) and v (compressed). NULL if not measured.
      */
     double *norm, *zdc;
     kvd_target_result *target;
     size_t n_targets;
-    /* Number of needle prompts (a fact hidden in a long text); 0 if the file has none. */
+    /* Number of prompts that hide a fact (needle) in a long text. */
     size_t n_needles;
     /*
-     * needle_depth [n_needles]: position of the needle in the text, from 0 (beginning) to 1 (end).
-     * The other three arrays are results for each line of the table and needle: [results
-     * line][n_needles].
+     * needle_depth [n_needles] is the position of the hidden fact, from 0 (beginning) to 1 (end).
+     * The other arrays are results per row and needle.
      */
     double *needle_depth, *needle_nll, *needle_agree, *needle_exact;
 } kvd_accuracy_result;
 
 /*
- * Reads the open file f. Computes the ratio of perplexities and its confidence interval from the
- * sums of negative log-likelihoods of each text sequence. Fails on numbers that no measurement
- * gives: an infinity, a negative number beyond rounding, a fraction above 1. The caller must call
- * kvd_accuracy_result_release, also on failure.
+ * Reads the open file f and computes the ratios of perplexities. Fails on infinity, a negative
+ * number beyond rounding, and a fraction above 1. The caller must call kvd_accuracy_result_release,
+ * also on failure.
  */
 int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err);
 void kvd_accuracy_result_release(kvd_accuracy_result *a);

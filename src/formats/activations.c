@@ -99,12 +99,9 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/* ---- reading bytes of a dataset without HDF5 -------------------------- */
-
 /*
- * Sets a->fd to the file descriptor, and a->at to the file offset of every tensor whose bytes are
- * contiguous in the file. Several threads can then read and write them at the same time by pread
- * and pwrite, whereas the HDF5 library serves one thread at a time.
+ * Finds tensors whose bytes are contiguous in the file. Threads read and write these with pread and
+ * pwrite, because the HDF5 library serves one thread at a time.
  */
 void kvd_activations_locate(kvd_activations *a)
 {
@@ -131,10 +128,7 @@ off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int he
     return (off_t)(a->at[x] + row * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype));
 }
 
-/*
- * Reads n bytes at offset `at`. On failure returns -1 and sets errno, or leaves errno 0 if the file
- * is too short.
- */
+/* On failure returns -1 and sets errno, or leaves errno 0 if the file is too short. */
 static int pread_all(int fd, char *to, size_t n, off_t at)
 {
     while (n) {
@@ -152,8 +146,6 @@ static int pread_all(int fd, char *to, size_t n, off_t at)
     return 0;
 }
 
-/* ---- reading of token vectors with checksums ---- */
-
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err)
 {
     const kvd_head_rows *const h = ctx;
@@ -169,7 +161,7 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
     }
     const hsize_t start[4] = {(hsize_t)h->layer, (hsize_t)h->head, first, 0},
                   count[4] = {1, 1, n, s.dims[3]};
-    /* A dataset of rank 1 has only the token axis, without layer and head. */
+    /* A dataset of rank 1 has no layer and head axes. */
     const int skip = s.rank == 1 ? 2 : 0;
     return kvd_h5_read_slab(h->dataset, s.path, s.rank, start + skip, count + skip, s.type, rows,
                             err)
@@ -187,12 +179,7 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
                : 0;
 }
 
-/* ---- opening of kvdim/activations files and checks ------------------- */
-
-/*
- * Opens a dataset of the file and checks its shape. If *dtype is -1, sets *dtype to the element
- * type of the dataset. Otherwise the dataset must have the type *dtype.
- */
+/* If *dtype is -1, sets *dtype to the dataset's type. Otherwise *dtype must be that type. */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
     const char *const path = kvd_activations_path[set];
@@ -263,20 +250,14 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks that the sequence numbers and the positions of the tokens count up from 0, that token ids
- * are below the vocabulary size, and that the counts agree with the file's attributes.
- */
+/* Sequence numbers and positions must count up from 0. Token ids must be in the vocabulary. */
 static int check_tokens(kvd_activations *a, kvd_err *err)
 {
     enum { BLOCK = 1 << 16 };
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /*
-     * Sequence number and position that the next token must have if it does not begin a new
-     * sequence.
-     */
+    /* Values of the next token, unless it begins a new sequence. */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -349,10 +330,7 @@ void kvd_activations_close(kvd_activations *a)
     kvd_activations_abandon(a, false);
 }
 
-/*
- * Converts n values of type t to float32. Returns the index of the first NaN or infinite value, or
- * n if there is none. Tests and converts in blocks that stay in the L1 cache.
- */
+/* Returns the index of the first NaN or infinity, or n if all values are finite. */
 static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
 {
     enum { BLOCK = 4096 };
@@ -368,10 +346,7 @@ static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
     return n;
 }
 
-/*
- * Reads n rows of `width` values of a head (a row is the vector of one token, or a row of a weight
- * matrix). Verifies their checksums and converts them to float32.
- */
+/* Reads n rows of one head, verifies their checksums and converts them to float32. */
 static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, float *rows,
                        void *scratch, kvd_err *err)
 {
@@ -390,22 +365,17 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    /* Bytes read, verified and converted at a time, so that they stay in cache. */
+    /* Bytes read and converted at a time, so that they stay in cache. */
     enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /*
-     * A piece is a number of consecutive tokens that one thread reads at a time. It is a multiple
-     * of KVD_CHECKSUM_ROWS, the number of tokens that share a checksum.
-     */
+    /* KVD_CHECKSUM_ROWS tokens share a checksum, so a thread reads a multiple of them. */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /*
-     * Index of the first piece with an error, whichever thread found it; `to` if no piece has one.
-     */
+    /* Index of the first part with an error; `to` if there is none. */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

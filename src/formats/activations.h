@@ -1,10 +1,8 @@
 /*
- * kvdim/activations files: Q, K and V of every token of a text, recorded by kvdim-collect.
+ * kvdim/activations files: Q, K and V of every token of a text, and W_O and W_V of every head.
  *
- * Each tensor is one contiguous dataset [layer][head][token][dim] in the element type of the file.
- * Token ids, sequences and positions are in datasets below /tokens; W_O and W_V of every head are
- * stored as well. All of these datasets have checksums; every function that reads rows verifies
- * them.
+ * Each tensor is one contiguous dataset [layer][head][token][dim]. All datasets have checksums;
+ * every function that reads rows verifies them.
  */
 #ifndef KVD_FORMATS_ACTIVATIONS_H
 #define KVD_FORMATS_ACTIVATIONS_H
@@ -21,118 +19,93 @@ typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kv
 /* Dataset names: "q", "k", "v", "q_pre", "k_pre" (before RoPE). */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/*
- * Indices of all datasets with checksums: first the tensors Q, K and V, then W_O, W_V and the three
- * datasets below /tokens.
- */
+/* Indices of all datasets with checksums. The tensors Q, K and V come first. */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
     kvd_h5 file;
     kvd_model_info model;
-    char label[64]; /* name of the recorded text, for result tables */
+    char label[64];
     char corpus_hash[40];
     size_t n_tokens, n_sequences, seq_len;
-    /*
-     * Layers recorded (--layers A-B). Index 0 of a dataset's layer axis is layer first_layer of the
-     * model.
-     */
+    /* Recorded layers. Index 0 of a dataset's layer axis is layer first_layer of the model. */
     int first_layer, n_layers;
     kvd_dtype dtype;
     bool has_pre;
-    /* Open HDF5 datasets of the tensors Q, K, V, ...; H5I_INVALID_HID for absent ones. */
+    /* Open HDF5 datasets; H5I_INVALID_HID for absent ones. */
     hid_t x[KVD_N_X];
     hid_t w_o, w_v;
     int fd; /* file descriptor of the open file; HDF5 closes it */
-    /* File offset in bytes of each tensor's dataset; UINT64_MAX if the dataset is chunked. */
+    /* File offset in bytes of each dataset; UINT64_MAX if the dataset is chunked. */
     uint64_t at[KVD_N_X];
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
 
-/* ---- reading of kvdim/activations files ----------------------------- */
-
-/*
- * Opens a complete kvdim/activations file. Checks the shape of every dataset against the sizes
- * given in the groups /model and /tokens.
- */
+/* Opens a complete file and checks the shape of every dataset. */
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
-/* Closes the activations file and frees memory. Safe on a zeroed *a. */
 void kvd_activations_close(kvd_activations *a);
 
-/* Returns the number of heads of tensor x: n_heads for Q, n_kv_heads for K and V. */
+/* Returns n_heads for Q, n_kv_heads for K and V. */
 int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
 /*
- * Reads the vectors of tokens first .. first + n - 1 of one head as float32 into rows [n][d_head].
- * A NaN or infinity is an error that names dataset, layer, head, token and dim. `scratch` holds n *
- * d_head * 4 bytes; it may be NULL if the file is float32. Large reads use all threads.
+ * Reads tokens first .. first + n - 1 of one head as float32 into rows [n][d_head]. A NaN or
+ * infinity is an error. `scratch` holds n * d_head * 4 bytes; it may be NULL if the file is
+ * float32.
  */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
 /*
- * Finds where each text sequence begins among the first n_tokens tokens. (*start)[i] is the first
- * token of sequence i; (*start)[*n] is n_tokens, so the last sequence may be incomplete. The caller
- * frees *start.
+ * Finds where each sequence begins among the first n_tokens tokens. (*start)[*n] is n_tokens, so
+ * the last sequence may be incomplete. The caller frees *start.
  */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
-/*
- * Read the weights of one head as float32: W_O of a query head [d_head][d_model], or W_V of a KV
- * head, transposed to [d_head][d_model].
- */
+/* Read W_O of a query head, or W_V of a KV head transposed, as float32 [d_head][d_model]. */
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
-/* ---- writing of kvdim/activations files (kvdim-collect) ------------- */
-
 /*
- * Creates PATH.partial with space reserved for every dataset. The caller has set model, label,
- * corpus_hash, n_tokens, n_sequences, seq_len, first_layer, n_layers, dtype and has_pre in *a.
+ * kvd_activations_create creates PATH.partial with space for every dataset. The caller has set
+ * model, label, corpus_hash, n_tokens, n_sequences, seq_len, first_layer, n_layers, dtype and
+ * has_pre in *a.
  *
- * kvd_activations_reopen continues the PATH.partial of an interrupted run and fills *a from it. If
- * there is no such file, it returns 0, sets a->file.id to H5I_INVALID_HID and keeps the lock on the
- * file name. The caller then calls kvd_activations_create with have_lock true.
+ * kvd_activations_reopen fills *a from the PATH.partial of an interrupted run. Without such a file
+ * it returns 0, sets a->file.id to H5I_INVALID_HID and keeps the lock on the file name. The caller
+ * must then call kvd_activations_create with have_lock true.
  */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
 int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
 
 /*
- * Writes the vectors of tokens first .. first + n - 1 of one head: [n][d_head] in the element type
- * of the file. Several threads may call it at the same time.
+ * Writes tokens first .. first + n - 1 of one head: [n][d_head] in the element type of the file.
+ * Several threads may call it at the same time.
  */
 int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first,
                              size_t n, const void *rows, kvd_err *err);
-/* Writes the id, the sequence number and the position of tokens first .. first + n - 1. */
 int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
                                const uint32_t *sequence, const uint32_t *position, kvd_err *err);
 /*
- * Writes the weights of all heads of a layer: w_o [n_heads][d_head][d_model] and w_v
- * [n_kv_heads][d_head][d_model], float32. A value beyond the range of the file's element type is an
- * error that names the value.
+ * Writes the weights of a layer: w_o [n_heads][d_head][d_model] and w_v
+ * [n_kv_heads][d_head][d_model]. A value beyond the range of the file's element type is an error.
  */
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 
 /*
- * Used when a run resumes, after kvd_activations_reopen. Reads the first n_tokens tokens of every
- * tensor back and computes their checksums. *total is then the value that kvd_activations_checksum
- * returned when exactly these tokens had been written.
+ * Reads the first n_tokens tokens of every tensor back, after kvd_activations_reopen. *total
+ * receives the value that kvd_activations_checksum returned when exactly these tokens had been
+ * written.
  */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
-/*
- * Returns one checksum of all token vectors written so far. No thread may write vectors meanwhile.
- */
+/* Returns one checksum of all tokens written so far. No thread may write meanwhile. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
-/* Completes PATH.partial, renames it to PATH and closes it. On failure PATH.partial remains. */
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);
-/*
- * Stops writing an activations file. Removes PATH.partial unless keep_partial. Safe on a zeroed or
- * finished *a.
- */
+/* Stops writing, and removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
 void kvd_activations_abandon(kvd_activations *a, bool keep_partial);
 
 #endif

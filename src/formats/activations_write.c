@@ -1,7 +1,4 @@
-/*
- * Writes kvdim/activations files: recorded Q, K and V. Space is reserved first, then the rows of
- * tokens are written in any order.
- */
+/* Writes kvdim/activations files: reserves space, then writes tokens in any order. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -28,10 +25,7 @@ static int pwrite_all(int fd, const char *from, size_t n, off_t at)
     return 0;
 }
 
-/*
- * Finds the file offset of every tensor, at which rows are then written with pwrite. Fails if a
- * dataset is not contiguous; this writer creates only contiguous ones.
- */
+/* Rows are written with pwrite, so every tensor must be contiguous in the file. */
 static int locate_all(kvd_activations *a, kvd_err *err)
 {
     kvd_activations_locate(a);
@@ -88,10 +82,7 @@ int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/*
- * Sets all checksums of a reopened, unfinished file to 0. The file holds no valid ones yet, because
- * checksums are written last.
- */
+/* An unfinished file holds no valid checksums, because the writer stores them last. */
 static int clear_checksums(kvd_activations *a, kvd_err *err)
 {
     for (int set = 0; set < KVD_N_SETS; set++) {
@@ -122,7 +113,6 @@ int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *
     return 0;
 }
 
-/* Reads the first n_tokens token rows of one head back and adds them to the head's checksums. */
 static int recount_head(kvd_activations *a, kvd_x x, int layer, int head, size_t n_tokens,
                         kvd_err *err)
 {
@@ -227,7 +217,7 @@ static int put_weight(kvd_activations *a, int set, int layer, const float *w, vo
         if (kvd_h5_write_slab(dataset, name, 4, start, count, kvd_activations_type(a->dtype),
                               scratch, err))
             return kvd_in(err, "'%s'", a->file.path);
-        /* A resumed run writes the weights a second time, so their checksums start again. */
+        /* A resumed run writes the weights a second time, so their checksums start from 0. */
         kvd_checksums_clear(&a->checksums[set], (size_t)layer, (size_t)h);
         kvd_checksums_add(&a->checksums[set], (size_t)layer, (size_t)h, 0, d, scratch);
     }

@@ -15,8 +15,6 @@ const double kvd_critical_level[KVD_N_CRITICAL_LEVELS] = {0.9, 0.95, 0.99};
 const double kvd_attention_quantile[KVD_N_QUANTILES] = {0.001, 0.01, 0.05, 0.25, 0.5,
                                                         0.75,  0.95, 0.99, 0.999};
 
-/* ---- bins of the histograms of scores, probabilities and norms ------------------------------- */
-
 static size_t bin(double x, double first, double per_unit, size_t n)
 {
     assert(!isnan(x));
@@ -39,8 +37,6 @@ size_t kvd_norm_bin(double log10_norm)
     return bin(log10_norm, -KVD_NORM_DECADES, KVD_LOG_PER_DECADE, KVD_NORM_BINS);
 }
 
-/* ---- table of the stored statistics ---------------------------------------------------------- */
-
 typedef enum {
     END,
     LAYER,
@@ -60,7 +56,7 @@ typedef enum { SUM, MIN, MAX, SAME, BEHIND } combine;
 
 typedef struct {
     const char *path, *long_name;
-    bool count; /* type of the statistic: uint64 if true, float64 if false */
+    bool count; /* uint64 if true, float64 if false */
     combine how;
     axis axes[4];
 } field;
@@ -81,10 +77,7 @@ typedef struct {
         __VA_ARGS__                                                                                \
     }
 
-/*
- * HDF5 path, meaning, type, way of adding two files, and axes of each attention statistic, in the
- * order of enum kvd_a.
- */
+/* Statistics of a file, in the order of kvd_a. */
 static const field fields[KVD_N_A] = {
     {"/window", "keys that a query sees, itself included; 0: all up to it", true, SAME, {LAYER}},
     {"/requests/at_position", "requests that have this position", true, SUM, {POSITION}},
@@ -177,10 +170,7 @@ static size_t length(const kvd_attention_stats *s, axis a)
     return 1;
 }
 
-/*
- * Sets *n to the number of 8-byte words of statistic f. Returns -1 if the product of its axis
- * lengths overflows, which is possible because the lengths come from a file.
- */
+/* Returns -1 if the product of the axis lengths overflows. The lengths come from a file. */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
     *n = 1;
@@ -212,8 +202,6 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a f, size_t
     assert(layer >= 0 && layer < s->n_layers);
     return s->word + s->at[f] + (request * (size_t)s->n_layers + (size_t)layer) * s->seq_len;
 }
-
-/* ---- allocation of the statistics ------------------------------------------------------------ */
 
 static void set_empty(kvd_attention_stats *s, kvd_a f)
 {
@@ -257,11 +245,9 @@ void kvd_attention_stats_release(kvd_attention_stats *s)
     s->n_words = 0;
 }
 
-/* ---- quantiles from histograms --------------------------------------------------------------- */
-
 typedef struct {
     double first, per_unit;
-    size_t n; /* number of edges between the bins of a histogram */
+    size_t n; /* number of bin edges */
     bool logarithmic;
 } scale;
 
@@ -283,7 +269,7 @@ static axis bins_of(kvd_a f)
     return END;
 }
 
-/* Returns the value at histogram edge number x. A fractional x is a value between two edges. */
+/* Returns the value at edge number x. A fractional x is between two edges. */
 static double edge(scale s, double x)
 {
     const double at = s.first + x / s.per_unit;
@@ -311,8 +297,6 @@ double kvd_attention_stats_quantile(kvd_a f, const kvd_word *h, double q)
     }
     return edge(s, (double)(s.n - 1));
 }
-
-/* ---- writing of kvdim/attention files -------------------------------------------------------- */
 
 static int shape(const kvd_attention_stats *s, kvd_a f, hsize_t *dims)
 {
@@ -415,8 +399,6 @@ int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *
     return 0;
 }
 
-/* ---- reading of kvdim/attention files -------------------------------------------------------- */
-
 static int describe(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
     int64_t n_requests, seq_len, first_layer;
@@ -481,10 +463,7 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks that each histogram of the statistic `field_of` (one per layer and head) holds `want`
- * values, summed over its bins.
- */
+/* Checks that every histogram of one statistic holds `want` values. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {
@@ -507,10 +486,8 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
 }
 
 /*
- * Checks the statistics of critical tokens that begin at index `first` of kvd_a. Critical tokens
- * are the fewest tokens of a request that together receive a given fraction of the attention. Each
- * of the n_requests requests has 1 .. seq_len of them. Fails if the stored sum, sum of squares,
- * minimum and maximum of these numbers contradict each other.
+ * Checks the counts of tokens that begin at index `first` of kvd_a. Fails if their sum, sum of
+ * squares, minimum and maximum contradict each other.
  */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
@@ -553,7 +530,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /* The sum over positions of the requests that reach them is the number of tokens. */
+        /* Adding up the requests that reach each position gives the number of tokens. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -569,10 +546,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/*
- * Returns the number of (query token, key token) combinations that the attention mask of a layer
- * allows, over all requests.
- */
+/* Returns the number of combinations of query and key that the mask of a layer allows. */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;
@@ -597,8 +571,8 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
             /*
-             * A copy of the statistics that covers one layer only, because the number of scores
-             * differs between layers with different attention windows.
+             * A copy for one layer, because attention windows, and so the number of scores, differ
+             * between layers.
              */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
@@ -619,10 +593,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
 static int read_fields(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
     hsize_t dims[KVD_MAX_RANK];
-    /*
-     * The shapes of the datasets are checked before memory is allocated, because a damaged file
-     * could announce any size.
-     */
+    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
     for (int i = 0; i < KVD_N_A; i++)
         if (kvd_field_shape(f, fields[i].path, shape(s, (kvd_a)i, dims), dims, err))
             return -1;
@@ -653,8 +624,6 @@ int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *
     kvd_h5_close(&f, false);
     return status ? -1 : 0;
 }
-
-/* ---- sum of the statistics of two files ------------------------------------------------------ */
 
 static kvd_word combined(const field *f, kvd_word a, kvd_word b)
 {

@@ -40,10 +40,7 @@ int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks that all measured losses of one side (0: Q and K, 1: V) are finite and not negative. A KL
- * divergence may be slightly below 0 by rounding.
- */
+/* Fails on negative losses, except values slightly below 0, which rounding can give. */
 static int check_errors(kvd_h5 *f, const kvd_error_table *t, int side, kvd_err *err)
 {
     const size_t heads = (size_t)t->n_layers * (size_t)t->n_kv_heads;

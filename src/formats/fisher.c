@@ -52,10 +52,7 @@ static size_t heads_of(const kvd_fisher *f)
     return (size_t)f->n_layers * (size_t)f->model.n_kv_heads;
 }
 
-/*
- * Returns the number of doubles in the gradient products g^T g of all layers, for keys or for
- * values.
- */
+/* Number of doubles in the gradient products g^T g of all layers. */
 static size_t moments_of(const kvd_fisher *f)
 {
     const size_t wide = (size_t)f->model.n_kv_heads * (size_t)f->model.d_head;
@@ -129,8 +126,6 @@ void kvd_fisher_close(kvd_fisher *f)
     memset(f, 0, sizeof *f);
 }
 
-/* ---- reading of kvdim/fisher files ---- */
-
 static int describe(kvd_fisher *f, kvd_err *err)
 {
     kvd_h5 *const h = &f->file;
@@ -172,7 +167,7 @@ static int describe(kvd_fisher *f, kvd_err *err)
                : 0;
 }
 
-/* Reads sums over gradients. Every sum must be finite. Sums of squares must not be negative. */
+/* Fails on a sum that is not finite, and on a negative sum of squares. */
 static int read_sums(kvd_h5 *h, const char *path, int rank, const hsize_t *dims, double *to,
                      kvd_err *err)
 {
@@ -272,8 +267,6 @@ int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t firs
                             (double)rows[i]);
     return 0;
 }
-
-/* ---- writing of kvdim/fisher files ---- */
 
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err)
 {

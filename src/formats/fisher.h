@@ -1,7 +1,7 @@
 /*
  * kvdim/fisher files: squared gradients of the loss with respect to keys, values, W_K and W_V. This
  * is the empirical Fisher information that Palu's rank search and KVQuant's weights use. The loss
- * of a sequence is the sum of -log p(next token) over its tokens (model/pass/backward.h).
+ * of a sequence is the sum of -log p(next token) over its tokens.
  */
 #ifndef KVD_FORMATS_FISHER_H
 #define KVD_FORMATS_FISHER_H
@@ -11,7 +11,7 @@
 
 extern const kvd_schema kvd_schema_fisher;
 
-/* Tensors with squared gradients: keys after RoPE, keys before RoPE, values. */
+/* Gradients of keys after RoPE, keys before RoPE, and values. */
 typedef enum { KVD_F_K, KVD_F_K_PRE, KVD_F_V, KVD_N_F } kvd_f;
 /* Number of tensors with weight gradients and gradient products: keys before RoPE, values. */
 enum { KVD_F_SIDES = 2 };
@@ -22,74 +22,56 @@ typedef struct kvd_fisher {
     char corpus_hash[40];
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
-    /* Number of tokens whose next token is known: n_tokens - n_sequences. */
+    /* Number of tokens whose next token is known. */
     size_t n_predicted;
     /* Loss in nats, summed over all sequences. */
     double loss;
     /* Squared gradients [n_layers][n_kv_heads][d_head], summed over all tokens. */
     double *sum[KVD_N_F];
     /*
-     * Squared gradients of the weights W_K and W_V, [n_layers][n_kv_heads], summed over sequences
-     * and over the elements of the head's matrix.
+     * Squared gradients of W_K and W_V, summed over sequences and elements: [n_layers][n_kv_heads].
      */
     double *weight[KVD_F_SIDES];
     /*
-     * Root mean square (over sequences) of the gradient of each weight, averaged over the elements
-     * of the head's W_K or W_V: [n_layers][n_kv_heads].
+     * Root mean square of weight gradients over sequences, averaged over the head's matrix:
+     * [n_layers][n_kv_heads].
      */
     double *root[KVD_F_SIDES];
     /*
-     * Products g^T g of the gradients g of keys before RoPE, or of values, summed over all tokens:
-     * [n_layers][n_kv_heads d_head][n_kv_heads d_head], all KV heads together. NULL if the file was
-     * written without these products.
+     * Sums over tokens of g^T g, where g is the gradient of all KV heads together:
+     * [n_layers][n_kv_heads d_head][n_kv_heads d_head]. NULL if the file lacks them.
      */
     double *moment[KVD_F_SIDES];
     size_t n_rows; /* number of tokens whose squared gradients are stored one by one */
     kvd_h5 file;
-    /*
-     * Datasets of squared gradients of single tokens: float32
-     * [n_layers][n_kv_heads][n_rows][d_head].
-     */
+    /* Squared gradients of single tokens: float32 [n_layers][n_kv_heads][n_rows][d_head]. */
     hid_t row[KVD_F_SIDES];
     kvd_checksums checksums[KVD_F_SIDES];
 } kvd_fisher;
 
-/* ---- reading of kvdim/fisher files ---- */
-
-/*
- * Opens a complete kvdim/fisher file, checks every shape and reads the gradient sums. A negative
- * sum of squares is an error.
- */
+/* Opens a complete file and reads the sums. A negative sum of squares is an error. */
 int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
-/*
- * Closes the kvdim/fisher file. If the file was being written and is not finished, removes it. Safe
- * on a zeroed *f.
- */
+/* Closes the file. Removes a file that was not finished. Safe on a zeroed *f. */
 void kvd_fisher_close(kvd_fisher *f);
 
 /*
- * Reads the squared gradients of tokens first .. first + n - 1 of one KV head into rows
- * [n][d_head]; `side` 0 is keys before RoPE, 1 is values. Checksum mismatches, negative numbers and
- * non-finite numbers are errors.
+ * Reads the squared gradients of n tokens of one KV head into rows [n][d_head]. `side` 0 is keys
+ * before RoPE, 1 is values. Checksum mismatches, negative and non-finite numbers are errors.
  */
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n,
                     float *rows, kvd_err *err);
 
-/* ---- writing of kvdim/fisher files (kvdim-collect) ---- */
-
 /*
- * Creates a kvdim/fisher file, allocates zeroed sums and reserves space for the squared gradients
- * of n_rows single tokens. The caller has set model, label, corpus_hash, n_tokens, n_sequences,
- * seq_len, layers and n_rows in *f.
+ * Creates a file with zeroed sums and space for n_rows single tokens. The caller has set model,
+ * label, corpus_hash, n_tokens, n_sequences, seq_len, layers and n_rows in *f.
  */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
 /*
- * Writes the squared gradients of tokens first .. first + n - 1 of a layer: rows
- * [n_kv_heads][n][d_head]. `side` 0 is keys before RoPE, 1 is values.
+ * Writes the squared gradients of n tokens of a layer: rows [n_kv_heads][n][d_head]. `side` 0 is
+ * keys before RoPE, 1 is values.
  */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,
                         const float *rows, kvd_err *err);
-/* Writes the gradient sums, completes the kvdim/fisher file and closes it. */
 int kvd_fisher_finish(kvd_fisher *f, kvd_err *err);
 
 #endif

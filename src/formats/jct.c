@@ -10,8 +10,6 @@
 const kvd_schema kvd_schema_jct = {"jct", 1, "Job completion times and their parts"};
 const kvd_schema kvd_schema_jct_rows = {"jct-rows", 1, "Rows of a kvdim-jct that has not finished"};
 
-/* ---- columns of kvdim/jct files ---- */
-
 static const kvd_column fixed[] = {
     {"kind", KVD_COL_TEXT, "1", "job, iteration or request"},
     {"method", KVD_COL_TEXT, "1", "method with its keys"},
@@ -110,10 +108,7 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "sums and exchanges between GPUs",
                                                 "the host alone"};
 
-/*
- * Returns the columns of a kvdim/jct results file. The names of the columns with phase times come
- * from kvd_phase_column.
- */
+/* The columns with phase times are named by kvd_phase_column. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -154,8 +149,6 @@ kvd_rows *kvd_jct_rows(int samples, kvd_err *err)
     return r;
 }
 
-/* ---- writing of kvdim/jct files ---- */
-
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err)
 {
     return kvd_model_info_write(f, facts->model, err) ||
@@ -172,10 +165,7 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
                  const kvd_run *run, kvd_err *err)
 {
     kvd_h5 f;
-    /*
-     * Refuse a symbolic link called `path`: kvd_h5_create would follow it and replace the file that
-     * it points to.
-     */
+    /* kvd_h5_create would replace the file that a symbolic link points to. */
     if (kvd_output_check_derived(path, err) ||
         kvd_h5_create(&f, path, &kvd_schema_jct_rows, run, err))
         return -1;
@@ -183,8 +173,6 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
     kvd_h5_close(&f, false);
     return status;
 }
-
-/* ---- reading of kvdim/jct files ---- */
 
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err)
@@ -224,9 +212,8 @@ done:
 }
 
 /*
- * Returns the largest rounding error, in seconds, of a measured time in a results line. A CUDA
- * event counts in steps of 0.5 us, which is up to 1e-4 of a decode step of 5 ms. If one measured
- * step represents several, its time and its error are multiplied by their number.
+ * Largest rounding error, in seconds, of a measured time. A CUDA event counts in steps of 0.5 us. A
+ * measured step may represent several steps, which multiplies its error.
  */
 static double rounding(const kvd_rows *r, size_t row)
 {
@@ -249,12 +236,12 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
     return *rows ? kvd_rows_check(*rows, f->path, columns(), N_COLUMNS, needed, refused, err) : -1;
 }
 
-/* Changes the method name of each results line from NAME to NAME@ATTENTION. */
+/* Changes each method name from NAME to NAME@ATTENTION. */
 static int name_attention(kvd_rows *r, const char *attention, kvd_err *err)
 {
     const int column = kvd_rows_find(r, "method");
     if (column < 0 || kvd_rows_column(r, column)->kind != KVD_COL_TEXT)
-        /* A missing column is no error here: the code that reads the column reports it. */
+        /* A missing column is no error here, because its reader reports it. */
         return 0;
     for (size_t i = 0; i < kvd_rows_count(r); i++) {
         const char *const method = kvd_rows_get_text(r, i, column);
@@ -284,17 +271,12 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err)
     return r;
 }
 
-/* ---- comparison of jobs with those of the uncompressed cache ---- */
-
 static bool equal(double a, double b)
 {
     return !(a < b) && !(b < a);
 }
 
-/*
- * Returns true if two results lines of jobs differ at most in the method and in the length named
- * "input" or "output" ("" for neither).
- */
+/* Returns true if two jobs differ at most in the method and in the given length. */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
     static const char *const same[] = {"batch", "input",  "output", "chunk",
@@ -316,11 +298,7 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
     return SIZE_MAX;
 }
 
-/*
- * Returns the seconds that the compression method of a results line saves against the uncompressed
- * cache (method `none`) at equal lengths. Returns NaN if there is no line of `none` to compare
- * with.
- */
+/* Seconds that the method saves against the uncompressed cache; NaN if that was not measured. */
 static double gain(const kvd_rows *r, size_t row)
 {
     const size_t none = kvd_jct_uncompressed(r, row);
@@ -329,9 +307,9 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the results line of the same method with the smallest length above `from`, or with the
- * smallest length of all if `from` is NaN. `length` is "input" or "output". Skips lines for which
- * no equal job with the uncompressed cache was measured. Returns SIZE_MAX if no line is left.
+ * Returns the row with the smallest length above `from`, or with the smallest length if `from` is
+ * NaN. Skips jobs without a measurement of the uncompressed cache. Returns SIZE_MAX if no row is
+ * left.
  */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
@@ -351,11 +329,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 {
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
-    /*
-     * Goes through the measured lengths in rising order to find the length from which the method is
-     * faster than no compression. If the method is slower again at a longer length, the earlier
-     * crossing does not count.
-     */
+    /* Only the last crossing counts, because the method may be slower again at a longer length. */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
         if (!(won > 0))
@@ -368,10 +342,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     return answer;
 }
 
-/*
- * Returns the seconds between the fastest and the slowest repetition of a job, or 0 if the results
- * line does not hold these times.
- */
+/* Seconds between the fastest and slowest repetition; 0 if the file does not have them. */
 static double spread(const kvd_rows *r, size_t row)
 {
     const double x = kvd_row_real(r, row, "jct_max_s") - kvd_row_real(r, row, "jct_min_s");
@@ -388,10 +359,7 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /*
-             * The method is not faster at this length, so only longer lengths decide the break-even
-             * length. Discard noise found at shorter ones.
-             */
+            /* The method is not faster here, so noise at shorter lengths does not matter. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

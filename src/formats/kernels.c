@@ -96,8 +96,6 @@ kvd_rows *kvd_kernels_rows(int samples, kvd_err *err)
     return r;
 }
 
-/* ---- writing of kvdim/kernels files ---- */
-
 static int put_rates(kvd_h5 *f, const char *where, const char *device, const kvd_rate_ceilings *c,
                      kvd_err *err)
 {
@@ -131,8 +129,6 @@ done:
     kvd_h5_close(&f, false);
     return status;
 }
-
-/* ---- reading of kvdim/kernels files ---- */
 
 static int read_machine(kvd_machine_rates *m, kvd_h5 *f, const char *where, kvd_err *err)
 {

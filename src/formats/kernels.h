@@ -1,8 +1,4 @@
-/*
- * kvdim/kernels files: times of attention kernels, measured by kvdim-attn. Each results line has
- * one input shape, kernel implementation and scheduler, with all its time samples. The file also
- * has the peak rates of the machine, measured in the same run.
- */
+/* kvdim/kernels files: times of attention kernels, measured by kvdim-attn. */
 #ifndef KVD_FORMATS_KERNELS_H
 #define KVD_FORMATS_KERNELS_H
 
@@ -16,28 +12,24 @@ typedef struct {
     double read_bytes; /* bytes per second of a kernel that only reads */
     /* FLOP per second of a matrix product, in 16-bit on a GPU and in float32 on a CPU. */
     double flop;
-    double exps; /* exponentials per second, by the fastest method that was tried */
+    double exps;
 } kvd_rate_ceilings;
 
 /*
- * Returns an empty results table of the schema kvdim/kernels whose lines hold `samples` repeated
- * times in microseconds. On failure returns NULL and fills *err. The caller frees the table.
+ * Returns an empty table with `samples` times in microseconds per row. On failure returns NULL and
+ * fills *err. The caller frees the table.
  */
 kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 
 typedef struct {
     const kvd_rate_ceilings *cpu, *gpu; /* measured peak rates; NULL if not measured */
-    const char *gpu_name, *driver;      /* name and driver version of the GPU; "" without a GPU */
-    /* Implementations and input shapes that were left out, one text line each with the reason. */
+    const char *gpu_name, *driver;      /* "" if there is no GPU */
+    /* Kernels and input shapes that were left out, one text line each with the reason. */
     const char *skipped;
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/*
- * Writes the file `path`: results lines, time samples, the machine's peak rates as attributes of
- * /ceilings, and the number of requested input shapes that were measured. Returns 0, or -1 and
- * fills *err.
- */
+/* Writes the table, its time samples, and the peak rates as attributes of /ceilings. */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 
@@ -53,8 +45,8 @@ typedef struct {
 } kvd_kernels;
 
 /*
- * Reads the open kvdim/kernels file f. Fails if a column that the report needs is missing, or a
- * number is infinite or negative. The caller frees k->rows, also on failure.
+ * Reads the open file f. Fails if a needed column is missing, or a number is infinite or negative.
+ * The caller frees k->rows, also on failure.
  */
 int kvd_kernels_read(kvd_kernels *k, kvd_h5 *f, kvd_err *err);
 

@@ -23,14 +23,11 @@ bool kvd_model_info_untrained(const kvd_model_info *m)
     return strcmp(m->dtype, "initial") == 0;
 }
 
-/*
- * Name and position of each field of kvd_model_info, used to write, read and compare the HDF5 group
- * /model.
- */
+/* Fields of kvd_model_info in the HDF5 group /model. */
 typedef struct {
     const char *name;
     size_t offset;
-    size_t size; /* length in bytes of a string field; 0 for an integer */
+    size_t size; /* bytes of a string field; 0 for an integer */
 } field;
 
 #define TEXT(f)                                                                                    \
@@ -106,7 +103,7 @@ int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_m
     for (size_t i = 0; i < N_FIELDS; i++) {
         const field *f = &fields[i];
         if (!strcmp(f->name, "name"))
-            /* The name is not compared, because the folder of a checkpoint may be renamed. */
+            /* The folder of a checkpoint may be renamed, so names are not compared. */
             continue;
         if (f->size && strcmp(text_of(a, f), text_of(b, f)))
             return kvd_fail(err, "'%s' and '%s' are of different models: %s is %s and %s", file_a,

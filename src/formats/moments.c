@@ -45,11 +45,7 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
     return m->gram[g] + ((size_t)layer * heads + (size_t)head) * d * d;
 }
 
-/*
- * Sets *n to the number of doubles in the Gram matrices of tensor g, over all layers and heads.
- * Returns -1 if the product of the sizes overflows, which is possible because they come from a
- * file.
- */
+/* Returns -1 if the product of the sizes overflows. The sizes come from a file. */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;
@@ -118,8 +114,6 @@ static void set_path(kvd_g g, char path[16])
     snprintf(path, 16, "/gram/%s", kvd_g_name[g]);
 }
 
-/* ---- writing of kvdim/moments files ---------------------------------- */
-
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
 {
     const uint64_t n_tokens = m->n_tokens;
@@ -159,8 +153,6 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/* ---- reading of kvdim/moments files ---------------------------------- */
-
 static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
 {
     int64_t n_sequences, seq_len, first_layer;
@@ -194,10 +186,7 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/*
- * Checks that each Gram matrix X^T X has a non-negative diagonal, is symmetric and obeys the
- * Cauchy-Schwarz inequality.
- */
+/* Checks that each Gram matrix is symmetric, has no negative diagonal and obeys Cauchy-Schwarz. */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;
@@ -239,10 +228,7 @@ int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, m, err))
         goto done;
-    /*
-     * The shapes of the datasets are checked before memory is allocated, because a damaged file
-     * could announce any size.
-     */
+    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
     for (int g = 0; g < KVD_N_G; g++) {
         char name[16];
         hsize_t want[4];
@@ -275,8 +261,6 @@ done:
     kvd_h5_close(&f, false);
     return status;
 }
-
-/* ---- sum of the Gram matrices of two files ----------------------------- */
 
 static int same_weights(const kvd_moments *a, const char *file_a, const kvd_moments *b,
                         const char *file_b, kvd_g g, kvd_err *err)

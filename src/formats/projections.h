@@ -1,7 +1,6 @@
 /*
- * kvdim/projections files: for every layer and KV head, matrices that project K and V to fewer
- * numbers and matrices that rebuild K and V. No program of kvdim writes such files: they hold
- * matrices that were trained elsewhere.
+ * kvdim/projections files: matrices that project K and V to fewer numbers, and matrices that
+ * rebuild K and V. The matrices were trained elsewhere; no program of kvdim writes such files.
  */
 #ifndef KVD_FORMATS_PROJECTIONS_H
 #define KVD_FORMATS_PROJECTIONS_H
@@ -13,45 +12,35 @@
 
 extern const kvd_schema kvd_schema_projections;
 
-/*
- * Projection matrices of K, or of V. They have n_components columns, of which a KV head uses only
- * the first `rank`.
- */
+/* Projection matrices of K, or of V, with n_components columns. */
 typedef struct {
     size_t n_components;
-    /*
-     * Number of columns of the projection that each KV head uses, 1 .. n_components:
-     * [n_layers][n_kv_heads].
-     */
+    /* Number of leading columns that each KV head uses: [n_layers][n_kv_heads]. */
     int32_t *rank;
     /*
-     * Matrices that project K or V of `heads` adjacent KV heads together to one vector of
-     * n_components numbers: [n_layers][n_kv_heads][heads * d_head][n_components].
+     * Matrices that project `heads` adjacent KV heads to one vector: [n_layers][n_kv_heads][heads *
+     * d_head][n_components].
      */
     double *down;
-    /*
-     * Matrices that rebuild K or V of one KV head from that vector of n_components numbers:
-     * [n_layers][n_kv_heads][n_components][d_head].
-     */
+    /* Matrices that rebuild one KV head: [n_layers][n_kv_heads][n_components][d_head]. */
     double *up;
 } kvd_projections_side;
 
 typedef struct {
     kvd_model_info model;
-    char origin[256]; /* text that says who made the matrices */
-    bool before_rope; /* keys are projected before RoPE is applied */
+    char origin[256];
+    bool before_rope;
     /* Number of adjacent KV heads that are projected together to one vector. */
     int heads;
-    /* Projection matrices of K, then of V. */
+    /* Matrices of K, then of V. */
     kvd_projections_side side[2];
 } kvd_projections;
 
 /*
- * Reads a kvdim/projections file. Refuses a model other than `model` (model_path in messages),
- * ranks outside 1 .. n_components, n_components above the number of rows of a matrix `down`, NaN
- * and infinity. `heads` (number of KV heads that are projected together) must divide the number of
- * KV heads. It must be 1 if keys are projected after RoPE. KV heads that are projected together
- * must have equal ranks and equal matrices `down`. On success the caller releases *p.
+ * Reads a kvdim/projections file. Fails on another model than `model`, a bad rank, NaN or infinity.
+ * p->heads must divide the number of KV heads, and be 1 if keys are projected after RoPE. KV heads
+ * that are projected together must have equal ranks and equal matrices `down`. On success the
+ * caller releases *p.
  */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);

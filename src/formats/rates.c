@@ -11,8 +11,6 @@
 
 const kvd_schema kvd_schema_rates = {"rates", 1, "Kept dimensions per pair, layer and KV head"};
 
-/* ---- numbers of kept dimensions ---- */
-
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err)
 {
     assert(n_layers > 0 && n_kv_heads > 0 && d_head > 0);
@@ -59,8 +57,6 @@ double kvd_widths_side_p(const kvd_widths *w, int side)
         kept += w->kept[side][i];
     return 1 - kept / ((double)heads * (double)w->d_head);
 }
-
-/* ---- writing of kvdim/rates files ---- */
 
 static size_t heads_of(const kvd_rates *r)
 {
@@ -152,8 +148,6 @@ int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
                : 0;
 }
 
-/* ---- reading of kvdim/rates files ---- */
-
 static int read_widths(kvd_h5 *f, kvd_rates *r, int side, int padded, int n_layers, kvd_err *err)
 {
     const int n_kv = r->model.n_kv_heads, d = r->model.d_head;
@@ -190,20 +184,13 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns true if the rule that chose the kept dimensions has no removal rate r (fraction of the
- * sum of singular values to remove), or has one r for Q and K and another for V.
- */
+/* Returns true if the rule for kept dimensions has no single fraction r. */
 static bool without_r(const char *rule)
 {
     return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");
 }
 
-/*
- * Checks two facts at each stored strength of compression. The removed fraction p must follow from
- * the numbers of kept dimensions. The removal rate r (fraction of the sum of singular values to
- * remove) must be NaN if r->rule does not use one r for all of Q, K and V, else in 0 .. 1.
- */
+/* Fractions of removed dimensions must agree with the numbers of kept dimensions. */
 static int check_points(kvd_h5 *f, const kvd_rates *r, kvd_err *err)
 {
     const bool no_r = without_r(r->rule);

@@ -268,8 +268,6 @@ const char *kvd_row_text(const kvd_rows *r, size_t row, const char *column)
     return c < 0 || r->columns[c].kind != KVD_COL_TEXT ? "" : kvd_rows_get_text(r, row, c);
 }
 
-/* ---- writing of results tables ---- */
-
 static int write_column(kvd_h5 *f, const kvd_rows *r, int c, kvd_err *err)
 {
     const kvd_column *col = &r->columns[c];
@@ -325,8 +323,6 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err)
     }
     return 0;
 }
-
-/* ---- numbers as text for printed tables ---- */
 
 const char *kvd_real_text(char *to, size_t size, const char *format, double x)
 {

@@ -1,7 +1,4 @@
-/*
- * Representation of a results table in memory, shared by rows.c, which fills and writes tables, and
- * rows_load.c, which reads them.
- */
+/* A table in memory, shared by rows.c and rows_load.c. */
 #ifndef KVD_FORMATS_ROWS_INTERNAL_H
 #define KVD_FORMATS_ROWS_INTERNAL_H
 
@@ -17,7 +14,7 @@ enum { KVD_MAX_SAMPLES = 8 };
 
 struct kvd_rows {
     const kvd_column *columns;
-    /* Columns if the table was loaded from a file; NULL if the caller owns them. */
+    /* Columns of a loaded table; NULL if the caller owns the columns. */
     kvd_column *owned;
     int n_columns;
     size_t n, capacity;
@@ -31,7 +28,7 @@ struct kvd_rows {
     } samples[KVD_MAX_SAMPLES];
 };
 
-/* Returns a results table with these columns and no rows, or NULL if memory runs out. */
+/* Returns NULL if memory runs out. */
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads results tables from HDF5 files. Columns are found in the file, not known beforehand. */
+/* Reads tables from HDF5 files. Their columns are not known beforehand. */
 #include "formats/rows_internal.h"
 
 #include <stdio.h>
@@ -8,8 +8,6 @@
 #include "common/files/fields.h"
 
 _Static_assert(sizeof(kvd_cell_value) == 8, "a cell is as large as an int64 and a double");
-
-/* ---- reading of table cells ---- */
 
 static void free_cells(kvd_cell_value *data, kvd_column_kind kind, size_t n)
 {
@@ -38,12 +36,7 @@ static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_va
                : 0;
 }
 
-/* ---- reading of table columns ---- */
-
-/*
- * Returns the text attribute `name` of a column, which the caller frees. Returns "" if there is
- * none, because other software may have written the column.
- */
+/* Returns "" if the attribute is absent, because other software may have written the column. */
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 {
     kvd_err ignored;
@@ -65,7 +58,7 @@ static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
                                                      : kvd_no_memory(err, "a column", sizeof *col);
 }
 
-/* Appends a column to the table. On success the table owns `data` and the texts of *col. */
+/* On success the table owns `data` and the texts of *col. */
 static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size_t n, kvd_err *err)
 {
     const size_t columns = (size_t)r->n_columns + 1;
@@ -83,10 +76,7 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/*
- * Sets *n to the number of rows of a column. Sets *n to 0 if the dataset is not a column but
- * samples of higher rank.
- */
+/* Sets *n to 0 if the dataset is not a column but samples of higher rank. */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {
@@ -100,10 +90,7 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
     if (r->n_columns && r->n != (size_t)dim)
         return kvd_fail(err, "'%s': '/rows/%s' has %llu rows, other columns %zu", f->path, name,
                         (unsigned long long)dim, r->n);
-    /*
-     * A dataset may announce a length without storing data. Refuses it, so that a header alone
-     * cannot make this program allocate gigabytes.
-     */
+    /* A damaged header could otherwise make this program allocate gigabytes. */
     if (H5Dget_storage_size(dataset) == 0)
         return kvd_fail(err, "'%s': '/rows/%s' announces %llu rows but stores none", f->path, name,
                         (unsigned long long)dim);
@@ -150,12 +137,7 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/* ---- reading of whole tables from the HDF5 group /rows ---- */
-
-/*
- * Returns the order in which to read columns: order of creation if the file recorded it, else by
- * name.
- */
+/* Returns the order of creation if the file recorded it, else the order of names. */
 static H5_index_t order_of(hid_t group)
 {
     const hid_t plist = H5Gget_create_plist(group);
@@ -177,7 +159,7 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
     if (length <= 0 || (size_t)length >= sizeof name)
         return kvd_fail(err, "'%s': a name under '/rows' has %zd bytes, at most %zu are allowed",
                         f->path, length, sizeof name - 1);
-    /* Only hard links are read, because a soft or external link could point into another file. */
+    /* A soft or external link could point into another file. */
     if (H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD)
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)

@@ -9,8 +9,6 @@ const kvd_schema kvd_schema_serving = {"serving", 1, "Simulated serving of reque
 const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS] = {"mean", "p50", "p90",
                                                                         "p99"};
 
-/* ---- columns of kvdim/serving files ---- */
-
 static const kvd_column fixed[] = {
     {"kind", KVD_COL_TEXT, "1", "point, max-rate or validation"},
     {"method", KVD_COL_TEXT, "1", "method with its keys, as in the file of costs"},
@@ -90,10 +88,7 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
              bound_name[bound]);
 }
 
-/*
- * Returns the columns of a kvdim/serving results file: the fixed ones, then "ttft_mean_s",
- * "ttft_mean_lo_s", ...
- */
+/* Returns the fixed columns, then "ttft_mean_s", "ttft_mean_lo_s", ... */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -138,8 +133,6 @@ kvd_rows *kvd_serving_rows(kvd_err *err)
     return r;
 }
 
-/* ---- writing of kvdim/serving files ---- */
-
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err)
 {
@@ -152,8 +145,6 @@ int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model,
         return -1;
     return kvd_h5_finish(f, err);
 }
-
-/* ---- reading of kvdim/serving files ---- */
 
 static bool refused(const kvd_rows *r, size_t row, const char *column, double x)
 {

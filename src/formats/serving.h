@@ -1,6 +1,5 @@
 /*
- * kvdim/serving files: results of simulated serving. A line of the results table is of one of three
- * kinds.
+ * kvdim/serving files: results of simulated serving. A row of the table is of one of three kinds.
  *
  *   point       a compression method at one request rate
  *   max-rate    a method at the highest request rate whose mean normalised latency (JCT / output
@@ -30,39 +29,28 @@ typedef enum {
     KVD_LATENCY_P99,
     KVD_LATENCY_STATISTICS
 } kvd_latency_statistic;
-/* Names of latency statistics in column names: "mean", "p50", "p90" and "p99". */
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
 /*
- * Writes the name of the column of a latency statistic. `bound` 0 gives the value, "ttft_mean_s"; 1
- * and 2 give the ends of its interval, "ttft_mean_lo_s" and "ttft_mean_hi_s".
+ * Writes the name of a column. `bound` 0 gives the value, "ttft_mean_s"; 1 and 2 give the ends of
+ * its interval, "ttft_mean_lo_s" and "ttft_mean_hi_s".
  */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 
-/*
- * Sizes of the arrays of a results line: the quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised
- * latency (JCT / output tokens). They are NaN in lines of kind "validation".
- */
+/* Quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency; NaN in rows of kind "validation". */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
-/*
- * Returns an empty results table of the schema kvdim/serving. On failure returns NULL and fills
- * *err. The caller frees the table.
- */
+/* On failure returns NULL and fills *err. The caller frees the table. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/*
- * Writes the results table into a file just created, and completes the file. `none`: a text with
- * one line for each method that sustains no request rate.
- */
+/* Completes a new file. `none` has one text line for each method that sustains no request rate. */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
 /*
- * Reads the results lines of the open file f. Fails if a column that the report needs is missing,
- * or if a number is negative or infinite. Infinity is allowed for the latency objectives, where it
- * means no objective. The caller frees *rows, also on failure.
+ * Fails if a needed column is missing, or a number is negative or infinite. An infinite latency
+ * objective means no objective. The caller frees *rows, also on failure.
  */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 

@@ -9,8 +9,6 @@
 const kvd_schema kvd_schema_similarity = {"similarity", 1,
                                           "Likeness of the bases found on different texts"};
 
-/* ---- writing of kvdim/similarity files ---- */
-
 static int put(kvd_h5 *f, const kvd_comparison *c, const char *name, const char *long_name,
                int rank, const hsize_t *dims, const char *const *axes, const double *data,
                kvd_err *err)
@@ -136,8 +134,6 @@ done:
     return status;
 }
 
-/* ---- reading of kvdim/similarity files ---- */
-
 void kvd_similarity_release(kvd_similarity *s)
 {
     for (size_t p = 0; p < s->n_pairs; p++) {
@@ -166,7 +162,7 @@ void kvd_similarity_release(kvd_similarity *s)
     *s = (kvd_similarity){0};
 }
 
-/* Reads a text dataset with one text per compared file into *out, which the caller frees. */
+/* Reads one text per compared file into *out, which the caller frees. */
 static int read_texts(size_t n, kvd_h5 *f, const char *path, char ***out, kvd_err *err)
 {
     const hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);
@@ -193,11 +189,7 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     return status;
 }
 
-/*
- * Reads one dataset of comparison results, which must be in 0 .. `most`, into a new array *out.
- * Some datasets compare each file with file 0 and have no value for file 0 itself. For them the
- * caller passes `skip` 1, and (*out)[0] is NaN. Otherwise `skip` is 0.
- */
+/* Reads values in 0 .. `most`. If `skip` is 1, (*out)[0] is NaN and not in the file. */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)
 {

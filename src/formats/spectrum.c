@@ -31,8 +31,6 @@ static const char *const pair_title[KVD_N_PAIRS] = {
     "Q and gradients with respect to Q",
     "attention outputs and gradients with respect to them"};
 
-/* ---- sets of matrices that share one rotation (Q and K, V and W_O, ...) ---- */
-
 int kvd_pair_find(const char *name)
 {
     for (int i = 0; i < KVD_N_PAIRS; i++)
@@ -78,12 +76,7 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/* ---- allocation of singular values and rotations ---- */
-
-/*
- * Sets *bytes to the size of the rotation matrices of n_h heads in all layers. Fails if the product
- * overflows, because the sizes may come from a file.
- */
+/* Fails if the product overflows, because the sizes may come from a file. */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;
@@ -108,7 +101,7 @@ int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err)
     x->sigma = calloc((size_t)s->n_layers * (size_t)n_h, (size_t)s->model.d_head * sizeof(double));
     x->R = calloc(1, bytes);
     x->right = two ? calloc(1, bytes) : NULL;
-    /* Set before the check below, so that kvd_spectrum_release frees what could be allocated. */
+    /* Set first, so that kvd_spectrum_release frees what was allocated before a failure. */
     x->present = true;
     if (!x->sigma || !x->R || (two && !x->right))
         return kvd_no_memory(err, "the bases of a pair", bytes);
@@ -183,8 +176,6 @@ int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
     return 0;
 }
 
-/* ---- values derived from the singular values ---- */
-
 double kvd_effective_rank(const double *sigma, size_t d)
 {
     double total = 0, entropy = 0;
@@ -240,8 +231,6 @@ int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summar
     free(top);
     return 0;
 }
-
-/* ---- writing of kvdim/spectrum files ---- */
 
 static int write_derived(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, const char *h_axis,
                          kvd_err *err)
@@ -344,14 +333,11 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return write_derived(f, s, pair, h_axis, err);
 }
 
-/*
- * Attributes of the HDF5 group /calibration: how calibration tokens were selected and clustered,
- * and the seconds of each step. Used to write and to read them.
- */
+/* Attributes of the HDF5 group /calibration, and the fields that hold them. */
 static const struct {
     const char *name;
     size_t at;
-    bool whole; /* type of the attribute: integer (size_t) if true, double if false */
+    bool whole; /* size_t if true, double if false */
 } calibration_field[] = {
     {"prune", offsetof(kvd_calibration, prune), false},
     {"sequences_dropped", offsetof(kvd_calibration, sequences_dropped), true},
@@ -382,10 +368,7 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
-/*
- * Reads how the calibration tokens were selected and clustered, and the seconds of each step. In
- * older files, which have no group /calibration, the fields stay 0.
- */
+/* Older files have no group /calibration, and the fields stay 0. */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
     int64_t whole;
@@ -429,8 +412,6 @@ int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-/* ---- reading of kvdim/spectrum files ---- */
-
 static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 {
     char pairing[16];
@@ -465,9 +446,8 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 }
 
 /*
- * Computes the product P = left right^T of the two matrices of a head's balanced projection. P must
- * be the identity, or an orthogonal projection if the data lack rank, so P = P^T = P^2. Sets *off
- * to the largest absolute element of P - P^T and P^2 - P.
+ * P = left right^T must be the identity or an orthogonal projection. Sets *off to the largest
+ * absolute element of P - P^T and P^2 - P.
  */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
@@ -535,10 +515,7 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/*
- * Reads the rotations (or left and right matrices) of one set of matrices, such as Q and K. A file
- * without them is an error unless the caller wants singular values only.
- */
+/* A file without matrices is an error unless values_only is true. */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {
@@ -552,10 +529,7 @@ static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t d
                         "'%s' holds no bases of %s: make it again by kvdim-spectrum without "
                         "--no-bases",
                         f->path, kvd_pair_name[pair]);
-    /*
-     * The shapes of the datasets are checked before memory is allocated, because a damaged file
-     * could announce any size.
-     */
+    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
     if ((!absent && kvd_field_shape(f, path, 4, dims, err)) || kvd_spectrum_alloc(s, pair, err))
         return -1;
     if (absent) {

@@ -22,7 +22,7 @@ typedef enum { END, LAYER, HEAD, KV_HEAD, LEVEL, QUANTILE, MEASURE } axis;
 static const char *const axis_name[] = {"",      "layer",    "head",   "kv_head",
                                         "level", "quantile", "measure"};
 
-/* Allowed values of a dataset, checked when a file is read. */
+/* Allowed values of a dataset. */
 typedef enum { ANY, PART, POSITIVE, COUNT, GROUP } domain;
 
 typedef struct {
@@ -52,7 +52,7 @@ typedef struct {
         }                                                                                          \
     }
 
-/* HDF5 path, meaning, unit, allowed values and axes of each dataset, in the order of kvd_t. */
+/* Datasets of a file, in the order of kvd_t. */
 static const field fields[KVD_N_T] = {
     {"/scores/min", "smallest score of a layer", "1", ANY, {LAYER}},
     {"/scores/max", "largest score of a layer", "1", ANY, {LAYER}},
@@ -134,10 +134,7 @@ static size_t length(const kvd_tokens *t, axis a)
     return 1;
 }
 
-/*
- * Returns the number of values of a dataset. The product cannot overflow, because sizes are below
- * 1e6 and at most three are large.
- */
+/* The product cannot overflow: sizes are below 1e6 and at most three are large. */
 static size_t count_of(const kvd_tokens *t, kvd_t f)
 {
     size_t n = 1;
@@ -237,8 +234,6 @@ int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err)
     return 0;
 }
 
-/* ---- reading of kvdim/tokens files ----------------------------------------------------------- */
-
 static int describe(kvd_h5 *f, kvd_tokens *t, kvd_err *err)
 {
     int64_t n_requests, n_kept, seq_len, first_layer;
@@ -305,10 +300,7 @@ int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, t, err))
         goto done;
-    /*
-     * The shapes of the datasets are checked before memory is allocated, because a damaged file
-     * could announce any size.
-     */
+    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
     for (int i = 0; i < KVD_N_T; i++)
         if (kvd_field_shape(&f, fields[i].path, shape(t, (kvd_t)i, dims), dims, err))
             goto done;

@@ -1,10 +1,6 @@
 /*
- * kvdim/tokens files: which tokens matter, computed from kvdim/attention files.
- *
- * For every layer they have the range of attention scores, and the fraction of important (and of
- * unimportant) tokens that it shares with each other layer (plotted by ZDC in Fig. 6-8). They also
- * have the spread of attention received and of value norms, and the numbers of critical tokens of
- * layers and heads (plotted by LeanKV in Fig. 1-3).
+ * kvdim/tokens files: which tokens matter, computed from kvdim/attention files. They hold the data
+ * of Fig. 6-8 of the paper ZDC and Fig. 1-3 of the paper LeanKV.
  */
 #ifndef KVD_FORMATS_TOKENS_H
 #define KVD_FORMATS_TOKENS_H
@@ -13,96 +9,71 @@
 
 extern const kvd_schema kvd_schema_tokens;
 
-/* Measures by which the tokens of a layer are ranked by importance. */
+/* Measures by which the tokens of a layer are ranked. */
 typedef enum {
-    /*
-     * Mean attention score of the token as a query, over heads and the keys that it sees (ZDC
-     * Observation 4).
-     */
+    /* Mean attention score of the token as a query (ZDC Observation 4). */
     KVD_RANK_SCORE,
-    /* Mean attention score of the token as a key, over heads and the queries that see it. */
+    /* Mean attention score of the token as a key. */
     KVD_RANK_SCORE_AS_KEY,
     /* ln of the softmax denominator of the token as a query, summed over heads (ZDC section 5). */
     KVD_RANK_DENOMINATOR,
     /*
-     * ln of the softmax denominator of the token as a query, summed over heads, minus ln of the
-     * number of keys that it sees. Without this term, denominators grow with the position.
+     * ln of the softmax denominator, minus ln of the number of keys, because denominators grow with
+     * the position.
      */
     KVD_RANK_DENOMINATOR_PER_KEY,
     /* Attention probability that the token receives from all heads and queries. */
     KVD_RANK_MASS,
-    /*
-     * Attention probability that the token receives from all heads and queries, divided by the
-     * number of queries that see the token.
-     */
+    /* Attention probability received, divided by the number of queries that see the token. */
     KVD_RANK_MASS_PER_QUERY,
     KVD_N_RANKINGS
 } kvd_ranking;
 extern const char *const kvd_ranking_name[KVD_N_RANKINGS];
 
 enum { KVD_N_CURVE = 19 };
-/* Quantiles, in [0, 1], that describe a distribution for plots. */
+/* Quantiles, in [0, 1], of the stored distributions. */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
-/* Datasets of a kvdim/tokens file. tokens.c and docs/formats.md give their shapes. */
+/* Datasets of a file. docs/formats.md gives their shapes. */
 typedef enum {
     KVD_T_SCORE_MIN, /* smallest attention score of each layer: [layer] */
     KVD_T_SCORE_MAX,
     KVD_T_SCORE_MEAN,
     KVD_T_SCORE_SD,
-    KVD_T_SCORE_CURVE, /* quantiles of the attention scores: [layer][quantile] */
-    /*
-     * Fraction of their least important tokens that two layers have in common, mean over requests:
-     * [ranking measure][layer][layer].
-     */
+    KVD_T_SCORE_CURVE,
+    /* Fraction of unimportant tokens that two layers share: [ranking measure][layer][layer]. */
     KVD_T_UNIMPORTANT,
-    /*
-     * Standard deviation, over requests, of the fraction of least important tokens that two layers
-     * have in common.
-     */
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
-    /*
-     * Number of the group of each layer, from 0: [ranking measure][layer]. Layers of a group are
-     * adjacent and have nearly the same important and unimportant tokens.
-     */
+    /* Group of adjacent layers with similar important tokens: [ranking measure][layer]. */
     KVD_T_GROUP,
     KVD_T_RECEIVED_MIN, /* least attention that a token of each layer receives: [layer] */
     KVD_T_RECEIVED_MAX,
-    /* Quantiles of the attention received by a token: [layer][quantile]. */
+    /* Quantiles of the attention that a token receives: [layer][quantile]. */
     KVD_T_RECEIVED_CURVE,
-    /*
-     * log10 of the ratio of the 99.9 % quantile to the 0.1 % quantile of attention received by a
-     * token, per layer.
-     */
+    /* log10 of the 99.9 % quantile / 0.1 % quantile of received attention, per layer. */
     KVD_T_RECEIVED_DECADES,
     KVD_T_VALUE_MIN,
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
     /*
-     * Number of critical tokens of a layer: the fewest that together receive a given fraction
-     * (`level`) of its attention. Mean over requests: [level][layer].
+     * Smallest number of tokens that receive a given fraction (`level`) of a layer's attention:
+     * [level][layer].
      */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /*
-     * Number of critical tokens of a KV head: the fewest that together receive a given fraction
-     * (`level`) of its attention. Mean over requests: [level][layer][kv_head].
-     */
+    /* Smallest number of tokens that receive a given fraction of a KV head's attention. */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /*
-     * Number of critical tokens of a head: the fewest that together receive a given fraction
-     * (`level`) of its attention. Mean over requests: [level][layer][head].
-     */
+    /* Smallest number of tokens that receive a given fraction of a query head's attention. */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -116,30 +87,23 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /* Fraction of a request's tokens that counts as important, and as unimportant. */
+    /* Fraction of a request's tokens that counts as important. */
     double share;
     /*
-     * A layer joins the group of the layer below it if it shares more than this fraction of its
-     * important tokens, and of its unimportant tokens, with the first layer of the group.
+     * A layer joins a group if it shares more than this fraction of important tokens with the
+     * group's first layer.
      */
     double group_overlap;
     double *data[KVD_N_T];
 } kvd_tokens;
 
-/* Allocates zeroed datasets for the sizes set in *t. */
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/*
- * Reads a kvdim/tokens file. Refuses non-finite values, fractions outside [0, 1], and token counts
- * outside 1 .. seq_len.
- */
+/* Fails on non-finite values, fractions outside [0, 1], and token counts outside 1 .. seq_len. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/*
- * Mean, minimum and maximum fraction of important (or unimportant) tokens that two layers have in
- * common, over all combinations of layers whose indices differ by `distance`.
- */
+/* Fraction of tokens shared by two layers whose indices differ by `distance`. */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

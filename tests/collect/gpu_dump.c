@@ -1,9 +1,6 @@
 /*
- * Tests of files of Q, K and V that are recorded on the GPU. They must equal, byte for byte, those
- * that kvd_dump_record writes from the same values, with equal checksums. Covers every pair of
- * number types, heads divided among GPUs, layers written in several pieces, and NaN in memory that
- * must not be read. Values that the file's type cannot represent must be refused with the CPU's
- * message. Without a GPU, prints one skip line.
+ * Compares files of Q, K and V that are recorded on the GPU with those of kvd_dump_record, byte for
+ * byte. Without a GPU, prints one skip line.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -36,7 +33,7 @@ static const test_case cases[] = {
     {"several pieces", KVD_BF16, KVD_F32, 32, 8, 128, 1, false, {7001}},
 };
 
-/* The model has LAYERS + 1 = 4 layers. The file holds HELD of them, from FIRST_LAYER on. */
+/* The file holds HELD of the LAYERS + 1 layers, from FIRST_LAYER on. */
 enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 };
 
 static int failures;
@@ -85,7 +82,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     must(kvd_activations_create(a, path, &program_run, false, &err), c->name);
 }
 
-/* Values of one tensor (such as Q or K) of one layer and batch: [token][head][dimension]. */
+/* Values of one tensor, such as Q, of one layer and batch: [token][head][dimension]. */
 typedef struct {
     float *host;
     int heads;
@@ -119,10 +116,7 @@ static kvd_gpu_share share_of(const test_case *c, int index)
                            .n_kv_heads = kv_heads};
 }
 
-/*
- * Copies n tensors, of the heads that GPU `s` has, to the device, side by side in each token's row
- * as in the forward pass, with NaN around them.
- */
+/* Copies n tensors side by side to the device, as in the forward pass, with NaN around them. */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
 {
@@ -157,10 +151,7 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/*
- * Records one layer of a batch in the file that the CPU writes and in that of the GPU. If either
- * recording fails, returns -1 and fills both errors.
- */
+/* Records a layer on the CPU and the GPU. If either fails, returns -1 and fills both errors. */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {
@@ -197,7 +188,7 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        /* Overwrites the device's Q, K and V at once, as the forward pass may do. */
+        /* Overwrites Q, K and V at once, as the forward pass may do. */
         fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type));
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);
@@ -272,10 +263,6 @@ static void run(const test_case *c)
     close_both(&b, c);
 }
 
-/*
- * Checks that the CPU and the GPU refuse the same values with the same message, when the values are
- * recorded or when the GPU's result is fetched.
- */
 static void refused(const char *name, kvd_dtype type, kvd_dtype to, float poison)
 {
     const test_case c = {name, type, to, 4, 2, 32, 1, false, {40, 60}};

@@ -1,10 +1,6 @@
 /*
- * Tests of second moments (Gram matrices X^T X) computed on the GPU, compared with kvd_gram_add on
- * the same values. Covers grouped queries, head dimensions that do not fill a block, odd numbers of
- * tokens, several batches, heads divided among GPUs, and NaN in memory that must not be read. Every
- * run must give equal bits, also after the sums were copied to the host and back. Then prints the
- * time for the shape of Llama 3.1 8B and that of cuBLAS's double-precision product. Without a GPU,
- * prints one skip line.
+ * Compares second moments X^T X on the GPU with kvd_gram_add, and then times them for Llama 3.1 8B.
+ * Every run must give equal bits. Without a GPU, prints one skip line.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -18,10 +14,7 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    /*
-     * This GPU has the part number `index` of the attention heads, which are divided into `count`
-     * parts.
-     */
+    /* This GPU has part `index` of `count` parts of the heads. */
     int n_heads, n_kv_heads, d, index, count;
     bool pre;
     size_t batch[4]; /* tokens of each batch; 0 ends the list */
@@ -42,7 +35,7 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/* Two layers are recorded, FIRST_LAYER and the next. WIDTH is the d_model of the weights. */
+/* FIRST_LAYER and the next layer are recorded. WIDTH is the d_model of the weights. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static int failures;
@@ -50,7 +43,7 @@ static kvd_err err;
 
 static uint64_t seed = 7;
 
-/* Returns a random number, uniform in -1 .. 1. About one in 97 is multiplied by 40. */
+/* Random number, uniform in -1 .. 1. About one in 97 is multiplied by 40. */
 static float value(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -72,7 +65,7 @@ static void must(int status, const char *what)
     }
 }
 
-/* An array of numbers in `type` on the device, and their values as float32 on the host. */
+/* Numbers in `type` on the device, and as float32 on the host. */
 typedef struct {
     float *host;
     void *device;
@@ -121,10 +114,7 @@ static kvd_moments shape_of(const test_case *c)
                          .has_pre = c->pre};
 }
 
-/*
- * Input of one layer for one batch: rows of Q, K and V side by side as in the forward pass, and
- * separate rows of Q and K before RoPE.
- */
+/* Rows of Q, K and V side by side, and rows of Q and K before RoPE. */
 typedef struct {
     array qkv, pre;
     kvd_gpu_attention_in in;
@@ -157,7 +147,6 @@ static void drop_layer(layer *x)
     drop_array(&x->pre);
 }
 
-/* Adds the second moments of one layer's Q, K and V to `sums` on the host, by kvd_gram_add. */
 static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_share *s,
                           const layer *x)
 {
@@ -180,11 +169,7 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
     free(scratch);
 }
 
-/*
- * Returns the largest relative difference between the Gram matrices a and b. The difference of
- * element (i, j) is divided by the square root of the product of the diagonal elements i and j of
- * b.
- */
+/* Returns the largest difference between the elements (i, j), relative to sqrt(b_ii b_jj). */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
     double worst = 0;
@@ -196,10 +181,7 @@ static double distance(const kvd_moments *a, const kvd_moments *b)
                 for (size_t j = 0; j < d; j++) {
                     const double scale = sqrt(y[i * d + i]) * sqrt(y[j * d + j]);
                     const double off = fabs(x[i * d + j] - y[i * d + j]);
-                    /*
-                     * Gram matrices of heads that this GPU does not have are 0 in both results.
-                     * Without a difference the relative error is 0, so that 0 / 0 is avoided.
-                     */
+                    /* Heads that this GPU does not compute are 0 in both results. */
                     const double relative = off == 0 ? 0 : off / scale;
                     worst = isfinite(relative) ? fmax(worst, relative) : INFINITY;
                 }
@@ -218,8 +200,7 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
 
 /*
  * Makes random weights on the device: W_O [d_model][heads * d], and W_Q, W_K and W_V stacked as
- * [rows][d_model]. Computes the Gram matrices of the heads of W_O and W_V on the device, and adds
- * the expected ones to `want`.
+ * [rows][d_model]. Adds the expected moments to `want`.
  */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
@@ -232,7 +213,7 @@ static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments 
         at[l] = (kvd_gpu_layer){.qkv = qkv.device, .o = o.device};
         const kvd_gpu_weights w = {.type = c->type, .share = *s, .layer = at};
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
-        /* A second call must replace the Gram matrices that `m` already has, not add to them. */
+        /* A second call must replace the moments, not add to them. */
         must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
         check(cudaDeviceSynchronize(), c->name);
         for (int g = KVD_G_W_O; g <= KVD_G_W_V; g++)
@@ -264,10 +245,7 @@ static void run(const test_case *c)
     must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
              kvd_moments_alloc(&want, &err),
          c->name);
-    /*
-     * `one` adds all batches. Between batches, the sums of `two` are copied to the host and into a
-     * new object, as a resumed run does.
-     */
+    /* Between batches, the sums of `two` are moved through the host, as in a resumed run. */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     must(!two, c->name);
@@ -337,7 +315,7 @@ static void not_finite(void)
         fail(&c, "d_head 300 passes", 1, 0);
 }
 
-/* Returns the median time of work(ctx) on the default stream in milliseconds. */
+/* Returns the median time of work(ctx). */
 static double milliseconds(int (*work)(void *), void *ctx)
 {
     enum { SAMPLES = 15 };
@@ -369,7 +347,7 @@ typedef struct {
     layer x;
     const kvd_cublas *lib;
     cublasHandle_t blas;
-    double *from, *to; /* inputs [heads][rows][d] and Gram matrices [heads][d][d] */
+    double *from, *to; /* inputs [heads][rows][d] and moments [heads][d][d] */
     int heads, d, rows;
 } timed;
 
@@ -403,10 +381,7 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
-    /*
-     * Floating-point operations of the lower triangle with its diagonal: one product and one sum
-     * per entry.
-     */
+    /* Operations for the lower triangle: one product and one sum per entry. */
     const double flop = 48.0 * 128 * 129 * n;
     printf(
         "%s, %s, %zu rows: %.3f ms a layer, %.2f us a token of 32 layers, %.1f TFLOP/s on the triangle",

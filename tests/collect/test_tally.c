@@ -1,7 +1,6 @@
 /*
- * Tests of the mean attention scores that kvdim-collect --attention records for every token, and of
- * the sets of tokens that kvdim-tokens forms from them. The numbers are worked out by hand: two
- * layers, two query heads on one KV head, four tokens, one dimension.
+ * Tests of mean attention scores of tokens, and of sets of tokens formed from them, against numbers
+ * worked out by hand.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +15,9 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * Queries and keys of four tokens. The two query heads share one KV head, so the attention scores
- * of query i and key j add up to (q0 + q1)_i k_j. Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0. Layer
- * 1: q0 + q1 = 4 3 2 1, k = 1 1 1 9.
+ * Scores of query i and key j, added over both heads, are (q0 + q1)_i k_j.
+ * Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0.
+ * Layer 1: q0 + q1 = 4 3 2 1, k = 1 1 1 9.
  */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
@@ -28,7 +27,7 @@ static const float v[N] = {1, 2, 3, 4};
 static const kvd_config config = {
     .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
 
-/* Records the attention scores of one sequence in both layers into `*s`. The caller releases it. */
+/* The caller releases *s. */
 static void record(kvd_attention_stats *s, size_t window)
 {
     static const size_t offset[2] = {0, N};
@@ -68,10 +67,7 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/*
- * Tests the mean attention scores of tokens. A token i as a query is averaged over the i + 1 keys
- * that it sees, a token j as a key over the 4 - j queries that see it.
- */
+/* Query i is averaged over the i + 1 keys that it sees, key j over 4 - j queries. */
 static void test_mean_scores(void **state)
 {
     (void)state;
@@ -84,10 +80,6 @@ static void test_mean_scores(void **state)
     kvd_attention_stats_release(&s);
 }
 
-/*
- * Tests mean attention scores with a window of 2, in which a query sees itself and the preceding
- * token.
- */
 static void test_window(void **state)
 {
     (void)state;
@@ -99,11 +91,9 @@ static void test_window(void **state)
 }
 
 /*
- * Tests the sets of unimportant tokens (the half with the lowest mean attention scores) and of
- * important tokens (the other half), in two layers with tokens 0 to 3. If tokens are ranked by
- * their scores as queries, tokens 1 and 2 are unimportant in both layers. (Equal scores are ordered
- * by position.) If tokens are ranked by their scores as keys, tokens 1 and 3 are unimportant in
- * layer 0, and tokens 1 and 2 in layer 1.
+ * The two tokens with the lowest scores are unimportant. By scores as queries these are tokens 1
+ * and 2 in both layers. By scores as keys these are tokens 1 and 3 in layer 0, and tokens 1 and 2
+ * in layer 1.
  */
 static void test_sets(void **state)
 {
@@ -124,10 +114,7 @@ static void test_sets(void **state)
         assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_IMPORTANT, want[i].by, 1).mean,
                            want[i].high, 1e-15);
     }
-    /*
-     * Adjacent layers with equal sets of important tokens belong to one group of layers. Layers
-     * whose sets share only half of their tokens belong to two groups.
-     */
+    /* Adjacent layers with equal sets of tokens belong to one group. */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);
     kvd_tokens_release(&t);

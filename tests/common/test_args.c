@@ -1,4 +1,3 @@
-/* Tests of command-line values (common/args): parsers of numbers, lists and ranges. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,10 +64,7 @@ static void test_lists(void **state)
     assert_int_equal(n, 3);
     assert_true(x[0] == 0.1 && x[1] == 0.5 && x[2] == 1e-3);
     free(x);
-    /*
-     * The numbers of a range must equal those that a user would type, without the rounding errors
-     * of sums.
-     */
+    /* The range must have the numbers that a user would type, without rounding errors. */
     assert_int_equal(kvd_arg_doubles("-r", "0:0.9:0.1", 0, 1, &x, &n, &err), 0);
     assert_int_equal(n, 10);
     assert_true(x[3] == 0.3 && x[9] == 0.9);
@@ -96,7 +92,7 @@ static void test_lists(void **state)
     assert_string_equal(err.msg, "-r: 0.1 is given twice");
 }
 
-/* A list item longer than 63 characters must not be truncated to a valid number. */
+/* A text of more than 63 characters must not be cut to a valid number. */
 static void test_long_fields(void **state)
 {
     (void)state;

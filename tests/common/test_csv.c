@@ -1,7 +1,3 @@
-/*
- * Tests of CSV files (common/csv): quoting, long and malformed lines. A written file must be read
- * back unchanged.
- */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,10 +13,7 @@
 
 static kvd_err err;
 
-/*
- * Text that `join` makes of the lines of a parsed CSV file: fields separated by '|', with ';' after
- * each line.
- */
+/* Fields of the rows, separated by '|', with ';' after each row. */
 typedef struct {
     char text[4096];
     size_t stop_at;
@@ -145,10 +138,7 @@ static void test_round_trip(void **state)
     }
 }
 
-/*
- * Text that a spreadsheet would run as a formula must get an apostrophe in front. Numbers and other
- * text must stay unchanged.
- */
+/* A text that a spreadsheet would run as a formula must get an apostrophe in front. */
 static void test_formulas(void **state)
 {
     (void)state;

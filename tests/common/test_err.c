@@ -1,7 +1,3 @@
-/*
- * Tests of error messages (common/err): a message is one line, ends visibly if it was cut, and
- * accepts context in front.
- */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +44,7 @@ static void test_errno(void **state)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The memory limits set here are far above the needs of this test and of a sanitizer. */
+/* The limits are far above the needs of this test and of a sanitizer. */
 static void test_memory_limit(void **state)
 {
     (void)state;

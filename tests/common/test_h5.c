@@ -1,7 +1,4 @@
-/*
- * Tests of HDF5 files (common/files/h5): written data must be read back, and a killed writer must
- * leave a file that can be continued.
- */
+/* Tests of HDF5 files: a killed writer must leave a file that can be continued. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -59,11 +56,11 @@ static void test_round_trip(void **state)
     assert_true(kvd_h5_exists(&f, "/qk/sigma") && kvd_h5_exists(&f, "/qk") &&
                 kvd_h5_exists(&f, "/"));
     assert_false(kvd_h5_exists(&f, "/qk/R") || kvd_h5_exists(&f, "/no/such/thing"));
-    /* A seed is unsigned. It must be refused as a signed number, not truncated. */
+    /* A seed is unsigned, and must not be truncated to a signed number. */
     assert_int_equal(kvd_h5_get_int(&f, "/provenance", "seed", &v, &err), -1);
     says(
         "'%s' attribute '/provenance/seed' is 18446744073709551615, more than 9223372036854775807");
-    /* Each misuse of the reading functions must have its own message. */
+    /* Each wrong use of a reading function must have its own message. */
     assert_int_equal(kvd_h5_get_int(&f, "/model", "rope_theta", &v, &err), -1);
     says("'%s' attribute '/model/rope_theta' is not a whole number");
     assert_int_equal(kvd_h5_get_double(&f, "/model", "name", &d, &err), -1);
@@ -119,10 +116,7 @@ static void test_not_finite(void **state)
     }
 }
 
-/*
- * Datasets above 256 bytes are compressed in chunks, and above 16 MiB by all threads. Data of every
- * size must be read back unchanged.
- */
+/* Datasets above 256 bytes are compressed in chunks, and above 16 MiB by all threads. */
 static void test_sizes(void **state)
 {
     (void)state;
@@ -134,9 +128,9 @@ static void test_sizes(void **state)
                                         {1, 3, 400000},
                                         {0, 3, 2},
                                         /*
-         * Datasets that are divided into chunks along the last axis, the axis before it, and the
-         * first. The last chunk is short.
-         */
+                                         * Shapes that are divided along the last axis, the axis
+                                         * before it, and the first axis.
+                                         */
                                         {2, 1, 1500001},
                                         {5, 900, 700},
                                         {43, 8, 8192}};
@@ -170,10 +164,7 @@ static void test_sizes(void **state)
     }
 }
 
-/*
- * Data that deflate would enlarge must be stored uncompressed. Their checksum covers an odd number
- * of bytes.
- */
+/* Data that deflate would enlarge must be stored uncompressed. */
 static void test_no_pattern(void **state)
 {
     (void)state;
@@ -224,7 +215,7 @@ static void test_half_types(void **state)
         ok(kvd_h5_write(&f, &s, type, half, &err));
         ok(kvd_h5_finish(&f, &err));
         ok(kvd_h5_open(&f, path, &schema, &err));
-        /* HDF5 converts the number type by its own rules and must give equal numbers. */
+        /* Compares with the conversion that HDF5 does itself. */
         ok(kvd_h5_read(&f, "/x", 1, dims, H5T_NATIVE_FLOAT, got, &err));
         assert_memory_equal(want, got, sizeof want);
         kvd_h5_close(&f, false);
@@ -280,8 +271,6 @@ static void test_slabs(void **state)
     ok(kvd_h5_finish(&f, &err));
 }
 
-/* ---- interrupted runs ---- */
-
 static void test_nothing_appears_before_the_end(void **state)
 {
     (void)state;
@@ -310,7 +299,7 @@ static void test_reopen(void **state)
     ok(kvd_h5_put_int(&f, "/", "rows_done", 3, &err));
     ok(kvd_h5_put_double(&f, "/provenance", "elapsed_s", 1000, &err));
     kvd_h5_close(&f, true);
-    /* An interrupted file of another schema or version must be neither continued nor removed. */
+    /* A file of another schema must be neither continued nor removed. */
     assert_int_equal(kvd_h5_reopen(&f, path, &other, &run, &err), -1);
     says("cannot resume: '%s' holds kvdim/test, kvdim/other is wanted; remove '%s.partial' or run "
          "without --resume");
@@ -332,7 +321,6 @@ static void test_reopen(void **state)
     assert_null(strchr(line + 1, '\n'));
     free(history);
     kvd_h5_close(&f, false);
-    /* A file that was truncated in the middle must not be continued. */
     FILE *p = fopen(partial, "w");
     assert_non_null(p);
     fputs("\x89HDF\r\n\x1a\n rubbish", p);
@@ -343,10 +331,6 @@ static void test_reopen(void **state)
     unlink(partial);
 }
 
-/*
- * A process that is killed while it fills a reserved dataset must leave a file that can be
- * reopened.
- */
 static void test_kill(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * Tests of HDF5 files that must be refused with a message (common/files/h5): damaged, foreign,
- * newer and unfinished files.
- */
+/* Tests of HDF5 files that must be refused: damaged, foreign, newer and unfinished files. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +16,6 @@
 
 #include "common/rng.h"
 #include "h5_case.h"
-
-/* ---- files that must be refused ---- */
 
 static size_t load(const char *name, unsigned char **data)
 {
@@ -80,7 +75,7 @@ static void test_foreign_and_newer(void **state)
     says("'%s' holds kvdim/test, kvdim/other is wanted");
     assert_int_equal(kvd_h5_open(&f, path, &old, &err), -1);
     says("'%s' has version 2 of kvdim/test, this program knows versions up to 1");
-    /* Changes the file with the HDF5 library alone, as another program might. */
+    /* Changes the file with HDF5 alone, as another program might. */
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t a = H5Aopen(id, "complete", H5P_DEFAULT);
     const int64_t zero = 0;
@@ -107,10 +102,7 @@ static void test_foreign_and_newer(void **state)
     kvd_run_release(&again);
 }
 
-/*
- * Links that lead out of a file must be refused. They could make a program read any file of its
- * user.
- */
+/* A link out of the file could make a program read any file of its user. */
 static void test_links_are_refused(void **state)
 {
     (void)state;
@@ -150,10 +142,7 @@ static void test_cut_short(void **state)
     free(data);
 }
 
-/*
- * A file with random bytes at random offsets must be refused or read, without a crash or an endless
- * loop.
- */
+/* Random bytes at random offsets must not cause a crash or an endless loop. */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -187,10 +176,7 @@ static void test_damaged(void **state)
     free(data);
 }
 
-/*
- * If values change after the file was opened, they do not match their checksum, and reading them
- * must fail.
- */
+/* If values change after the file was opened, reading them must fail by their checksums. */
 static void test_damaged_when_read(void **state)
 {
     (void)state;
@@ -222,7 +208,7 @@ static void test_damaged_when_read(void **state)
     free(x);
 }
 
-/* Returns the number of page faults of child processes that have ended. */
+/* Page faults of child processes that have ended. */
 static long faults_of_children(void)
 {
     struct rusage u;
@@ -230,10 +216,7 @@ static long faults_of_children(void)
     return u.ru_minflt;
 }
 
-/*
- * A child process checks a file before it is read. It must do so once, whatever the result, and
- * again after the file was written.
- */
+/* A file must be checked in a child process once, and again after it was written. */
 static void test_read_once(void **state)
 {
     (void)state;
@@ -268,12 +251,7 @@ static void test_read_once(void **state)
     assert_true(faults_of_children() > before);
 }
 
-/* ---- flipped bits ---- */
-
-/*
- * Contents of a file with one dataset for each way to store values, with text, and with attributes
- * of every type.
- */
+/* The file has one dataset for each way to store values, and attributes of every type. */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -303,8 +281,7 @@ static void write_contents(contents *c)
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
         /*
-         * The dataset has many numbers but few distinct values, so it takes few bytes after
-         * compression. Most of the bits that test_flipped_bits flips at random are then in other
+         * The data have few distinct values and compress well, so most random flips are in other
          * parts of the file.
          */
         c->large[i] = i / 200000 + 1;
@@ -325,7 +302,7 @@ static void write_contents(contents *c)
        kvd_h5_write(&f, &little, H5T_NATIVE_DOUBLE, c->little, &err) ||
        kvd_h5_write(&f, &number, H5T_NATIVE_DOUBLE, &c->number, &err) ||
        kvd_h5_write(&f, &row, text, c->row, &err));
-    /* More attributes than HDF5 keeps in an object header by default. */
+    /* HDF5 keeps fewer attributes in an object header by default. */
     for (int i = 0; i < 10; i++) {
         (void)snprintf(name, sizeof name, "n%d", i);
         ok(kvd_h5_put_int(&f, "/model", name, i, &err));
@@ -369,7 +346,7 @@ static int read_contents(contents *c)
     return rc ? -1 : 0;
 }
 
-/* A flipped bit must either cause an error or be in a byte that no value uses. */
+/* A flipped bit must cause an error or be in a byte that no value uses. */
 static void test_flipped_bits(void **state)
 {
     (void)state;
@@ -384,10 +361,7 @@ static void test_flipped_bits(void **state)
     const size_t n = load(path, &data);
     kvd_rng_seed(&r, 2, 0);
     for (int i = 0; i < FLIPS; i++) {
-        /*
-         * Every second flip avoids zero bytes, which fill most of the space that HDF5 leaves
-         * unused.
-         */
+        /* Avoids zero bytes, which fill most of the space that HDF5 leaves unused. */
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&r) * 8 * (double)n);

@@ -1,6 +1,6 @@
 /*
- * Tests of 16-bit floating-point numbers (common/half): every bit pattern is converted in both
- * directions, and rounding is compared with formulas that use no bit operations.
+ * Converts every 16-bit pattern in both directions, and compares rounding with formulas without bit
+ * operations.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ typedef struct {
 
 static const format formats[] = {{KVD_F16, 10, 5, 15}, {KVD_BF16, 7, 8, 127}};
 
-/* Returns the value of a bit pattern by the definition of the format. */
+/* Computes the value of a bit pattern by the definition of the format. */
 static double value(const format *f, unsigned bits)
 {
     const unsigned ones = (1u << f->exponent_bits) - 1;
@@ -37,10 +37,7 @@ static double value(const format *f, unsigned bits)
            ldexp(mantissa + (1u << f->mantissa_bits), (int)exponent - f->bias - f->mantissa_bits);
 }
 
-/*
- * Returns the nearest number that the format can represent, ties to even. Scales x until such
- * numbers are integers.
- */
+/* Rounds to the nearest number of the format, by scaling x until such numbers are integers. */
 static double nearest(const format *f, double x)
 {
     if (isnan(x) || isinf(x) || x == 0)
@@ -83,10 +80,7 @@ static void test_every_pattern(void **state)
                 assert_int_equal(back[i], i);
             }
         }
-        /*
-         * Single elements are converted by scalar code, which must agree with the vector code, also
-         * for NaN.
-         */
+        /* Scalar code must agree with the vector code, also for NaN. */
         for (unsigned i = 0; i < 65536; i++) {
             float one;
             uint16_t half;
@@ -121,9 +115,7 @@ static void test_rounding(void **state)
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];
-        /*
-         * Tests midpoints between adjacent numbers, and the floats on both sides of each midpoint.
-         */
+        /* Midpoints between adjacent numbers, and the floats on both sides of each midpoint. */
         for (unsigned i = 0; i + 1 < 0x7fff; i++) {
             const double a = value(f, i), b = value(f, i + 1);
             if (isnan(a) || isnan(b))

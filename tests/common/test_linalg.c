@@ -1,8 +1,4 @@
-/*
- * Tests of linear algebra (common/linalg): the defining properties of singular values and vectors,
- * and the agreement of three ways to compute them. The reference is LAPACK's dgesvd (QR iteration);
- * the library uses divide and conquer.
- */
+/* Tests singular values and vectors by their properties and against LAPACK's dgesvd. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,10 +34,7 @@ static void *get(size_t n)
     return p;
 }
 
-/*
- * Fills Q [d][d] with a random orthogonal matrix, uniformly distributed up to the signs of its
- * columns.
- */
+/* Makes an orthogonal matrix, uniformly distributed up to the signs of the columns. */
 static void haar(double *Q, size_t d)
 {
     double *tau = get(d);
@@ -65,10 +58,7 @@ static double as_bf16(double x)
     return f;
 }
 
-/*
- * Makes n rows whose singular values fall geometrically by a factor kappa in total. A random
- * rotation makes every column contain large and small directions.
- */
+/* The singular values fall geometrically, by a factor kappa in total. */
 static double *rows_of(size_t n, size_t d, double kappa, int bf16)
 {
     double *Z = get(n * d), *Q = get(d * d), *X = get(n * d);
@@ -108,10 +98,7 @@ static void check_signs(const double *R, size_t d)
     }
 }
 
-/*
- * Checks that R is orthogonal, that the columns of X R are orthogonal with norms sigma, that their
- * signs follow the convention, and that sigma falls.
- */
+/* The columns of R and of X R must be orthogonal, with the signs and norms that are documented. */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
 {
@@ -212,10 +199,7 @@ static void test_tsqr_keeps_small_values(void **state)
     oracle(X, n, d, want);
     kvd_tsqr *q = kvd_tsqr_new(d, &err);
     assert_non_null(q);
-    /*
-     * Rows are added in parts of odd sizes, with a result taken in between. This may change only
-     * rounding.
-     */
+    /* Adding rows in parts, with a result in between, may change only rounding. */
     size_t done = 0;
     for (size_t piece = 1; done < n; piece = piece * 3 + 1) {
         const size_t m = n - done < piece ? n - done : piece;
@@ -274,7 +258,6 @@ static void test_gram_respects_leading_dimension(void **state)
         for (size_t a = 0; a < D; a++)
             for (size_t b = 0; b < D; b++)
                 want[a * D + b] += (double)X[i * LD + a] * X[i * LD + b];
-    /* Rows added in two calls must give the sum over all rows. */
     assert_int_equal(kvd_gram_add(G, D, X, 7, LD, scratch, &err), 0);
     assert_int_equal(kvd_gram_add(G, D, X + 7 * LD, N - 7, LD, scratch, &err), 0);
     for (size_t i = 0; i < D * D; i++)
@@ -302,10 +285,7 @@ static void test_rank_deficient_and_zero(void **state)
     assert_int_equal(kvd_gram_svd(G, D, sigma, R, &err), 0);
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
-    /*
-     * If all rows have one direction, rounding makes other eigenvalues slightly negative. They must
-     * count as 0.
-     */
+    /* All rows have one direction, so other eigenvalues are rounding and must count as 0. */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
             X[i * D + j] = (double)(i + 1) * (double)(j + 1) / 3;
@@ -405,10 +385,7 @@ static void test_hostile(void **state)
     assert_true(!(kvd_orthogonality(nan, 2) < 1));
 }
 
-/*
- * The residual must be orthogonal to every column of A. An exact solution must be found. Linearly
- * dependent columns must be refused by name.
- */
+/* The residual must be orthogonal to every column of A. */
 static void test_least_squares(void **state)
 {
     (void)state;

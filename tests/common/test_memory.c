@@ -1,7 +1,3 @@
-/*
- * Tests of the memory that is available under limits (common/memory), and of the error message if
- * it is too little.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +17,7 @@
 
 static const double gib = 1073741824.;
 
-/* Writes a file of a made-up /sys/fs/cgroup, with the folders on its path. */
+/* Writes a file of a made-up /sys/fs/cgroup. */
 static void put(const char *name, const char *text)
 {
     char path[200];
@@ -56,7 +52,7 @@ static void test_groups_of_version_2(void **unused)
     put("two/user/memory.max", "100000\n");
     put("two/user/memory.current", "60000\n");
     assert_true(left_in("list2", "two") == 40000);
-    /* The page cache of a group counts as available, because the kernel frees it on demand. */
+    /* The page cache counts as free, because the kernel frees it on demand. */
     put("two/user/memory.stat", "anon 30000\nfile 30000\nactive_file 10000\ninactive_file 20000\n");
     assert_true(left_in("list2", "two") == 70000);
     put("two/user/job/memory.max", "15000\n");
@@ -71,10 +67,7 @@ static void test_groups_of_version_1(void **unused)
     put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("one/memory/memory.usage_in_bytes", "123456789\n");
     assert_true(isinf(left_in("list1", "one")));
-    /*
-     * In a container, /proc/self/cgroup names the path on the host, and the top folder is the
-     * container's group.
-     */
+    /* In a container, /proc/self/cgroup may name a path on the host, which is not mounted. */
     put("one/memory/memory.limit_in_bytes", "100000\n");
     put("one/memory/memory.usage_in_bytes", "90000\n");
     put("one/memory/memory.stat",

@@ -1,7 +1,3 @@
-/*
- * Tests of command lines (common/options): accepted and refused options, error messages, --help and
- * --version.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,8 +14,6 @@
 #include "common/blas.h"
 #include "common/options.h"
 #include "common/run.h"
-
-/* ---- a program with an option of every type ---- */
 
 typedef enum { RED, GREEN, BLUE } colour;
 static const char *const colours[] = {"red", "green", "blue", NULL};
@@ -106,7 +100,6 @@ static kvd_err err;
 
 enum { MOST = 32 };
 
-/* Splits a command line at blanks and parses its options into *c. */
 static int read_line(const char *line, config *c)
 {
     static char copy[1000];
@@ -259,12 +252,6 @@ static void test_device(void **state)
     assert_non_null(strstr(err.msg, "--device"));
 }
 
-/* ---- whole programs in a child process ---- */
-
-/*
- * Runs a command line in a child process. Returns its exit status; `text` receives its output on
- * stdout and stderr.
- */
 static int run(char **argv, char *text, size_t size)
 {
     int ends[2], status = 0, argc = 0;
@@ -333,17 +320,14 @@ static void help(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strstr(text, parts[i]))
             fail_msg("no '%s' in:\n%s", parts[i], text);
-    /* Only command lines may be wider than a terminal, because they must not be wrapped. */
+    /* Only command lines may be wider than a terminal. */
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
         assert_true(strcspn(line, "\n") <= 80 || !strncmp(line, "  kvdim-test ", 13));
 }
 
 int main(void)
 {
-    /*
-     * A program may restart itself to use better BLAS kernels (common/blas.h). A child of this test
-     * would then restart the test with another command line, so the variable is set beforehand.
-     */
+    /* Keeps the child process from restarting itself for better BLAS kernels (common/blas.h). */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),    cmocka_unit_test(values),      cmocka_unit_test(refusals),

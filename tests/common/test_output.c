@@ -1,7 +1,4 @@
-/*
- * Tests of output files (common/output): a file must appear whole or not at all, and only one
- * process may write it at a time.
- */
+/* Tests of output files: a file must appear whole or not at all, with one writer at a time. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -81,10 +78,7 @@ static void test_release_keeps_or_removes(void **state)
     }
     kvd_output zero = {0};
     kvd_output_release(&zero, false);
-    /*
-     * If the temporary file (the output's name with ".partial" appended) is missing, the commit
-     * must fail and the old output file must stay.
-     */
+    /* Without the temporary file, the commit must fail and keep the old output. */
     unlink(partial);
     assert_int_equal(kvd_output_begin(&out, path, &err), 0);
     assert_int_equal(kvd_output_commit(&out, &err), -1);
@@ -109,10 +103,7 @@ static void test_second_writer_is_refused(void **state)
     kvd_output_release(&out, false);
 }
 
-/*
- * Many processes increase a counter in one file. The final count is right only if one process at a
- * time holds the lock.
- */
+/* The final count is right only if one process at a time holds the lock. */
 static void test_lock_excludes(void **state)
 {
     (void)state;
@@ -195,10 +186,7 @@ static void test_link_is_followed(void **state)
     assert_true(S_ISLNK(st.st_mode));
 }
 
-/*
- * If another user put a file or link at a temporary name that is derived from the output's name, it
- * must be neither written nor removed, and the error must name it.
- */
+/* A file or link that another user put at a temporary name must be neither written nor removed. */
 static void test_derived_names_are_not_followed(void **state)
 {
     (void)state;
@@ -236,7 +224,6 @@ static void test_derived_names_are_not_followed(void **state)
             assert_int_equal(access(n ? partial : lock, F_OK), -1);
         }
     alarm(0);
-    /* Files that a killed program left must be replaced. */
     put(partial, "a longer text that was left behind");
     put(lock, "1\n");
     assert_int_equal(kvd_output_text(path, "new", 3, &err), 0);
@@ -266,7 +253,7 @@ static void test_outputs_are_distinct(void **state)
                            "-o '%s' and --x '%s' would both write '%s': choose another name", at[0],
                            at[i], at[i]);
         assert_string_equal(err.msg, want);
-        /* The order of the two outputs must not matter. */
+        /* The order of the outputs must not matter. */
         const kvd_output_name turned[] = {name[2], name[0]};
         assert_int_equal(kvd_output_distinct(turned, 2, &err), -1);
     }
@@ -275,10 +262,7 @@ static void test_outputs_are_distinct(void **state)
     assert_int_equal(kvd_output_distinct(apart, 3, &err), 0);
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
-    /*
-     * A program writes o.h5 (option -o) and o.h5.state (option --x). The temporary files of -o end
-     * in .state.new, that of --x ends in .new, so both would be named o.h5.state.new.
-     */
+    /* Both outputs would have the temporary file o.h5.state.new. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

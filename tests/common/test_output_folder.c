@@ -1,7 +1,4 @@
-/*
- * Tests of output folders (common/output_folder): a folder must appear whole or not at all, only
- * one process may write it at a time, and no foreign file may be removed.
- */
+/* Tests of output folders. They must appear whole or not at all; foreign files must stay. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,20 +85,14 @@ static void test_replaces(void **state)
     run("[ -e x/old ]");
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ \"$(ls x)\" = a ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
-    /*
-     * The argument true (`replace`) allows that the output folder exists already, but does not
-     * require it.
-     */
+    /* `replace` does not require that the folder exists. */
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ -d x ]");
 }
 
-/*
- * A folder that a killed program left must be removed. If it contains folders, which this program
- * never makes, it must stay.
- */
+/* If the partial folder holds folders, which this program never makes, it must stay. */
 static void test_left_behind(void **state)
 {
     (void)state;
@@ -155,15 +146,10 @@ static void test_one_writer(void **state)
     kvd_output_folder_release(&a);
 }
 
-/* ---- folders that replace an earlier one ----------------------------------------------------- */
-
 static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
-/*
- * Replaces the system call. If `exchange_refused` is set, it fails with EINVAL, as on network file
- * systems.
- */
+/* Replaces the system call. If `exchange_refused` is set, it fails as on network file systems. */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {
     if (!exchange_refused)
@@ -196,10 +182,7 @@ static void test_renews(void **state)
     run("touch x/in/old");
     renew(path);
     exchange_refused = false;
-    /*
-     * If the output's name is a link, the folder that it points to must be replaced, and the link
-     * must stay.
-     */
+    /* If NAME is a link, the folder that it points to must be replaced. */
     run("ln -s x y && touch x/in/old");
     (void)snprintf(other, sizeof other, "%s/y/", folder);
     renew(other);
@@ -218,7 +201,6 @@ static void not_renewed(const char *prepare, const char *message)
     run("[ \"$(cat x/page)\" = old ] && [ ! -e x.lock ]");
 }
 
-/* A folder that contains a file of the user must be refused, and the file must stay. */
 static void test_renews_nothing_else(void **state)
 {
     (void)state;
@@ -233,7 +215,6 @@ static void test_renews_nothing_else(void **state)
     assert_int_equal(kvd_output_folder_renew(&out, "", contents, &err), -1);
 }
 
-/* If a run ends before its commit, the earlier folder must stay unchanged. */
 static void test_not_committed(void **state)
 {
     (void)state;

@@ -1,10 +1,6 @@
 /*
- * Tests of pairs, which are matrices that share one rotation, such as Q and K of a head
- * (analysis/pairs). The rows of both matrices are stacked and decomposed. Covers the order of these
- * rows, the agreement of the stacked rows with second moments, and the defining properties of
- * balanced projections. (A balanced projection has a left matrix for queries and a right matrix for
- * keys, which minimise the error of their products.) tests/oracle/balanced.h has NumPy's results
- * for one balanced projection.
+ * Tests of rotations that two matrices share, such as Q and K of a head, and of balanced
+ * projections. A balanced projection has a left matrix for queries and a right matrix for keys.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,11 +129,7 @@ static void test_stacks_are_in_order(void **state)
     kvd_activations_close(&a);
 }
 
-/*
- * The rotation of a head is computed from one matrix that has its queries and its keys as rows.
- * Another order of these rows must not change the singular values, and may change the rotation only
- * by rounding.
- */
+/* Another order of the rows of Q and K may change their rotation only by rounding. */
 static void test_order_of_the_stack_does_not_matter(void **state)
 {
     (void)state;
@@ -214,8 +206,6 @@ static void test_missing_pre_is_an_error(void **state)
     remove(other);
 }
 
-/* ---- balanced projections ---- */
-
 enum { D = 8 };
 
 static void times(const double *A, const double *B, int transposed, double *C)
@@ -225,10 +215,8 @@ static void times(const double *A, const double *B, int transposed, double *C)
 }
 
 /*
- * Returns the loss of a balanced projection of queries and keys to m dimensions. `left` multiplies
- * the queries, `right` the keys; only their first m columns, left_m and right_m, are used. cl and
- * cr are the second moments of queries and keys. With E = I - left_m right_m^T, the loss is ||
- * cl^{1/2} E cr^{1/2} ||_F^2. It is computed as trace(E^T cl E cr), which needs no square roots.
+ * Returns || cl^{1/2} E cr^{1/2} ||_F^2 with E = I - left_m right_m^T, where cl and cr are second
+ * moments of queries and keys. It is computed as trace(E^T cl E cr), without square roots.
  */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
@@ -283,10 +271,7 @@ static void test_balanced_is_the_best_of_its_rank(void **state)
     kvd_moments_release(&m);
 }
 
-/*
- * The loss of a balanced projection must be the error of the attention scores: the sum over queries
- * and keys of (q . k - q A B^T k)^2.
- */
+/* The loss must be the sum over queries and keys of (q . k - q A B^T k)^2. */
 static void test_balanced_loss_is_the_error_of_scores(void **state)
 {
     (void)state;
@@ -328,9 +313,7 @@ static void test_balanced_without_full_rank(void **state)
     (void)state;
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /*
-     * Queries use dimensions 0 .. 4 and keys 2 .. 7, so the matrix of attention scores has rank 3.
-     */
+    /* Queries use dimensions 0 .. 4 and keys 2 .. 7, so the matrix of scores has rank 3. */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

@@ -1,7 +1,4 @@
-/*
- * Tests of progress messages (common/progress): none if the program is quiet or ends quickly, whole
- * lines if stderr is not a terminal.
- */
+/* Tests of progress messages: none if the program is quiet or ends quickly. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,10 +12,7 @@
 
 #include "common/progress.h"
 
-/*
- * Captures the messages of one task. The clock is set back by `ago` seconds; `terminal` pretends
- * that stderr is a terminal.
- */
+/* Sets the clock back by `ago` seconds. `terminal` pretends that stderr is a terminal. */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {
     int ends[2];

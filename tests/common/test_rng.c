@@ -1,7 +1,3 @@
-/*
- * Tests of random numbers (common/rng): the published sequence of PCG-XSL-RR 128/64, independence
- * of seeds, and distributions.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,10 +8,7 @@
 
 #include "common/rng.h"
 
-/*
- * Compares the first six random numbers with those that the demonstration program of PCG's authors
- * prints, with seed 42 and stream 54.
- */
+/* Numbers that the demonstration program of PCG's authors prints, with seed 42 and stream 54. */
 static void test_published_sequence(void **state)
 {
     (void)state;
@@ -29,10 +22,7 @@ static void test_published_sequence(void **state)
         assert_true(kvd_rng_u64(&r) == want[i]);
 }
 
-/*
- * The reference is NumPy's PCG64, started from the state that splitmix64 gives for seed 12345 and
- * stream 7.
- */
+/* Numbers of NumPy's PCG64 from the state that splitmix64 gives for seed 12345 and stream 7. */
 static void test_seeding(void **state)
 {
     (void)state;
@@ -59,7 +49,7 @@ static void test_below(void **state)
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < 100; i++)
         assert_int_equal(kvd_rng_below(&r, 1), 0);
-    /* Chi-square of 7 cells has 6 degrees of freedom; 99.99 % of draws are below 27.9. */
+    /* 99.99 % of chi-square values with 6 degrees of freedom are below 27.9. */
     enum { N = 70000 };
     double cell[7] = {0}, chi2 = 0;
     for (int i = 0; i < N; i++) {
@@ -70,10 +60,7 @@ static void test_below(void **state)
     for (int k = 0; k < 7; k++)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
-    /*
-     * If n is just above half the range, a biased method would prefer the lower third, which the
-     * mean would show.
-     */
+    /* For n just above half the range, a biased method would prefer the lower third. */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;
     for (int i = 0; i < N; i++) {

@@ -1,7 +1,3 @@
-/*
- * Tests of a run's provenance (common/run): the command line in shell quotes, hashes of input
- * files, interruption, and exit status.
- */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -52,7 +48,6 @@ static void test_command_line_is_quoted(void **state)
     assert_string_equal(run.command_line,
                         "kvdim-collect 'a b.txt' 'it'\\''s' '' '$HOME' plain-1.0,2:3 'x;y' "
                         "'new\nline' '\"q\"'");
-    /* A shell must split the quoted command line into the original words. */
     char command[512], words[512] = "";
     (void)snprintf(command, sizeof command, "set -- %s; printf '%%s|' \"$@\"", run.command_line);
     FILE *shell = popen(command, "r");
@@ -75,10 +70,7 @@ static void test_command_line_is_quoted(void **state)
     kvd_run_release(&run);
 }
 
-/*
- * Tests the records of input files: hash, size, schema and program. An empty file must have the
- * published XXH3-128 hash of no bytes.
- */
+/* An empty file must have the published XXH3-128 hash of no bytes. */
 static void test_inputs(void **state)
 {
     (void)state;
@@ -91,7 +83,7 @@ static void test_inputs(void **state)
     assert_string_equal(run.inputs[1].made_by, "");
     assert_int_equal(strlen(run.inputs[1].hash), 37);
     assert_string_not_equal(run.inputs[1].hash, run.inputs[0].hash);
-    /* This file is larger than one block that is read at once. */
+    /* larger than one block that is read at once */
     char *big = calloc(1, 3 << 20);
     assert_non_null(big);
     assert_int_equal(kvd_run_add_input(&run, put("big", big, 3 << 20), &err), 0);
@@ -128,7 +120,7 @@ static void test_folder_hash(void **state)
     folder_hash(changed, &more);
     assert_string_not_equal(first, changed);
     put("text", "hello\n", 6);
-    /* If a file in a folder gets another name, the folder's hash must change. */
+    /* A file with another name must change the folder's hash. */
     char from[128], to[128];
     (void)snprintf(from, sizeof from, "%s/text", folder);
     (void)snprintf(to, sizeof to, "%s/text2", folder);
@@ -137,7 +129,7 @@ static void test_folder_hash(void **state)
     assert_string_not_equal(first, changed);
     assert_int_equal(bytes, more);
     assert_int_equal(rename(to, from), 0);
-    /* Folders inside a checkpoint's folder must be ignored. */
+    /* Folders inside a checkpoint's folder are ignored. */
     (void)snprintf(to, sizeof to, "%s/inner", folder);
     assert_int_equal(mkdir(to, 0700), 0);
     folder_hash(again, &more);

@@ -1,7 +1,3 @@
-/*
- * Tests of statistics (common/stats): known results, and how often intervals contain the true
- * value.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,18 +57,12 @@ static void test_bootstrap_shape(void **state)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /*
-     * If num / den is the same for every cluster (sequence), both ends of the interval must equal
-     * the ratio.
-     */
+    /* All clusters have one ratio, so both ends of the interval must equal it. */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
     near(v.hi, 0.5);
-    /*
-     * With fewer than KVD_BOOTSTRAP_CLUSTERS clusters (sequences), the ratio sum(num) / sum(den)
-     * must be returned with the interval NaN.
-     */
+    /* With fewer than KVD_BOOTSTRAP_CLUSTERS clusters the interval must be NaN. */
     for (size_t n = 1; n < N; n++) {
         assert_int_equal(kvd_bootstrap_ratio(num, den, n, 200, 1, &v, &err), 0);
         near(v.value, 0.5);
@@ -88,10 +78,7 @@ static void test_bootstrap_shape(void **state)
     assert_int_equal(kvd_bootstrap_ratio(num, last_one, N, 1000, 1, &v, &err), -1);
 }
 
-/*
- * Tests the bootstrap on clusters (sequences) of unequal sizes, whose tokens are correlated. The
- * interval must contain the true value in about 95 of 100 cases.
- */
+/* About 95 of 100 intervals must contain the true value, although tokens are correlated. */
 static void test_bootstrap_coverage(void **state)
 {
     (void)state;
@@ -113,11 +100,7 @@ static void test_bootstrap_coverage(void **state)
         fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
 }
 
-/*
- * Tests the bootstrap over strata (groups of sequences, such as texts). The result must be the mean
- * over strata, whatever their sizes. With one stratum it must equal the plain bootstrap. Each
- * resample must draw from every stratum as many sequences as it has.
- */
+/* The result must be the mean over strata, whatever their sizes. */
 static void test_bootstrap_strata(void **state)
 {
     (void)state;
@@ -128,12 +111,9 @@ static void test_bootstrap_strata(void **state)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     assert_int_equal(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err), 0);
-    /*
-     * The mean of the ratios sum(num) / sum(den) of both strata, 0.5 and 0.9. The ratio over all
-     * clusters (sequences) together would be 42 / 60.
-     */
+    /* The strata have the ratios 0.5 and 0.9. All clusters together would give 42 / 60. */
     near(v.value, (0.5 + 0.9) / 2);
-    /* All clusters of a stratum have the same num / den, so the interval has no width. */
+    /* All clusters of a stratum have one ratio, so the interval has no width. */
     near(v.lo, v.value);
     near(v.hi, v.value);
     assert_int_equal(kvd_bootstrap_strata(num, other, one, 1, 300, 7, &v, &err), 0);

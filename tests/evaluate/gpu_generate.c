@@ -1,12 +1,9 @@
 /*
- * Tests of text generation on a GPU (evaluate/generate), compared with generation on the CPU in
- * float32, for methods of every kind on kvdim-6m with random rotations. Compared are the tokens of
- * generated answers with forced tokens between them, the log probabilities along the CPU's tokens,
- * and the cache bits of every sequence.
+ * Compares text generation on a GPU with generation on the CPU in float32, for methods of every
+ * kind. On several GPUs all results must equal those of one GPU.
  *
- * A token may differ if the CPU's log probabilities of the two tokens are closer than a margin. The
- * margin is wider for methods that quantise or choose tokens, because rounding can change their
- * decisions. On two and four GPUs all results must equal those of one.
+ * A token may differ if the CPU's log probabilities of both tokens are closer than a margin. The
+ * margin is wider for methods that quantise or choose tokens.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -35,8 +32,6 @@ static kvd_spectrum spectrum;
 static kvd_run run;
 static kvd_activations dump;
 static int failures;
-
-/* ---- models and methods ---- */
 
 static void stop(const kvd_err *err)
 {
@@ -98,7 +93,7 @@ static void set_up(void)
     }
 }
 
-/* Plan of a method, with the parsed method and calibration data from which it was made. */
+/* Compression plan of a method, with the data from which it was made. */
 typedef struct {
     kvd_method m;
     kvd_point *point;
@@ -135,8 +130,6 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/* ---- generation on the GPU compared with the CPU ---- */
-
 typedef struct {
     uint32_t token[PLACES];
     double log_p[PLACES];
@@ -145,10 +138,7 @@ typedef struct {
     double seconds;
 } outcome;
 
-/*
- * Generates answers. If `forced` has a token at a position, this token is fed instead of the
- * generated one. If `scores` is true, also computes log probabilities. Returns false on failure.
- */
+/* A token in `forced` replaces the generated one. `scores` asks for log probabilities. */
 static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
                      outcome *o, kvd_err *err)
 {
@@ -163,16 +153,13 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
     return done;
 }
 
-/* Largest accepted differences between GPU and CPU for one kind of method. */
+/* Largest accepted differences between GPU and CPU. */
 typedef struct {
-    /*
-     * At the first token that differs: log probability of the CPU's token less that of the GPU's
-     * token.
-     */
+    /* Log probability of the CPU's token less that of the GPU's token, at the first difference. */
     double margin;
-    /* Mean difference between GPU and CPU of the log probabilities of the CPU's tokens. */
+    /* Mean difference of the log probabilities of the CPU's tokens. */
     double log_p;
-    double bits;      /* relative difference of the cache sizes in bits; 0: must be equal */
+    double bits;      /* relative difference of the cache sizes; 0: must be equal */
     size_t sequences; /* number of sequences whose tokens differ */
 } limits;
 
@@ -182,7 +169,7 @@ typedef struct {
     bool account;
 } difference;
 
-/* Compares the tokens of freely generated answers, up to the first difference in each sequence. */
+/* Compares freely generated tokens up to the first difference of each sequence. */
 static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome *want,
                          const outcome *got, difference *d)
 {
@@ -216,7 +203,7 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     }
 }
 
-/* Compares the log probabilities along equal tokens, and the cache bits of the sequences. */
+/* Compares log probabilities along equal tokens, and cache bits. */
 static void compare_forced(const outcome *want, const outcome *got, difference *d)
 {
     for (size_t i = 0; i < PLACES; i++) {
@@ -279,12 +266,7 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/* ---- answers that end before their maximum length ---- */
-
-/*
- * `ended` callback of kvd_continuations that ends the answer of every sequence after 5 to 7 tokens.
- * In every second sequence the last token is not fed.
- */
+/* Ends every answer after 5 to 7 tokens. In every second sequence the last token is not fed. */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -329,8 +311,6 @@ static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type
     close_plan(&o);
 }
 
-/* ---- generation on several GPUs compared with one ---- */
-
 static kvd_generator *generator(bool gpu, kvd_dtype compute, int n_gpus)
 {
     kvd_err err = {""};
@@ -353,10 +333,7 @@ typedef struct {
     kvd_stepwise_account account;
 } many;
 
-/*
- * Generates answers to every prompt six times in one call. These are more sequences than can run at
- * once.
- */
+/* Generates more sequences than can run at once. */
 static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, many *out)
 {
     static size_t at[MANY + 1], to[MANY + 1];
@@ -419,22 +396,14 @@ static void compare_several(void)
     }
 }
 
-/* ---- list of methods, and all comparisons ---- */
-
-/*
- * Compares GPU and CPU for all methods. If `only` is not NULL, compares only the methods whose text
- * contains it.
- */
+/* `only` selects methods whose text contains this string. */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
-    /*
-     * Methods. `smooth` is false for methods that quantise or choose tokens, because rounding can
-     * then change tokens.
-     */
+    /* `smooth` is false for methods that quantise or choose tokens. */
     static const struct {
         const char *text;
         bool smooth;
-        double bits; /* largest relative difference of the cache size in bits; 0: rounding only */
+        double bits; /* largest relative difference of the cache size */
     } method[] = {{"none", true, 0},
                   {"zack,p=0.5", true, 0},
                   {"balanced,p=0.3", true, 0},
@@ -492,8 +461,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 /*
  * usage: gpu_generate [quick|TEXT]
  *
- *   quick   compares in bf16 the methods that combine two axes, for tools that slow the GPU down
- *   TEXT    compares the methods whose text contains TEXT
+ * quick   methods that combine two axes, in bf16, for tools that slow the GPU down
+ * TEXT    methods whose text contains TEXT
  */
 int main(int argc, char **argv)
 {

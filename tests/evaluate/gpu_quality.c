@@ -1,9 +1,4 @@
-/*
- * Tests of quality statistics on the GPU (kvd_gpu_quality_add), compared with kvd_quality_add on
- * the CPU: vocabularies of 1 to 262144 tokens, tokens of several sequences, ties, extreme logits,
- * nearly equal logits, and refused input with its messages. Ends with the memory bandwidth on large
- * inputs.
- */
+/* Compares kvd_gpu_quality_add with the CPU, and measures the memory bandwidth. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,14 +20,10 @@ static void verdict(int good, const char *name, const char *detail)
     failed |= !good;
 }
 
-/*
- * Inputs of the quality measures for n tokens: logits of the compressed model (`logits`) and of the
- * uncompressed model (`reference`). For each of the n tokens, `target` has the next token of the
- * text, and `sequence` the number of its sequence.
- */
+/* `logits` are those of the compressed model, `reference` those of the uncompressed model. */
 typedef struct {
     size_t n, vocab;
-    float *logits, *reference; /* host arrays [n][vocab] */
+    float *logits, *reference; /* [n][vocab] */
     uint32_t *target;
     int *sequence;
 } rows;
@@ -55,7 +46,7 @@ static void rows_free(rows *x)
     free(x->sequence);
 }
 
-/* Makes random logits [n][vocab] and reference = logits + spread * noise. */
+/* reference = logits + spread * noise. */
 static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
 {
     rows x = rows_new(n, vocab);
@@ -72,10 +63,7 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
     return x;
 }
 
-/*
- * Adds the tokens to the quality statistics on the CPU, one call per token, because the GPU sums in
- * that order.
- */
+/* Adds one token per call, because the GPU sums in that order. */
 static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
                   kvd_err *err)
 {
@@ -150,8 +138,6 @@ static void compare(const char *name, const rows *x, double limit)
     verdict(nll <= limit && kl <= limit && row <= 1e-6 && counts, name, detail);
 }
 
-/* ---- test cases: sizes, ties, extreme logits ---- */
-
 static void sizes(void)
 {
     static const struct {
@@ -213,7 +199,6 @@ static void against_itself(void)
     rows_free(&x);
 }
 
-/* Checks that GPU and CPU refuse the logits with equal messages. */
 static void refused(const char *name, rows *x)
 {
     kvd_quality q[SEQUENCES] = {{0}};
@@ -232,10 +217,7 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /*
-     * Token 13 does not count in the statistics, but a NaN in its logits must be refused
-     * nevertheless.
-     */
+    /* Token 13 does not count, but a NaN in its logits must be an error. */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;
@@ -294,11 +276,7 @@ static void rate(size_t n, size_t vocab)
     rows_free(&x);
 }
 
-/*
- * usage: gpu_quality [small]
- *
- * small: without the bandwidth measurement, for a sanitizer
- */
+/* usage: gpu_quality [small]      small: without the bandwidth, for a sanitizer */
 int main(int argc, char **argv)
 {
     int n_devices = 0;

@@ -1,8 +1,4 @@
-/*
- * Tests of benchmark items. Their prompts must be those of the benchmarks' own code
- * (tests/oracle/make_benchmark_prompts.py). Also tests how prompts that are too long are cut, and
- * how several questions follow each other in one sequence.
- */
+/* Compares prompts with the benchmarks' own code (tests/oracle/make_benchmark_prompts.py). */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,10 +85,7 @@ static void prompts_as_the_authors(void **state)
     json_decref(all);
 }
 
-/*
- * Compares InfiniteBench prompts with the authors' code, for tasks whose prompt depends on the
- * item: the name of a function, or the kind of number to find in a list.
- */
+/* Covers tasks in which the prompt depends on the item. */
 static void infinitebench_as_the_authors(void **state)
 {
     (void)state;
@@ -125,10 +118,7 @@ static void infinitebench_as_the_authors(void **state)
     json_decref(root);
 }
 
-/*
- * GSM8K prompts must be those of lm-evaluation-harness. The solved examples before the question
- * must be the item's context.
- */
+/* The solved examples before the question must be the item's context. */
 static void shots_as_the_harness(void **state)
 {
     (void)state;
@@ -180,10 +170,7 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
         fail_msg("%s", err.msg);
 }
 
-/*
- * A prompt that is too long must be cut in its middle, as in LongBench: the first and the last half
- * of the tokens that fit are kept. The question is in the last half.
- */
+/* The first and the last half of the tokens that fit must be kept, as in LongBench. */
 static void the_middle_is_cut(void **state)
 {
     (void)state;
@@ -236,8 +223,8 @@ static void the_middle_is_cut(void **state)
 }
 
 /*
- * If the questions of an item share one sequence, each must follow the previous answer. If they are
- * separate sequences, each must repeat the context.
+ * A question in the same sequence must follow the previous answer. In a sequence of its own it must
+ * repeat the context.
  */
 static void turns_follow_or_stand_apart(void **state)
 {
@@ -273,11 +260,7 @@ static void turns_follow_or_stand_apart(void **state)
     json_decref(item);
 }
 
-/*
- * A chat template must enclose the context and every question, without a second BOS token. White
- * space at the ends of the user's text must be removed, and the answer prefix must follow the
- * assistant's header.
- */
+/* There must be no second BOS token, and no white space at the ends of the user's text. */
 static void chat_around_turns(void **state)
 {
     (void)state;

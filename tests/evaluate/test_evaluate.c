@@ -1,7 +1,4 @@
-/*
- * Tests of the evaluation of methods (evaluate/evaluate, attention_error, error_scan) on a small
- * random checkpoint: sums, checks of input, and shortcuts.
- */
+/* Tests of kvd_evaluate on a small random checkpoint. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +47,7 @@ static int teardown(void **state)
     kvd_corpus_close(corpus);
     kvd_checkpoint_close(checkpoint);
     unlink(path);
-    strcpy(strrchr(path, '.'), ".tok.bin"); /* the tokenizer file in the checkpoint's folder */
+    strcpy(strrchr(path, '.'), ".tok.bin");
     unlink(path);
     return 0;
 }
@@ -119,10 +116,7 @@ static void test_none_is_the_reference(void **state)
     close_bench(&b);
 }
 
-/*
- * The results must not depend on the batch size, on whether the uncompressed model's results are
- * kept, or on how many methods are evaluated in one call.
- */
+/* Batch size, kept hidden states and number of methods per call must not change the sums. */
 static void test_ways_to_the_same_sums(void **state)
 {
     (void)state;
@@ -170,10 +164,6 @@ static size_t nothing_to_spare(const kvd_model_runner *r)
     return 1000;
 }
 
-/*
- * If the uncompressed model's results do not fit into memory, they must be computed again, and the
- * result must say so.
- */
 static void test_reference_that_does_not_fit(void **state)
 {
     (void)state;
@@ -247,7 +237,7 @@ static void test_full_rank_guard(void **state)
                                                 &error, &err),
                          0);
         assert_true(error < 1e-4);
-        /* A small error in one projection of one head must be detected. */
+        /* A small error in one projection must be detected. */
         d.head[3].b_v[5] += 0.05f;
         assert_int_equal(kvd_evaluate_full_rank(&b.e, &d, 1e-3, &error, &err), -1);
         assert_non_null(strstr(err.msg, "at full width changes logits by"));
@@ -262,7 +252,6 @@ static void test_guards_of_points(void **state)
     kvd_err err = {""};
     bench b;
     open_bench(&b, TOKENS, false);
-    /* A choice that names a method but compresses nothing must be refused. */
     kvd_choice idle = {.method = "zack", .overall_p = 0.5, .plan = {.type = KVD_F32}};
     assert_int_equal(kvd_evaluate(&b.e, &idle, 1, 0, false, NULL, &err), -1);
     assert_string_equal(
@@ -270,7 +259,6 @@ static void test_guards_of_points(void **state)
         "method 'zack', overall p 0.5000: every prediction is bit for bit the uncompressed "
         "one, so nothing was compressed");
     kvd_choice_release(&idle);
-    /* A method whose numbers overflow must be refused, in a float32 and in a float16 cache. */
     for (int i = 0; i < 2; i++) {
         kvd_dims d;
         build(&d, &kvd_dims_zack, 0.5);
@@ -291,8 +279,6 @@ static void test_guards_of_points(void **state)
     close_bench(&b);
 }
 
-/* ---- shortcuts of the evaluation that must not change a result ---- */
-
 enum { PROMPT = 20 };
 
 typedef struct {
@@ -300,11 +286,7 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/*
- * Evaluates the method `name` on sequences with prompts into `*o`. If `shortcuts` is true, the
- * evaluation may skip forward passes whose result it knows, such as that of the uncompressed model
- * over prompts.
- */
+/* If `shortcuts` is true, the evaluation may skip passes whose result it knows. */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -325,7 +307,7 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    /* The second evaluation uses the uncompressed model's results that the first one kept. */
+    /* The second evaluation uses kept results of the uncompressed model. */
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
             kvd_choice_release(&o->c);
@@ -365,12 +347,7 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     }
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
-        /*
-         * Compares `diff2`, the sum of squared errors of a head's attention outputs, between the
-         * results a and b, which were computed in different ways. In layers that store K and V
-         * unchanged, this error is rounding alone. It may then differ by `rounding`, which is the
-         * squared relative tolerance `off` times `norm2`, the sum of squared attention outputs.
-         */
+        /* If K and V are stored unchanged, the squared error is rounding alone. */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
                     fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);
@@ -392,10 +369,7 @@ static void drop_outcome(outcome *o)
     free(o->reference);
 }
 
-/*
- * If each prompt is run once and continued, the results must be those of whole runs: in one batch
- * and in several, and with and without room to keep the prompts' activations of all tokens.
- */
+/* Running a prompt once and continuing it must give the results of whole runs. */
 static void test_prompts_run_once(void **state)
 {
     (void)state;
@@ -421,7 +395,7 @@ static void test_prompts_run_once(void **state)
         }
 }
 
-/* A method that changes nothing is not run. Its result must equal that of a run bit for bit. */
+/* A method that changes nothing is not run, but must have the results of a run, bit for bit. */
 static void test_none_is_not_run(void **state)
 {
     (void)state;
@@ -438,7 +412,6 @@ static void test_none_is_not_run(void **state)
     }
 }
 
-/* Number of tokens whose logits were computed. */
 static size_t logit_rows;
 static int (*real_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
 static int count_logits(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err)
@@ -486,20 +459,14 @@ static void test_attention_error_by_hand(void **state)
     assert_int_equal(kvd_attention_error_init(&e, &kept, &c, &err), 0);
     assert_int_equal(kvd_attention_error_add(&e, &in, v, &err), 0);
     /*
-     * Attention outputs of two tokens and two heads of two dimensions. Head 0: expected (3,4) and
+     * Attention outputs of two tokens, of two dimensions per head. Head 0: expected (3,4) and
      * (0,0), actual (3,1) and (0,5). Head 1: expected (0,2) and (0,-2), actual (1,2) and (0,-3).
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
-    /*
-     * ZDC's error is the mean of |actual - expected| / |expected| over elements whose expected
-     * value is not 0. Head 0 has two such elements, 3 and 4: (0 + 3/4) / 2.
-     */
+    /* ZDC's error: mean of |actual - expected| / |expected| over expected values other than 0. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /*
-     * Head 1 has two elements whose expected value is not 0: 2 is exact, and -2 became -3, a
-     * relative error of 1/2. The mean is (0 + 1/2) / 2.
-     */
+    /* Head 1: 2 is exact and -2 became -3, so the mean is (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
@@ -533,11 +500,7 @@ static void test_error_scan(void **state)
         }
     }
     assert_true(positive > 60);
-    /*
-     * The error table has the KL divergence that results if one side (Q and K, or V) of one KV head
-     * alone is cut. This computes one of its numbers by a complete evaluation of the cut model: V
-     * of layer 1, KV head 0, cut to 8 dimensions.
-     */
+    /* Computes one number of the error table by a complete evaluation. */
     kvd_dims d;
     assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -546,10 +509,7 @@ static void test_error_scan(void **state)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /*
-     * If memory is short, kvd_error_scan measures the cuts of the KV heads one at a time. The table
-     * of errors must be the same as before.
-     */
+    /* If memory is short, the scan must measure heads one at a time and give the same table. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     assert_int_equal(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err),

@@ -1,8 +1,6 @@
 /*
- * Tests of text generation with a compressed cache. Without a method, each token must be the argmax
- * of a forward pass over all tokens so far, also when longrope's factors change. With a method,
- * each token must be the prediction of a pass over the whole sequence with the same prompt and the
- * method's cache. The uncompressed model is also compared with Transformers.
+ * Tests of text generation with a compressed cache. Each token must be the prediction of a forward
+ * pass over the whole sequence, with the cache of the method.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -63,10 +61,7 @@ static int read_ids(kvd_err *err)
     return status;
 }
 
-/*
- * Writes a file of random calibration data in the model's shape. Any data will do, because both
- * sides of each comparison use it.
- */
+/* Any calibration data will do, because both sides of each comparison use them. */
 static int make_calibration(kvd_err *err)
 {
     dump_plan p;
@@ -140,10 +135,7 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
 }
 
-/*
- * Computes the logits of n tokens in one forward pass over the whole sequence, with the KV cache of
- * `plan`. If `plan` is NULL, attention is dense.
- */
+/* Computes logits in one pass over the whole sequence. If `plan` is NULL, attention is dense. */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
     kvd_err err = {""};
@@ -194,12 +186,7 @@ static void none_is_repeated_full_passes(void **state)
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/*
- * With longrope, each token must be the argmax of a forward pass over the tokens so far. RoPE's
- * factors change when a text exceeds the original length, here 32 tokens, so the cache must then be
- * computed again. The texts stay below 32 tokens, cross that length, reach the first length above
- * it, or begin above it.
- */
+/* RoPE's factors change at 32 tokens, and the cache must then be computed again. */
 static void longrope_follows_the_text(void **state)
 {
     (void)state;
@@ -260,10 +247,7 @@ static void longrope_follows_the_text(void **state)
     kvd_checkpoint_close(phi);
 }
 
-/*
- * Compares generation under the method `text` with a forward pass over the whole sequence.
- * `tolerance` is that of log probabilities, which differ if rounding changes a quantised number.
- */
+/* `tolerance` is for log probabilities, because rounding may change a quantised number. */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
     kvd_err err = {""};
@@ -291,10 +275,7 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     if (kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token, .log_p = p}, NULL, NULL,
                      NULL, &err))
         fail_msg("%s: %s", text, err.msg);
-    /*
-     * If generation is forced along the tokens that it chose, it must predict the same tokens
-     * again.
-     */
+    /* Generation that is forced along its own tokens must predict them again. */
     c.forced = token;
     if (kvd_generate(generator, &plan, &c,
                      &(kvd_continued){.token = again, .log_p = q, .rank = rank}, NULL, NULL, NULL,
@@ -395,10 +376,6 @@ static void codes_are_the_whole_sequence(void **state)
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
 
-/*
- * Reads a line of comma-separated numbers from the file that the reference script wrote. Returns
- * their number.
- */
 static size_t read_line(FILE *f, double *x, size_t most)
 {
     char line[2000];
@@ -410,10 +387,7 @@ static size_t read_line(FILE *f, double *x, size_t most)
     return n;
 }
 
-/*
- * Compares greedy generation of the uncompressed model with Transformers
- * (tests/oracle/generate_oracle.py), on prompts of unequal lengths in one batch.
- */
+/* Compares greedy generation with Transformers (tests/oracle/generate_oracle.py). */
 static void none_is_transformers(void **state)
 {
     (void)state;
@@ -458,10 +432,7 @@ static void none_is_transformers(void **state)
     kvd_generator_free(g);
 }
 
-/*
- * Tokens that do not continue the cached sequence must be refused. A cache that lost or repeated a
- * token would otherwise give wrong results silently.
- */
+/* A token that does not continue the cached sequence must be an error. */
 static void rows_that_do_not_follow(void **state)
 {
     (void)state;
@@ -487,7 +458,7 @@ static void rows_that_do_not_follow(void **state)
     start = LONGEST - 2;
     assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
     assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
-    /* Several tokens after the prompt in one call must give the results of one token at a time. */
+    /* Several tokens in one call must give the results of one token at a time. */
     float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     assert_non_null(one);
     for (size_t t = 0; t < 4; t++) {
@@ -513,11 +484,9 @@ static void rows_that_do_not_follow(void **state)
 }
 
 /*
- * `ended` callback of kvd_continuations, called after each token that the model emits. Counts the
- * tokens of each sequence in seen[sequence]. Ends the answer of sequence 1 at its second token, and
- * that of sequence 2 at its first. The test stores in seen[PROMPTS] the value to return when an
- * answer ends: 1 if the answer's last token is fed to the model, 2 if it is not. Returns 0 if the
- * answer goes on.
+ * Called after each emitted token. Ends the answer of sequence 1 at its second token, and that of
+ * sequence 2 at its first. The return value seen[PROMPTS] says whether the last token is fed to the
+ * model (1) or not (2).
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -529,11 +498,9 @@ static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *toke
 }
 
 /*
- * Generates two answers on one cache. Each sequence has a question of forced tokens, an answer that
- * the callback may end early, a second question, and a second answer. `ended` is the value that the
- * callback returns at the end of an answer. 1: the answer's last token is fed to the model. 2: it
- * is not fed; the first token of the next question is fed instead. A second run, in which all
- * tokens that were fed are forced, must predict the same tokens.
+ * Generates two answers per sequence on one cache, with forced questions before them. A second run,
+ * in which all tokens are forced, must predict the same tokens. `ended` is the return value of
+ * end_early.
  */
 static void check_questions(size_t ended)
 {
@@ -594,15 +561,10 @@ static void questions_in_turn(void **state)
     check_questions(2);
 }
 
-/* ---- sequences divided among worker threads ---- */
-
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /*
-     * Cache sizes and times (kvd_stepwise_account): of the whole call of kvd_generate, and summed
-     * over the calls of add_step.
-     */
+    /* Sizes and times of the whole call, and sums over the calls of add_step. */
     kvd_stepwise_account account, stepped;
     size_t steps;
 } divided;
@@ -617,7 +579,6 @@ static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_accoun
     return 0;
 }
 
-/* Generates the sequences that are not marked in `done`, and records the results. */
 static void divide(const kvd_generator_spec *spec, const bool *done, divided *d)
 {
     kvd_err err = {""};
@@ -644,10 +605,7 @@ static void assert_same(const divided *a, const divided *b)
     assert_int_equal(b->account.rows, b->stepped.rows);
 }
 
-/*
- * Several workers must give the results of one. Threads take the place of GPUs here: three workers
- * for three sequences, then two workers, one of which computes two sequences.
- */
+/* Threads take the place of GPUs, and must give the results of one GPU. */
 static void several_workers_are_one(void **state)
 {
     (void)state;
@@ -668,7 +626,7 @@ static void parts_are_the_whole(void **state)
     static divided one, part, both;
     const bool done[] = {false, true, false};
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    /* The results of a sequence that was already done must not be overwritten. */
+    /* A sequence that was already done must not be overwritten. */
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
         both.token[i] = 7;
     divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);
@@ -692,9 +650,7 @@ static void parts_are_the_whole(void **state)
 }
 
 #ifdef KVD_CUDA
-/*
- * Returns the reason why the CUDA engine cannot generate under the method `text`, or "" if it can.
- */
+/* Returns why the CUDA engine does not support a method, or "" if it does. */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];
@@ -722,10 +678,7 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
     return why;
 }
 
-/*
- * If the CUDA engine does not support a model or method, generation must compute token by token
- * without the engine.
- */
+/* If the CUDA engine does not support a method, generation must compute token by token. */
 static void paths_on_a_gpu(void **state)
 {
     (void)state;
@@ -750,10 +703,7 @@ static void paths_on_a_gpu(void **state)
         if (!*why_not(config, rows[i], KVD_BF16))
             fail_msg("%s in the engine", rows[i]);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
-    /*
-     * Methods that quantise keys before RoPE are not supported if the model normalises Q and K
-     * between projection and RoPE.
-     */
+    /* Keys cannot be quantised before RoPE if the model normalises Q and K after the projection. */
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");

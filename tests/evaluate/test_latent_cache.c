@@ -1,7 +1,6 @@
 /*
- * Tests of the cache of latent attention (DeepSeek models), which stores one latent vector per
- * token in place of K and V: its bytes per token, generation compared with a forward pass over the
- * whole sequence, and the methods that it refuses.
+ * Tests of the cache of latent attention (DeepSeek models), which stores one vector per token in
+ * place of K and V.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -33,10 +32,6 @@ static kvd_checkpoint *open_model(const char *name)
     return c;
 }
 
-/*
- * Parses `text`, the specification of a compression method, into *plan, its settings for one run,
- * and opens the plan for a model. Returns the status of kvd_plan_open.
- */
 static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
     kvd_method m;
@@ -53,10 +48,7 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
     return status;
 }
 
-/*
- * Runs one sequence of LONGEST tokens through the model with the cache that `plan` compresses.
- * Returns the logits, which the caller frees.
- */
+/* Returns the logits of one sequence of LONGEST tokens. The caller frees them. */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
                          kvd_cache_account *account)
 {
@@ -91,10 +83,6 @@ static size_t argmax(const float *x, size_t n)
     return best;
 }
 
-/*
- * Under each method, generation must give the predictions of a forward pass over the whole
- * sequence.
- */
 static void test_generation(void **state)
 {
     (void)state;
@@ -135,13 +123,13 @@ static void test_generation(void **state)
     }
 }
 
-/* An uncompressed cache holds kv_lora_rank + qk_rope_head_dim numbers per token and layer. */
+/* A token takes kv_lora_rank + qk_rope_head_dim numbers per layer. */
 static void test_bytes(void **state)
 {
     (void)state;
     static const struct {
         const char *model;
-        /* Numbers (latent and RoPE key) that the cache stores per token, summed over layers. */
+        /* Numbers that the cache stores per token, over all layers. */
         size_t numbers;
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},
                  {"deepseek-v2-lite", (13 + 4) * 2},
@@ -170,10 +158,7 @@ static void test_bytes(void **state)
         assert_true(bytes.dense == 2.0 * (double)cases[i].numbers && bytes.nominal == bytes.dense);
         kvd_plan_close(&plan);
 
-        /*
-         * A method that keeps 11 tokens must store the same latent vector for each of them as the
-         * uncompressed cache.
-         */
+        /* Each of the 11 kept tokens must have the latent vector of the uncompressed cache. */
         assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *
@@ -184,10 +169,6 @@ static void test_bytes(void **state)
     }
 }
 
-/*
- * Methods that change keys and values separately must be refused with a one-line message that says
- * why.
- */
 static void test_refused(void **state)
 {
     (void)state;

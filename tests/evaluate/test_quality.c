@@ -1,7 +1,4 @@
-/*
- * Tests of quality statistics (evaluate/quality): perplexity, accuracy and KL divergence, compared
- * with values computed by hand and in long double.
- */
+/* Tests of perplexity, accuracy and KL divergence. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,10 +16,7 @@
 static void test_by_hand(void **state)
 {
     (void)state;
-    /*
-     * Token 0: softmax of (ln 1, ln 2, ln 5) is 1/8, 2/8, 5/8. Token 1: softmax of three zeros is
-     * 1/3 each.
-     */
+    /* Token 0: softmax of (ln 1, ln 2, ln 5) is 1/8, 2/8, 5/8. Token 1: softmax of three zeros. */
     const float logits[6] = {0, logf(2), logf(5), 0, 0, 0};
     const float reference[6] = {0, 0, 0, 0, 0, 0};
     const uint32_t target[2] = {1, 0};
@@ -31,16 +25,10 @@ static void test_by_hand(void **state)
     assert_int_equal(kvd_quality_add(&q, logits, reference, target, 2, 3, &err), 0);
     assert_true(q.n == 2);
     assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
-    /*
-     * The first of equal logits counts as the prediction. Row 1 therefore predicts token 0, which
-     * is right.
-     */
+    /* If logits are equal, the first counts, so the second prediction is right. */
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
-    /*
-     * KL(uniform || p) is the mean of log((1/3) / p_i) for the first row, and 0 for the second,
-     * whose logits are equal.
-     */
+    /* KL(uniform || p) of the first token; the second token has a KL divergence of 0. */
     const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
     assert_true(fabs(q.kl - kl) < 1e-6);
 
@@ -48,7 +36,6 @@ static void test_by_hand(void **state)
     const kvd_quality equal[KVD_BOOTSTRAP_CLUSTERS] = {q, q, q, q, q, q, q, q};
     assert_int_equal(kvd_quality_summarise(equal, KVD_BOOTSTRAP_CLUSTERS, 1, &s, &err), 0);
     assert_true(fabs(s.perplexity.value - sqrt(12)) < 1e-5);
-    /* If all sequences have equal statistics, the interval has length 0. */
     assert_true(fabs(s.perplexity.lo - s.perplexity.hi) < 1e-9);
     assert_true(s.top1.value == 0.5);
     assert_true(isnan(s.top1_share.value));
@@ -93,7 +80,6 @@ static void test_against_itself_and_never_negative(void **state)
     }
     assert_true(near.kl < 1e-9);
 
-    /* KL divergence and negative log likelihood by their definitions in long double. */
     long double kl = 0, nll = 0;
     for (int i = 0; i < N; i++) {
         long double za = 0, zb = 0;
@@ -113,7 +99,6 @@ static void test_against_itself_and_never_negative(void **state)
     assert_true(fabs(q.kl - (double)kl) < 1e-9 * (double)kl);
     assert_true(fabs(q.nll - (double)nll) < 1e-9 * (double)nll);
 
-    /* Adding the tokens in several calls must give the sums of one call. */
     kvd_quality pieces = {0};
     for (int i = 0; i < N; i += 5)
         assert_int_equal(kvd_quality_add(&pieces, a + i * V, b + i * V, target + i,
@@ -152,9 +137,8 @@ static void test_refuses(void **state)
 }
 
 /*
- * Over 150 simulated texts, the 95 % interval must contain the true value about 95 times in a
- * hundred. The ratio to the uncompressed model is computed sequence by sequence, which must make
- * its interval shorter than that of top-1 accuracy.
+ * About 95 % of the intervals must contain the true value. Pairing by sequence must make the
+ * interval of the ratio shorter.
  */
 static void test_intervals(void **state)
 {
@@ -167,10 +151,7 @@ static void test_intervals(void **state)
     for (int t = 0; t < TRIALS; t++) {
         kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
         for (int s = 0; s < SEQUENCES; s++) {
-            /*
-             * The accuracy varies between sequences around 0.4. The compressed model loses one
-             * right prediction in twenty.
-             */
+            /* The compressed model loses one right prediction in twenty. */
             const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
             ref[s].n = q[s].n = 100;
             for (int i = 0; i < 100; i++)
@@ -205,19 +186,13 @@ static void test_what_does_not_exist_is_nan(void **state)
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo) && isnan(s.perplexity.hi));
     assert_int_equal(kvd_quality_compare(&none, &none, 1, 1, &s, &err), 0);
     assert_true(isnan(s.top1_share.value) && s.top1.value == 0);
-    /*
-     * One of two sequences has no right prediction, so in some bootstrap resamples the ratio is
-     * undefined.
-     */
+    /* In some bootstrap resamples no prediction is right, so the ratio is undefined. */
     const kvd_quality mixed[2] = {one, none};
     assert_int_equal(kvd_quality_compare(mixed, mixed, 2, 1, &s, &err), 0);
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo));
 }
 
-/*
- * Two texts of different length must have equal weight: each statistic is the mean of their two
- * values.
- */
+/* Each statistic must be the mean of the values of two texts of different length. */
 static void test_texts_weigh_the_same(void **state)
 {
     (void)state;
@@ -243,9 +218,6 @@ static void test_texts_weigh_the_same(void **state)
     assert_true(isnan(all.kl.lo)); /* a text of one sequence has no interval */
 }
 
-/*
- * Tests the KL divergence and the change of probability of single predictions, and their quantiles.
- */
 static void test_changes_of_predictions(void **state)
 {
     (void)state;
@@ -278,7 +250,6 @@ static void test_changes_of_predictions(void **state)
     }
     assert_true(fabs(q.kl - sum) < 1e-9);
     assert_true(!(each[0].kl > 0) && !(each[0].p_change > 0));
-    /* The numbers 0 to 1000 in another order, whose quantiles are known. */
     kvd_prediction_change many[1001];
     kvd_change_summary x;
     for (int i = 0; i < 1001; i++)

@@ -1,8 +1,4 @@
-/*
- * Tests of RULER's tasks. The words of the prompts, their sizes and forms must equal those of
- * RULER's own scripts (tests/oracle/make_ruler.py). Needles, answers, lengths and seeds must be as
- * documented.
- */
+/* Compares the prompts of RULER's tasks with RULER's own scripts (tests/oracle/make_ruler.py). */
 #include <ctype.h>
 #include <jansson.h>
 #include <regex.h>
@@ -49,9 +45,7 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/*
- * Returns settings that generate `items` items of the task `name`, or of every task if it is NULL.
- */
+/* Settings for `items` items of the task `name`, or of every task if it is NULL. */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {
@@ -97,13 +91,10 @@ static size_t count(const char *text, const char *part)
     return n;
 }
 
-/* ---- shapes of text, to compare items whose random words differ ---- */
-
 static const char needle_start[] = "One of the special magic ";
 
 /*
- * Writes one word of a prompt with its random parts replaced: 9 for a number, U for a UUID, K for
- * words joined by hyphens, and V with its length for the name of a variable.
+ * Writes 9 for a number, U for a UUID, K for words with hyphens, V and the length for a variable.
  */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
@@ -125,11 +116,7 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/*
- * Returns a copy of `text` [n] in which put_shape replaces the randomly chosen parts: numbers by 9,
- * UUIDs by U, words joined by hyphens by K, and names of variables by V and their length. The
- * caller frees it.
- */
+/* Returns `text` [n] with its random parts replaced (put_shape). The caller frees it. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -149,10 +136,7 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/*
- * Distinct lines of one prompt, sorted by strcmp. Their random numbers and words are replaced by
- * fixed letters.
- */
+/* Distinct lines of a prompt with their random parts replaced, sorted. */
 typedef struct {
     char *line[64];
     size_t n;
@@ -163,10 +147,6 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/*
- * Adds text [n] to the list of lines, unless the list has it already. Random numbers and words are
- * replaced by fixed letters first.
- */
 static void add_shape(shapes *s, const char *text, size_t n)
 {
     char *const shape = shape_of(text, n);
@@ -179,10 +159,6 @@ static void add_shape(shapes *s, const char *text, size_t n)
     s->line[s->n++] = shape;
 }
 
-/*
- * Adds the needles in a line of the essay to the list of lines. Random words are replaced by fixed
- * letters first. Needles are the hidden sentences that contain the answer.
- */
 static void add_needles(shapes *s, const char *text, size_t n)
 {
     const char *const end = text + n;
@@ -194,10 +170,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the distinct lines of a prompt, with random words replaced by fixed letters. Some lines
- * count in part only. In the line with the essay, only the needles (sentences to be found) count.
- * In task cwe (common words), only the beginnings of the word lists count. In task fwe (frequent
- * words), only the sentences before the coded text count.
+ * Collects the distinct lines of a prompt with their random parts replaced. Counts only the needles
+ * of an essay, the beginnings of word lists (cwe), and the sentences before a coded text (fwe).
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -238,7 +212,6 @@ static void compare_shapes(const char *task, const char *ours, const char *ruler
     }
 }
 
-/* Returns the number of list words, needles, assignments, or coded words in a prompt. */
 static size_t pieces(const char *task, const char *prompt)
 {
     return !strcmp(task, "vt")    ? count(prompt, "VAR ")
@@ -246,8 +219,6 @@ static size_t pieces(const char *task, const char *prompt)
            : !strcmp(task, "fwe") ? count(prompt, " ")
                                   : count(prompt, needle_start);
 }
-
-/* ---- comparison with RULER's own scripts ---- */
 
 static double mean(const json_t *numbers)
 {
@@ -263,11 +234,8 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Compares the lengths of our prompts with those of RULER's scripts, in tokens. RULER lengthens a
- * prompt in steps until it no longer fits. A step is 500 words (820 tokens) in tasks with an essay.
- * In other tasks it is 25 needles, 25 lines of noise, or 1/32 of the coded text, at most 15 % of
- * the length. Our mean may be shorter than RULER's by one step. Our longest prompt may be shorter
- * than RULER's longest by 4 % of the length, or by one step in tasks with an essay.
+ * RULER lengthens a prompt in steps until it no longer fits: 500 words of an essay, 25 needles or
+ * lines of noise, or 1/32 of the coded text. Our mean length may be shorter by one step.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -339,8 +307,6 @@ static void items_as_rulers(void **state)
     json_decref(all);
 }
 
-/* ---- needles: sentences that hold the answer ---- */
-
 static bool matches(const char *pattern, const char *text)
 {
     regex_t r;
@@ -350,11 +316,7 @@ static bool matches(const char *pattern, const char *text)
     return yes;
 }
 
-/*
- * A needle is a sentence that gives the value of a key. Every value that a question asks for must
- * be in exactly one needle, whose key is in the question. Only niah_multivalue may have other
- * needles with that key.
- */
+/* Every value that a question asks for must be in exactly one needle (hidden sentence). */
 static void needles_are_unique(void **state)
 {
     (void)state;
@@ -388,10 +350,7 @@ static void needles_are_unique(void **state)
     }
 }
 
-/*
- * Needles must be at uniformly distributed depths: each quarter of the context holds the needle
- * equally often.
- */
+/* Each quarter of the context must hold the needle equally often. */
 static void depths_are_uniform(void **state)
 {
     (void)state;
@@ -411,15 +370,13 @@ static void depths_are_uniform(void **state)
         }
         for (size_t p = 0; p < PARTS; p++)
             chi2 += (in[p] - ITEMS / PARTS) * (in[p] - ITEMS / PARTS) / (ITEMS / PARTS);
-        /* 16.3 is the 0.999 quantile of the chi-square distribution with 3 degrees of freedom. */
+        /* 0.999 quantile of the chi-square distribution with 3 degrees of freedom. */
         if (chi2 > 16.3)
             fail_msg("%s: chi2 %.1f: %.0f %.0f %.0f %.0f", tasks[k], chi2, in[0], in[1], in[2],
                      in[3]);
         kvd_benchmark_release(&b);
     }
 }
-
-/* ---- chains of variables and lists of words ---- */
 
 static void chains_are_tracked(void **state)
 {
@@ -442,7 +399,7 @@ static void chains_are_tracked(void **state)
             assert_true(matches("^[A-Z]{5}$", name[k]));
             assert_int_equal(count(b.item[i].context, name[k]), k < 4 ? 2 : 1);
             if (k < 4) {
-                /* Each assignment of the chain must follow the previous one in the text. */
+                /* Each assignment of a chain must follow the previous one in the text. */
                 snprintf(line, sizeof line, "\nVAR %s = VAR %s \n", name[k + 1], name[k]);
                 at = strstr(at, line);
             }
@@ -460,10 +417,7 @@ static void common_words_are_common(void **state)
         kvd_benchmark b;
         make(&b, &s);
         for (size_t i = 0; i < b.n; i++) {
-            /*
-             * The prompt has two word lists. The first belongs to an example with its answer and is
-             * skipped; the second is the question's.
-             */
+            /* The first word list belongs to an example; the second is the question's. */
             char *const list = strdup(strstr(strstr(b.item[i].context, "\n1. ") + 1, "\n1. "));
             char *const *const common = b.item[i].turn[0].reference;
             size_t words = 0, seen_common = 0;
@@ -502,10 +456,7 @@ static void frequent_words_are_frequent(void **state)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /*
-         * The number of occurrences follows Zipf's law with exponent 2, starting at rank 2: n / 4,
-         * n / 9, n / 16.
-         */
+        /* Zipf's law with exponent 2, starting at rank 2: word counts are n / 4, n / 9, n / 16. */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);
@@ -515,9 +466,6 @@ static void frequent_words_are_frequent(void **state)
     kvd_benchmark_release(&b);
 }
 
-/* ---- random seeds and files of items ---- */
-
-/* Returns the number of leading items that are equal in two benchmarks. */
 static size_t common_items(const kvd_benchmark *a, const kvd_benchmark *b)
 {
     size_t i = 0;

@@ -1,9 +1,4 @@
-/*
- * Tests of the search for the strongest compression that keeps a given fraction of the accuracy
- * (evaluate/target). The first tests give measured settings of a method, and check at which of them
- * the accuracy falls below the target. The others run the search on a function whose answer is
- * known. test_kvdim_eval.sh runs the search of the program.
- */
+/* Tests of the search for the strongest compression that keeps a fraction of the accuracy. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,10 +11,8 @@
 #include "evaluate/target.h"
 
 /*
- * Makes a measured setting of a method at position x of the search, which is the searched
- * parameter's value; a larger x compresses more. `share` is the fraction of the uncompressed
- * accuracy that remains, with the confidence interval lo to hi. The fraction of bytes saved is made
- * up: x / 2.
+ * Makes a measured setting. x is the searched parameter; a larger x compresses more. `share` is the
+ * fraction of the uncompressed accuracy that is kept.
  */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
@@ -46,10 +39,7 @@ static void test_monotone(void **state)
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
-/*
- * If the accuracy of the measured settings does not fall monotonically, the first setting that
- * misses the target counts. A later setting that keeps the target must be reported.
- */
+/* If accuracy is not monotone, the first setting that misses the target counts. */
 static void test_not_monotone(void **state)
 {
     (void)state;
@@ -89,14 +79,12 @@ static void test_never_missed_and_no_interval(void **state)
         "h2o misses 0.99 of the accuracy from the first h2o.heavy = 0.1 on, 5.0 % of the bytes saved");
 }
 
-/* ---- search on a function with a known answer ---- */
-
 typedef struct {
-    /* Value of x, the searched parameter, beyond which less than 0.99 of the accuracy remains. */
+    /* Value of x beyond which less than 0.99 of the accuracy remains. */
     double miss;
-    /* The method has settings only at multiples of this value of x. */
+    /* Settings exist only at multiples of this value of x. */
     double grain;
-    /* Value of x that misses the target accuracy although larger values keep it; -1: none. */
+    /* Value of x that misses the target although larger values keep it; -1: none. */
     double dip;
     size_t measured;
     double last[128];
@@ -123,11 +111,7 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /*
-     * Accuracies of two texts, each 1 or 0.9; the target is 0.99. All texts together miss the
-     * target beyond x = `miss`. Text 0 alone misses it beyond a smaller x (miss - 0.2), text 1
-     * beyond a larger one (miss + 0.2).
-     */
+    /* Text 0 alone misses the target at x = miss - 0.2, and text 1 at x = miss + 0.2. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -156,10 +140,6 @@ static void test_search_ends_at_the_crossing(void **state)
     }
 }
 
-/*
- * The method has only eight settings. The answer must be one of them, and none may be measured
- * twice.
- */
 static void test_search_on_few_settings(void **state)
 {
     (void)state;
@@ -180,10 +160,6 @@ static void test_search_on_few_settings(void **state)
     }
 }
 
-/*
- * The search parameter at which each single text falls below the target must be found as precisely
- * as that of all texts together.
- */
 static void test_search_of_texts(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
  * Tests of the difference between the compressions at which two methods fall below a target
- * accuracy (evaluate/target_difference): values computed by hand, noise that both methods share and
- * that must cancel, and how often intervals contain the true difference.
+ * accuracy. p is the fraction of dimensions that is removed.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -22,17 +21,9 @@ static void test_crossing_by_hand(void **state)
                  never[3] = {1, 0.995, 0.991}, at[3] = {0.995, 0.99, 0.97},
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
-    /*
-     * p is the fraction of dimensions that is removed. The first measured p, 0.2, already misses
-     * the target accuracy 0.99. The crossing of the target is between it and p = 0, which has
-     * accuracy 1.
-     */
+    /* At p = 0 the accuracy is 1, and at p = 0.2 it misses the target already. */
     assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) < 1e-15);
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
-    /*
-     * The accuracy equals the target 0.99 at the removed fraction p = 0.4, and is below it at p =
-     * 0.6.
-     */
     assert_true(kvd_target_crossing(p, at, 3, 0.99) == 0.4);
     assert_true(fabs(kvd_target_crossing(p, back, 3, 0.99) - (0.2 + 0.2 * 0.02 / 0.025)) < 1e-15);
     assert_true(kvd_target_crossing(p, falls, 3, 1) == 0.2);
@@ -41,9 +32,8 @@ static void test_crossing_by_hand(void **state)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates the numbers of right predictions of each sequence for two methods, at each removed
- * fraction p of dimensions. The accuracy of both methods falls linearly with p, that of method b
- * half as fast as that of a. Both methods share noise per sequence.
+ * Simulates the right predictions of two methods. The accuracy of method b falls half as fast with
+ * p as that of a. Both methods share noise per sequence, which must cancel.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
@@ -59,11 +49,7 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
     }
 }
 
-/*
- * p is the fraction of dimensions that is removed. By construction, the accuracy of method a falls
- * below the target 0.98 at p = 0.2, and that of method b at p = 0.4. Accuracy is linear in p, so
- * interpolation between the measured values of p is exact.
- */
+/* By construction, method a falls below the target 0.98 at p = 0.2 and method b at p = 0.4. */
 static void test_pairing_and_coverage(void **state)
 {
     (void)state;

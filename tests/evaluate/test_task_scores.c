@@ -1,8 +1,4 @@
-/*
- * Compares scores of answers with those of the benchmarks' own code
- * (tests/oracle/make_task_scores.py and make_infinitebench.py), and tests which reference answers
- * the metrics refuse.
- */
+/* Compares scores with those of the benchmarks' own code (tests/oracle/make_task_scores.py). */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -102,10 +98,7 @@ static void refusals(void **state)
          "metric retrieval needs references 'Paragraph N', not 'three'"},
         {KVD_METRIC_NUMBER, &key, "metric number needs '#### N' at the end of the reference"},
         {KVD_METRIC_NUMBER, &result, "metric number needs '#### N' at the end of the reference"},
-        /*
-         * An empty reference answer is part of every answer and would score 100 %, so it must be
-         * refused.
-         */
+        /* An empty reference answer is part of every answer and would score 100 %. */
         {KVD_METRIC_MATCH_ALL, &empty, "metric match-all needs a reference that is not empty"},
         {KVD_METRIC_MATCH_PART, &empty, "metric match-part needs a reference that is not empty"},
         {KVD_METRIC_LETTER, &empty, "metric letter needs a reference that is not empty"},

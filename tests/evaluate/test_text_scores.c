@@ -1,7 +1,4 @@
-/*
- * Tests of text similarity scores, compared with Google's rouge-score and rapidfuzz
- * (tests/oracle/make_task_scores.py), and of their defining properties.
- */
+/* Compares scores with Google's rouge-score and rapidfuzz (tests/oracle/make_task_scores.py). */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -57,10 +54,7 @@ static double similarity(const char *a, size_t n, const char *b, size_t m)
     return x;
 }
 
-/*
- * The similarity of random bytes must be symmetric, and 1 only for equal texts. The edit distance
- * that it is computed from must obey the triangle inequality d(a, c) <= d(a, b) + d(b, c).
- */
+/* Similarity must be symmetric, and the edit distance must obey the triangle inequality. */
 static void distances_of_bytes(void **state)
 {
     (void)state;
@@ -80,10 +74,7 @@ static void distances_of_bytes(void **state)
         const bool same = n[0] == n[1] && !memcmp(text[0], text[1], n[0]);
         assert_int_equal(similarity(text[0], n[0], text[1], n[1]) >= 1, same);
     }
-    /*
-     * A UTF-8 lead byte without continuation counts as one character that differs from every other
-     * one.
-     */
+    /* A UTF-8 lead byte alone counts as a character that differs from every other one. */
     assert_true(fabs(similarity("\xC3", 1, "\xC3\xA9", 2)) < 1e-15);
     assert_true(fabs(similarity("a\xC3 b", 4, "a\xC4 b", 4) - 0.75) < 1e-15);
 }

@@ -1,7 +1,3 @@
-/*
- * Tests of files of recorded Q, K and V (formats/activations, formats/model_info, collect/dump):
- * written data must be read back, and bad data refused.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,16 +35,12 @@ static int heads_of(int x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
 }
 
-/* Returns the values of tensor x (such as K) of a layer for n tokens: [token][head][dim]. */
+/* Values as [token][head][dim]. */
 static float *tensor(int x, int layer, size_t n)
 {
     return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
 }
 
-/*
- * Writes all layers of the model in batches of the given numbers of tokens, and then the token ids
- * and weights.
- */
 static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
 {
     kvd_err err = {""};
@@ -171,7 +163,6 @@ static void test_comes_back(void **state)
         }
 }
 
-/* An interrupted run that is resumed must give the file of an uninterrupted run. */
 static void test_reopen(void **state)
 {
     (void)state;
@@ -184,7 +175,6 @@ static void test_reopen(void **state)
     fill(&a, before, 2);
     assert_int_equal(kvd_h5_sync(&a.file, &err), 0);
     kvd_activations_abandon(&a, true);
-    /* No complete file exists yet, only the interrupted one. */
     assert_int_equal(kvd_activations_open(&a, path, &err), -1);
 
     if (kvd_activations_reopen(&a, path, &fixture_run, &err))
@@ -234,7 +224,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     free(v);
 }
 
-/* A value that overflows the number type must be an error, not infinity in the file. */
+/* A value that overflows must be an error, not infinity in the file. */
 static void test_overflow(void **state)
 {
     (void)state;
@@ -274,8 +264,6 @@ static void test_first_nonfinite(void **state)
     }
     free(x);
 }
-
-/* ---- damaged and malformed files ------------------------------------- */
 
 static void refused(const char *path, const char *message)
 {
@@ -339,10 +327,7 @@ static void test_refuses_wrong_shapes(void **state)
     refused(path, ": /tokens/position has length 38 on axis 0, should have 37");
 }
 
-/*
- * Removes the checksums, as in the file of a program that writes none. Reading then verifies
- * nothing.
- */
+/* Reading a file without checksums verifies nothing. */
 static const char *without_checksums(const char *path)
 {
     const hid_t f = edit(path);
@@ -428,10 +413,7 @@ static void test_refuses_nonfinite_rows(void **state)
     kvd_activations_close(&a);
 }
 
-/*
- * Checks the checksums of one head of a float32 dataset [layer][head][row][width] against
- * docs/formats.md.
- */
+/* Compares checksums with their definition in docs/formats.md. Rows are [row][width]. */
 static void checksums_are(const char *path, const char *name, hsize_t head, hsize_t n_rows,
                           hsize_t width)
 {
@@ -459,7 +441,7 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     H5Fclose(f);
 }
 
-/* Flips one bit of token `row` of layer 1 and one head. A second call restores it. */
+/* Flips one bit of a token of layer 1. A second call restores it. */
 static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
 {
     const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);
@@ -476,7 +458,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/* Makes a file of 150 tokens, written out of order in batches that end within checksum blocks. */
+/* Writes 150 tokens out of order, in batches that end within blocks of one checksum. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };
@@ -501,10 +483,7 @@ static const char *made_long(void)
                                                               rows + first[b] * D, &err),
                                      0);
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w, &err), 0);
-        /*
-         * Writes the weights W_O and W_V of the layer again with other values of W_V, as a resumed
-         * run may.
-         */
+        /* Writes W_V again with other values, as a resumed run may. */
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err), 0);
     }
     assert_int_equal(
@@ -546,7 +525,7 @@ static void test_checksums(void **state)
     flip(path, "/v", 1, 70);
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
-    /* A whole checksum block is verified, also if the damaged token itself is not requested. */
+    /* A damaged token must be found even if only other tokens with the same checksum are read. */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 127, 2, "/v layer 1 head 1 tokens 64 to 127");

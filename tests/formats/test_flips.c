@@ -1,6 +1,6 @@
 /*
- * Tests of the readers of all large file schemas on complete files with one flipped bit. The reader
- * must fail, or return the original data because no value uses that bit.
+ * Reads files with one flipped bit. The reader must fail, or return the original data because no
+ * value uses the bit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,8 +44,6 @@ static void ok(int rc)
         fail_msg("%s", err.msg);
 }
 
-/* ---- hash of all values that a reader returns ---- */
-
 static XXH3_state_t *hash;
 
 static void mix(const void *data, size_t bytes)
@@ -73,7 +71,7 @@ static void mix_model(const kvd_model_info *m)
 
 static int read_rows(kvd_activations *a, kvd_x x, int layer, int head)
 {
-    enum { PIECE = 77 }; /* tokens read at once; they end within a checksum block */
+    enum { PIECE = 77 }; /* tokens read at once; they end within a block with one checksum */
     static float rows[PIECE * 8];
     for (size_t t = 0; t < a->n_tokens; t += PIECE) {
         const size_t n = a->n_tokens - t < PIECE ? a->n_tokens - t : PIECE;
@@ -197,8 +195,6 @@ static int read_spectrum(void)
     return 0;
 }
 
-/* ---- files of every schema ---- */
-
 static void make_activations(const char *name)
 {
     dump_plan p;
@@ -247,7 +243,7 @@ static void make_spectrum(void)
     dump_plan p;
     kvd_h5 f;
     dump_plan_init(&p, N, 1);
-    /* Large enough that the rotations do not fit into an HDF5 object header. */
+    /* Rotations of this size do not fit into an HDF5 object header. */
     p.a.model.d_head = 32;
     kvd_spectrum s = {.model = p.a.model, .n_tokens = N, .seq_len = N, .n_layers = 2};
     s.model.n_layers = 2;
@@ -269,8 +265,6 @@ static void make_spectrum(void)
        kvd_spectrum_write(&f, &s, &err) || kvd_h5_finish(&f, &err));
     kvd_spectrum_release(&s);
 }
-
-/* ---- files with one flipped bit ---- */
 
 static unsigned char *load(size_t *n)
 {

@@ -1,7 +1,4 @@
-/*
- * Tests of break-even lengths (formats/jct): prompt or output lengths from which on a method's job
- * completion time (JCT) is below that of the uncompressed cache.
- */
+/* Tests of break-even lengths, from which on a method is faster than the uncompressed cache. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,10 +44,7 @@ static void test_break_even(void **unused)
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
-    /*
-     * The measurements are not in order of prompt length, and one of another batch size is between
-     * them.
-     */
+    /* The rows are not in order of length, and one of another batch size is between them. */
     add(r, "none", 1, 400, 8, 4);
     add(r, "none", 1, 100, 8, 1);
     add(r, "zack", 1, 100, 8, 1.5);
@@ -59,30 +53,22 @@ static void test_break_even(void **unused)
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
     /*
-     * Job completion times at prompt lengths 100, 200, 400: uncompressed 1, 2, 4 s; zack 1.5, 2.5,
-     * 3 s. At length 200 zack is 0.5 s slower, at 400 it is 1 s faster, so it breaks even one third
-     * of the way.
+     * At lengths 100, 200, 400 the uncompressed cache takes 1, 2, 4 s and zack 1.5, 2.5, 3 s. zack
+     * breaks even between 200 and 400, one third of the way.
      */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
-    /* At the only output length that was measured, the method is slower. */
     assert_true(isnan(kvd_jct_break_even(r, 2, true)));
-    /* At the only output length measured, the method is faster. */
     near(kvd_jct_break_even(r, 4, true), 8);
     assert_true(kvd_jct_first_of_lengths(r, 2, false));
     assert_false(kvd_jct_first_of_lengths(r, 4, false));
     assert_int_equal(kvd_jct_uncompressed(r, 4), 0);
-    /*
-     * Job completion times of h2o at prompt lengths 100, 200 and 400; the uncompressed cache takes
-     * 1, 2 and 4 s. At first h2o is faster at all measured lengths, from 100 on. Then a measurement
-     * at length 400 is added, in which h2o is slower.
-     */
+    /* h2o is faster than the uncompressed cache, until a slower measurement is added. */
     add(r, "h2o", 1, 100, 8, 0.9);
     add(r, "h2o", 1, 200, 8, 1.9);
     near(kvd_jct_break_even(r, 7, false), 100);
     add(r, "h2o", 1, 400, 8, 4.5);
     assert_true(isnan(kvd_jct_break_even(r, 7, false)));
-    /* There is no measurement of the uncompressed cache to compare with. */
     add(r, "kivi", 3, 100, 8, 1);
     assert_true(isnan(kvd_jct_break_even(r, 10, false)));
     assert_true(kvd_jct_uncompressed(r, 10) == SIZE_MAX);
@@ -106,33 +92,25 @@ static void test_noise(void **unused)
     assert_non_null(r);
     for (int i = 1; i <= 4; i++)
         add_runs(r, "none", 100 * i, i - 0.05, i, i + 0.05);
-    /*
-     * Method zack is clearly slower at prompt length 100 and clearly faster at length 200, so noise
-     * cannot explain the break-even length.
-     */
+    /* zack is clearly slower at length 100 and faster at 200, so noise is no explanation. */
     add_runs(r, "zack", 100, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /* At prompt length 400 one of zack's runs was slower than the uncompressed cache. */
+    /* One of zack's runs was slower than the uncompressed cache. */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /*
-     * The reported spread (slowest minus fastest run) is the larger one of the method and the
-     * uncompressed cache. Here it is that of the uncompressed cache.
-     */
+    /* The larger spread (slowest minus fastest run) counts, here that of the uncompressed cache. */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
     /*
-     * The function returns true if noise may explain the break-even length. This is so if at some
-     * prompt length the method and the uncompressed cache differ by less than the spread (slowest
-     * minus fastest run). It must check the longest prompt length at which the method is slower,
-     * here 200, and longer prompts. It must ignore shorter prompts, here of length 100.
+     * Noise matters if runs differ by more than the methods, at the longest length at which the
+     * method is slower (200), or at longer lengths. Length 100 must be ignored.
      */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
@@ -140,7 +118,7 @@ static void test_noise(void **unused)
     add_runs(r, "h2o", 300, 2.9, 3.1, 3.3);
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
-    /* With a single run, or in files without the times of runs, the spread is unknown. */
+    /* Without the times of several runs, the spread is unknown. */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));

@@ -1,8 +1,3 @@
-/*
- * Tests of second moments (Gram matrices X^T X) of Q, K, V and weights (formats/moments,
- * collect/accumulate, collect/state): sums must be right, can be added, must be read back, and
- * continue after an interruption.
- */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +39,6 @@ static float *tensor(int g, int layer)
     return fixture_values((size_t)N * (size_t)heads_of(g) * D, (uint64_t)(10 * layer + g + 1));
 }
 
-/* Adds tokens first .. last - 1 of every layer of the model, in batches of `batch` tokens. */
 static void add(kvd_moments *m, size_t first, size_t last, size_t batch, int threads)
 {
     kvd_accumulator a;
@@ -84,7 +78,6 @@ static void make(kvd_moments *m, bool has_pre)
     add(m, 0, N, 100, 2);
 }
 
-/* Compares with the definition, the sum over tokens of x_i x_j, in long double. */
 static void test_definition(void **state)
 {
     (void)state;
@@ -178,7 +171,6 @@ static void test_comes_back(void **state)
     }
 }
 
-/* The second moments of two halves of a text must add up to those of the whole text. */
 static void test_add(void **state)
 {
     (void)state;
@@ -287,7 +279,8 @@ static void test_hostile_files(void **state)
     m.first_layer = FIRST;
     m.has_pre = false;
     double *q_pre = m.gram[KVD_G_Q_PRE];
-    m.gram[KVD_G_Q_PRE] = m.gram[KVD_G_Q]; /* Q before RoPE without K before RoPE must be refused */
+    m.gram[KVD_G_Q_PRE] =
+        m.gram[KVD_G_Q]; /* Q before RoPE without K before RoPE must be an error */
     refuse_file(&m, "/gram/k_pre");
     m.gram[KVD_G_Q_PRE] = q_pre;
     kvd_moments_release(&m);
@@ -329,8 +322,6 @@ static void test_nonfinite_row(void **state)
     kvd_moments_release(&m);
 }
 
-/* ---- the state of an interrupted run --------------------------------- */
-
 static void make_key(kvd_run_key *k, const char *corpus, int batch)
 {
     kvd_err err;
@@ -362,10 +353,7 @@ static void test_state(void **state)
     assert_int_equal(t.n_sequences, 5);
     assert_int_equal(t.n_tokens, 80);
     assert_string_equal(t.run_id, "0123");
-    /*
-     * The Gram matrices of the weights W_O and W_V are not in the state file, because they are
-     * computed again from the model.
-     */
+    /* The state file lacks moments of W_O and W_V, which are computed again from the model. */
     add(&back, 0, 0, 1, 1);
     assert_same_sums(&m, &back);
 
@@ -382,7 +370,6 @@ static void test_state(void **state)
     kvd_moments_release(&back);
 }
 
-/* A changed or removed byte of the state must be detected. */
 static void test_damaged_state(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * Tests of tables of results (formats/rows): they must be read back by kvdim and by h5py, and
- * malformed files refused.
- */
+/* Tests of tables of results, which kvdim and h5py must read back. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +52,7 @@ static void write_table(int n)
     for (int i = 0; i < n; i++) {
         assert_int_equal(kvd_rows_begin(r, &err), 0);
         if (i == 1)
-            continue; /* this line of the table has the default in every column */
+            continue; /* this line has the default in every column */
         kvd_rows_text(r, "method", "short");
         kvd_rows_text(r, "method",
                       i % 2 ? "gr\xc3\xb6\xc3\x9f"
@@ -147,10 +144,6 @@ static void test_no_rows(void **state)
     kvd_rows_free(r);
 }
 
-/*
- * Writes a file in which `column` has another length, or a file without /rows. Reading it must
- * fail.
- */
 static void test_refuses(void **state)
 {
     (void)state;
@@ -178,10 +171,7 @@ static void test_refuses(void **state)
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    /*
-     * The file also has the dataset of raw samples, which has two axes. The columns of the table
-     * have one axis. Only `a` must be loaded as a column.
-     */
+    /* The dataset of samples has two axes, so only `a` must be loaded as a column. */
     assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);
@@ -194,10 +184,6 @@ static void test_refuses(void **state)
     kvd_h5_close(&f, false);
 }
 
-/*
- * Writes a table to a file, reads it, and copies line 1 into a new table. This line must equal the
- * one that was written.
- */
 static void test_samples(void **state)
 {
     (void)state;

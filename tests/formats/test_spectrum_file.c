@@ -1,9 +1,4 @@
-/*
- * Tests of files of singular values and rotations (formats/spectrum), of kept dimensions per head
- * (formats/rates), and of errors by head and number of kept dimensions (formats/error_table).
- * Written data must be read back, derived values must agree with their definitions, and
- * inconsistent files must be refused with a message that names the file and the dataset.
- */
+/* Tests of files of singular values and rotations, of kept dimensions, and of error tables. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,9 +86,7 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
-                /*
-                 * left = 2 O and right = O / 2 with O orthogonal, so left right^T is the identity.
-                 */
+                /* left = 2 O and right = O / 2 with O orthogonal: left right^T is the identity. */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -159,24 +152,16 @@ static void test_derived(void **state)
     assert_int_equal(kvd_h5_read_finite(&f, "/qk/mean_sigma_normalised", 1, &dim, normalised, &err),
                      0);
     assert_int_equal(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err), 0);
-    /*
-     * The singular values of the four heads are 4, 3, 2, 1 times 1, 2, 2 and 3. The largest
-     * singular values are therefore 4, 8, 8 and 12, with mean 8 and sample standard deviation
-     * sqrt(32 / 3).
-     */
+    /* The largest singular values are 4, 8, 8, 12: mean 8, standard deviation sqrt(32 / 3). */
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /*
-         * The singular values are divided by the square root of the number of decomposed rows,
-         * which is 25.
-         */
+        /* Singular values are divided by 5, the square root of the number of decomposed rows. */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
     /*
-     * The squared singular values of each head are 16, 9, 4 and 1, times a factor of the head.
-     * Their sum is 30. The effective rank is exp of the entropy of their fractions, which no factor
-     * changes.
+     * The squares of the singular values are 16, 9, 4 and 1, times a factor that does not change
+     * the effective rank.
      */
     double entropy = 0;
     for (int i = 1; i <= 4; i++)
@@ -260,7 +245,7 @@ static void test_lies_are_refused(void **state)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "method is 'qr', none of svd, tsqr, gram"));
     strcpy(s.method, "tsqr");
-    /* d_head contradicts the shape of the datasets. Nothing may be read beyond their end. */
+    /* d_head contradicts the shape of the datasets, beyond which nothing may be read. */
     s.model.d_head = 5;
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -283,10 +268,7 @@ static void test_shape_must_fit_the_model(void **state)
     make(&s, KVD_SHARED);
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
     assert_int_equal(kvd_spectrum_write(&f, &s, &err), 0);
-    /*
-     * Replaces the HDF5 group /model by one with 4 KV heads, as if it came from another file. The
-     * arrays of singular values still have 2.
-     */
+    /* The arrays of singular values have 2 heads. */
     s.model.n_kv_heads = 4;
     assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
     assert_int_equal(kvd_model_info_write(&f, &s.model, &err), 0);
@@ -297,11 +279,7 @@ static void test_shape_must_fit_the_model(void **state)
     kvd_spectrum_release(&s);
 }
 
-/*
- * `left` and `right` are the projections of queries and keys of a head. Usually left right^T is the
- * identity. If there are fewer tokens than dimensions, it has a lower rank and is a projection. The
- * file must be accepted.
- */
+/* With few tokens, left right^T is a projection of lower rank, which must be accepted. */
 static void test_balanced_bases_of_few_tokens(void **state)
 {
     (void)state;
@@ -345,8 +323,6 @@ static void test_bases_hash(void **state)
     }
     kvd_spectrum_release(&s);
 }
-
-/* ---- files of kept dimensions and of errors ---- */
 
 static void assert_rates_refused(const kvd_rates *r, const char *why)
 {
@@ -404,10 +380,6 @@ static void test_rates(void **state)
                                 L * H * sizeof(int32_t));
     kvd_rates_release(&back);
 
-    /*
-     * Kept dimensions outside 1 .. d_head must be refused, and a removed fraction p that does not
-     * follow from them.
-     */
     w[1].kept[1][2] = 5;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
     assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
@@ -444,10 +416,7 @@ static void test_rates(void **state)
     assert_rates_refused(&r, "attribute pair_qk is 'wv', a pair of the other side");
     r.pair[0] = KVD_PAIR_QK;
 
-    /*
-     * Changes a padded number of dimensions in the complete file, so that it is no longer the kept
-     * number rounded up.
-     */
+    /* Makes a padded number that is not the kept number rounded up. */
     r.table_p[r.n_table - 1] = 1;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
     assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
@@ -527,12 +496,12 @@ static void test_error_table(void **state)
     assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bvw/error[0][1][1] is -0.001, below 0"));
 
-    /* An error slightly below 0 is rounding and must be accepted. */
+    /* A value slightly below 0 is rounding and must be accepted. */
     error[L * H * 3 + 4] = -1e-9;
     kvd_h5 f;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err), 0);
     assert_int_equal(kvd_error_table_write(&f, &t, &err), 0);
-    /* A file that was written before bases_hash existed must be read, with "" as the hash. */
+    /* An old file without bases_hash must be read. */
     assert_true(H5Adelete(f.id, "bases_hash") >= 0);
     assert_int_equal(kvd_h5_finish(&f, &err), 0);
     assert_int_equal(kvd_error_table_load(&back, path, &err), 0);
@@ -551,7 +520,6 @@ static void test_foreign_file(void **state)
     assert_int_equal(kvd_rates_load(&r, path, &err), -1);
     assert_non_null(strstr(err.msg, "x.h5"));
     assert_non_null(strstr(err.msg, "rates"));
-    /* Truncates the file to one, two and three quarters. */
     for (int i = 1; i < 4; i++) {
         assert_int_equal(save(&s, &err), 0);
         FILE *f = fopen(path, "rb");

@@ -1,4 +1,4 @@
-/* Fuzzer: arbitrary bytes as a config.json must be refused or give a consistent configuration. */
+/* Fuzzer of config.json. An accepted configuration must be consistent. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/family.h"
 
-/* Checks that every weight matrix of the configuration is within its tensor. */
+/* Every weight matrix must be within its tensor. */
 static void check_places(const kvd_config *c)
 {
     for (int part = 0; part < KVD_N_PARTS; part++)

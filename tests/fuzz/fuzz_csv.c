@@ -1,7 +1,4 @@
-/*
- * Fuzzer of common/csv: in arbitrary bytes, fields must be within the text, and a written file must
- * be read back unchanged.
- */
+/* Fuzzer of CSV. Fields must be within the text, and a written file must be read back unchanged. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +9,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    FILE *copy; /* receives a copy of the rows; NULL in the second pass, which reads the copy */
+    FILE *copy; /* receives a copy of the rows; NULL while the copy is read */
     bool has_head;
     size_t rows, bytes;
     uint64_t sum;
@@ -29,7 +26,7 @@ static int on_row(void *ctx, size_t line, char *const *field, const size_t *len,
     for (size_t i = 0; i < n; i++) {
         if (field[i][len[i]])
             abort();
-        /* A field is written up to its first zero byte, so only that part is compared. */
+        /* A field is written only up to its first zero byte. */
         for (const char *p = field[i]; *p; p++, t->bytes++)
             t->sum = t->sum * 31 + (unsigned char)*p;
         if (t->copy && kvd_csv_put(t->copy, field[i], i + 1 == n, err))
@@ -46,10 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /*
-     * A header line, so that a byte order mark in the first row is not skipped when the copy is
-     * read.
-     */
+    /* With this header, a byte order mark in the first row is not skipped. */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -58,8 +52,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
         /*
-         * The number of rows is not compared: a row of one empty field is written as an empty line,
-         * which is not a row.
+         * The number of rows may differ, because a row of one empty field is written as an empty
+         * line, which is no row.
          */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();

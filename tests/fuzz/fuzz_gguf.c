@@ -1,6 +1,6 @@
 /*
- * Fuzzer: arbitrary bytes as a GGUF file must be refused. Otherwise every tensor must be within the
- * file and readable, and every id of the tokenizer must have a text.
+ * Fuzzer of GGUF files. In an accepted file every tensor must be readable, and every id of the
+ * tokenizer must have a text.
  */
 #include <stddef.h>
 #include <stdint.h>

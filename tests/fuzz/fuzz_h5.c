@@ -1,7 +1,4 @@
-/*
- * Fuzzer: opens and reads an arbitrary HDF5 file. HDF5 may fail in any way inside the child process
- * that checks the file first; this process must continue.
- */
+/* Fuzzer of HDF5 files. HDF5 may fail in any way, but only inside the child process. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

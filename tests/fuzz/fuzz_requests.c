@@ -1,7 +1,4 @@
-/*
- * Fuzzer: arbitrary bytes as a request trace must be refused, or give requests with rising arrival
- * times and lengths in range.
- */
+/* Fuzzer of request traces. Accepted requests must be valid and in order of arrival. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

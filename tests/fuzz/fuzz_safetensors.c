@@ -1,7 +1,4 @@
-/*
- * Fuzzer: arbitrary bytes as a safetensors file must be refused, or every tensor must be within the
- * file.
- */
+/* Fuzzer of safetensors files. In an accepted file every tensor must be within the file. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

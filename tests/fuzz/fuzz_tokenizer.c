@@ -1,6 +1,6 @@
 /*
- * Fuzzer of tokenizers: arbitrary bytes as a tokenizer file, as text and as ids. The input is a
- * file, then the byte 0xff, then a text. An input without 0xff serves as both.
+ * Fuzzer of tokenizers. The input is a tokenizer file, then the byte 0xff, then a text. An input
+ * without 0xff serves as file and text.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,10 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/*
- * Checks that the ids of every prefix, encoded as the start of a longer text, are the first ids of
- * the whole text. Encoding a prefix may fail.
- */
+/* The ids of a prefix of the text must be the first ids of the whole text. */
 static void check_starts(const kvd_tokenizer *t, const char *text, size_t len, const kvd_ids *ids)
 {
     kvd_err err;

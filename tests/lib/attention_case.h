@@ -1,6 +1,6 @@
 /*
- * Random shapes and inputs for tests of attention, and reader of the PyTorch reference cases in
- * tests/data/attention.bin. Include it once per program.
+ * Random inputs for tests of attention, and PyTorch's cases in tests/data/attention.bin. Include it
+ * once per program.
  */
 #ifndef ATTENTION_CASE_H
 #define ATTENTION_CASE_H
@@ -23,7 +23,7 @@ typedef struct {
     kvd_attn_batch batch;
     kvd_attn_plain plain;
     float *q, *k, *v;
-    /* Expected output and log-sum-exp of attention scores; NULL until a test computes them. */
+    /* Expected output and log-sum-exp; NULL until a test computes them. */
     double *out, *lse;
 } attention_case;
 
@@ -34,7 +34,7 @@ static inline void *case_get(size_t n, size_t bytes)
     return p;
 }
 
-/* Allocates q, k and v of a case, whose heads, batch size and lengths must be set. */
+/* Allocates q, k and v. Heads, batch size and lengths must be set. */
 static inline void case_room(attention_case *c)
 {
     kvd_err err;
@@ -63,9 +63,8 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * Sets the shape of a case and fills q, k and v with normal random numbers. d_qk and d_v:
- * [n_kv_heads] kept dimensions; q_len and kv_len: [batch] tokens. Q is multiplied by `factor`;
- * above about 5 the softmax is sharp.
+ * d_qk and d_v: [n_kv_heads] kept dimensions. q_len and kv_len: [batch] tokens. Q is multiplied by
+ * `factor`, which sharpens the softmax.
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
@@ -93,9 +92,7 @@ static inline void case_read(FILE *f, void *to, size_t n, size_t bytes)
     assert_int_equal(fread(to, bytes, n, f), n);
 }
 
-/*
- * Reads the next case of the reference file, with the output and log-sum-exp that PyTorch computed.
- */
+/* Reads the next case with PyTorch's output and log-sum-exp. */
 static inline void case_next(FILE *f, attention_case *c)
 {
     int32_t head[4];
@@ -122,7 +119,7 @@ static inline void case_next(FILE *f, attention_case *c)
     case_read(f, c->lse, n_lse, 8);
 }
 
-/* Opens the reference file and reads its number of cases. A failure fails the test. */
+/* Opens the reference file. A failure fails the test. */
 static inline FILE *case_open(int32_t *n_cases)
 {
     char magic[9] = "";
@@ -134,7 +131,7 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
-/* Returns the relative Frobenius distance || x - y || / || y ||, or infinity if that is NaN. */
+/* Returns || x - y || / || y ||, or infinity if it is NaN. */
 static inline double case_error(const double *x, const double *y, size_t n)
 {
     double e = 0, s = 0;

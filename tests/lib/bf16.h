@@ -6,7 +6,7 @@
 
 #include "common/half.h"
 
-/* Returns x rounded to the nearest bfloat16, as its 16 bits. */
+/* Returns the bits of x rounded to the nearest bfloat16. */
 static inline uint16_t bf16_of(double x)
 {
     const float y = (float)x;
@@ -15,7 +15,7 @@ static inline uint16_t bf16_of(double x)
     return h;
 }
 
-/* Returns the bfloat16 with bits h as float. A bfloat16 is the upper half of a float. */
+/* A bfloat16 is the upper half of a float. */
 static inline float bf16_wide(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;

@@ -1,7 +1,6 @@
 /*
- * Recorded Q, K and V (before and after RoPE) of a model of two layers, for tests of methods that
- * calibrate. A test's set-up calls open_dump, which writes them to a temporary file; close_dump is
- * the tear-down. Include it once per program.
+ * Recorded Q, K and V of a model of two layers. open_dump is the set-up of a test, close_dump the
+ * tear-down. Include it once per program.
  */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
@@ -20,10 +19,9 @@ static const kvd_config config = {.n_layers = LAYERS,
                                   .d_model = 32,
                                   .max_positions = 512,
                                   .rope_theta = 1e4};
-static kvd_run run;          /* provenance that is written into the file */
-static kvd_activations dump; /* the open file of recorded Q, K and V */
+static kvd_run run;
+static kvd_activations dump;
 
-/* Writes the file with n_tokens tokens and opens it. Returns 0, or -1 on failure. */
 static int open_dump(size_t n_tokens)
 {
     kvd_err err = {""};
@@ -39,10 +37,7 @@ static int open_dump(size_t n_tokens)
     return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
 }
 
-/*
- * Reads the first n tokens of tensor x (such as K) of a layer into rows [n][HEADS * D], the heads
- * of a token next to each other.
- */
+/* Reads n tokens as rows [n][HEADS * D], the heads of a token next to each other. */
 static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
 {
     kvd_err err;

@@ -1,4 +1,4 @@
-/* Quantises rows of K or V by a method, for the tests of methods that store fewer bits. */
+/* Quantises rows of K or V by a method. */
 #ifndef KVD_TESTS_CODE_ROWS_H
 #define KVD_TESTS_CODE_ROWS_H
 
@@ -12,10 +12,8 @@
 #include "methods/method.h"
 
 /*
- * Opens the method `text` with `setup`, quantises the rows of block `b` as the first block of a new
- * stream, and restores them into `decoded`. If b.position is NULL, tokens have positions 0, 1, ...;
- * if b.level is NULL, all have high precision. If the method fails, the test fails with its
- * message.
+ * Quantises and restores rows. If b.position is NULL, tokens have positions 0, 1, ...; if b.level
+ * is NULL, all have high precision.
  */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)

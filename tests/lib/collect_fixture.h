@@ -1,4 +1,4 @@
-/* A small artificial model and a run, for tests of the files that kvdim-collect writes. */
+/* A small artificial model and a run, for tests. */
 #ifndef KVD_TESTS_COLLECT_FIXTURE_H
 #define KVD_TESTS_COLLECT_FIXTURE_H
 
@@ -57,7 +57,7 @@ static inline int fixture_stop(void **state)
     return system(command);
 }
 
-/* Returns n standard normal values; a few of them are 50 times as large. */
+/* Standard normal values; a few are 50 times as large. */
 static inline float *fixture_values(size_t n, uint64_t seed)
 {
     float *x = malloc(n * sizeof *x);

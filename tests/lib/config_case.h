@@ -1,7 +1,3 @@
-/*
- * Edits the text of a model's config.json and checks that the reader refuses it with a given
- * message.
- */
 #ifndef KVD_TESTS_CONFIG_CASE_H
 #define KVD_TESTS_CONFIG_CASE_H
 
@@ -24,10 +20,7 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/*
- * Returns the text with the first occurrence of `from` replaced by `to`. The next call overwrites
- * the result.
- */
+/* Replaces the first `from` in the text. The next call overwrites the result. */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
     static char result[4096];
@@ -38,10 +31,7 @@ static inline const char *edit_config(const char *text, const char *from, const 
     return result;
 }
 
-/*
- * Replaces the first `from` in a valid config.json text by `to` and checks that reading the result
- * fails with the given message.
- */
+/* Replaces `from` by `to` in a config.json and checks that reading it fails with `message`. */
 static inline void refuse_config(const char *text, const char *from, const char *to,
                                  const char *message)
 {

@@ -1,7 +1,4 @@
-/*
- * A small model's shape, random rotations for all its heads, and random Q, K and V, for tests of
- * methods that remove dimensions and of caches.
- */
+/* A small model's shape, random rotations, and random Q, K and V. */
 #ifndef DIMS_FIXTURE_H
 #define DIMS_FIXTURE_H
 
@@ -32,7 +29,7 @@ static inline kvd_config fixture_config(int n_layers, int n_heads, int n_kv_head
                         .eos_id = -1};
 }
 
-/* Fills every matrix of `basis` [n][d][d] with a random orthogonal matrix. */
+/* Fills `basis` [n][d][d] with random orthogonal matrices. */
 static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t d)
 {
     double *x = malloc(2 * d * d * sizeof *x), *sigma = malloc(d * sizeof *sigma);
@@ -49,10 +46,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes n biorthogonal matrices `left` and `right`, which satisfy left right^T = I, as balanced
- * projections of queries and keys do. On entry each matrix in `left` [n][d][d] is an orthogonal
- * matrix U. On return left = U diag(s) and right = U diag(1/s), with random numbers s between 0.5
- * and 1.5.
+ * Makes n matrices with left right^T = I. On entry each matrix U of `left` [n][d][d] is orthogonal.
+ * On return left = U diag(s) and right = U diag(1/s), with random s in 0.5 .. 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
@@ -66,11 +61,7 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
         }
 }
 
-/*
- * Fills the singular values and rotations of all pairs of matrices that share a rotation (Q and K,
- * V and W_O, ...) and that methods read. The singular values fall and are made up, the rotations
- * are random.
- */
+/* Makes up falling singular values, and random rotations for every kvd_pair that methods read. */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed,
                                    kvd_err *err)
 {
@@ -102,7 +93,7 @@ static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_
     return 0;
 }
 
-/* Q, K and V of one layer for sequences of given lengths. fixture_drop frees the arrays. */
+/* Q, K and V of one layer. fixture_drop frees the arrays. */
 typedef struct {
     kvd_attention_in in;
     size_t offset[8];

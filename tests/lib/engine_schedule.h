@@ -1,7 +1,6 @@
 /*
- * Requests for the GPU tests of the serving engine, and a plain scheduler. All tokens of the
- * requests are fixed beforehand, so that engines and forward passes compute the same ones. serve()
- * runs an engine until all requests are served. Include it once per program.
+ * Requests with fixed tokens for tests of the serving engine, and a plain scheduler. Include it
+ * once per program.
  */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
@@ -22,19 +21,16 @@ typedef struct {
     const kvd_checkpoint *c; /* owned by the caller */
     const request *r;        /* [n] requests, owned by the caller */
     size_t n, vocab, max_len, outputs;
-    /*
-     * Index in `id` of each request's first token. A request has input + output tokens; the last
-     * output token is never fed back to the engine.
-     */
+    /* Index in `id` of each request's first token. */
     size_t offset[MOST + 1];
     size_t first[MOST + 1]; /* index of each request's first output token among all output tokens */
-    uint32_t *id;           /* [offset[n]] tokens of all requests */
-    /* [offset[n]][vocab] expected logits, or NULL if the test has not set them. */
+    uint32_t *id;           /* tokens of all requests, [offset[n]] */
+    /* Expected logits, [offset[n]][vocab], or NULL. */
     float *want;
-    double bar; /* largest accepted relative distance of one token's logits from `want` */
+    double bar; /* largest accepted relative distance of the logits */
 } load;
 
-/* Returns n requests with random tokens. load_release frees them. */
+/* Makes requests with random tokens. The caller calls load_release. */
 static inline load load_make(const kvd_checkpoint *c, const request *r, size_t n, uint64_t seed)
 {
     load l = {.c = c, .r = r, .n = n, .vocab = (size_t)kvd_checkpoint_config(c)->vocab_size};
@@ -55,11 +51,7 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/*
- * Both functions return the index of a slice's last token: token_row among all tokens (arrays
- * [offset[n]][vocab]), output_row among output tokens (arrays [outputs][vocab]). output_row is only
- * valid if the slice emits a token.
- */
+/* Index of a slice's last token: token_row among all tokens, output_row among output tokens. */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -70,32 +62,22 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/*
- * How requests are served. They enter in order as slots become free. An iteration of the engine has
- * prompts, decode steps, or both.
- */
+/* How requests are served. They enter in order as slots become free. */
 typedef struct {
     /*
-     * slots: largest number of requests served at once. chunk: largest number of tokens of an
-     * iteration, with decode steps first and prompts divided into pieces. If chunk is 0, prompts
-     * run whole.
+     * slots: largest number of requests at once. chunk: largest number of tokens of an iteration;
+     * 0: prompts run whole.
      */
     size_t slots, chunk;
-    /*
-     * True: decode steps share iterations with prompts. False: they wait until no prompt is left,
-     * if chunk is 0.
-     */
+    /* Decode steps share iterations with prompts. Otherwise they wait until no prompt is left. */
     bool beside;
-    bool singly; /* true: at most one whole prompt per iteration */
+    bool singly; /* at most one prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /*
-     * Number of requests that have entered, and number of tokens of each that the engine has
-     * computed.
-     */
+    /* Number of requests that have entered, and number of tokens of each that were computed. */
     size_t arrived, done[MOST];
-    int slot[MOST]; /* slot of each request; -1 after it has ended */
+    int slot[MOST]; /* -1 after the request has ended */
     bool taken[MOST];
     kvd_slice slice[MOST];
     uint32_t *id;
@@ -111,10 +93,7 @@ static inline void schedule_release(schedule *s)
     free(s->id);
 }
 
-/*
- * Returns the number of prompt tokens of request r that are still to be computed; 0 if the request
- * decodes or has ended.
- */
+/* Number of prompt tokens that are still to be computed. */
 static inline size_t schedule_left(const schedule *s, const load *l, size_t r)
 {
     return s->slot[r] >= 0 && s->done[r] < l->r[r].input ? l->r[r].input - s->done[r] : 0;
@@ -135,10 +114,7 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/*
- * Returns the next iteration, with decode steps before prompts. After all requests have ended, the
- * iteration has no slices.
- */
+/* Next iteration, with decode steps before prompts; no slices if all requests have ended. */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};
@@ -168,17 +144,11 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
-/*
- * Called after each iteration with the tokens that the engine emitted. If it returns -1 with *err
- * set, serve() ends.
- */
+/* Called after each iteration. If it returns -1 with *err set, serve() ends. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
-/*
- * Runs the engine until all requests are served. Returns 0, or -1 with *err set if the engine or
- * the callback `f` fails.
- */
+/* Runs the engine until all requests are served. */
 static inline int serve(kvd_engine *e, const load *l, const serving_order *o, behind f, void *ctx,
                         kvd_err *err)
 {

@@ -1,7 +1,4 @@
-/*
- * Test cases of gpu_evict.c and their data: one layer of a batch of prompts, with K and V in cache
- * pages and Q in blocks, and functions that find an element there. Include it once per program.
- */
+/* Test cases of gpu_evict.c: one layer of a batch of prompts. Include it once per program. */
 #ifndef KVD_TESTS_EVICT_CASE_H
 #define KVD_TESTS_EVICT_CASE_H
 
@@ -21,17 +18,15 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /*
-     * Eviction budget. Its prompt length and number of steps are set separately for each request.
-     */
+    /* Budget of the eviction, whose prompt length and number of steps are set for each request. */
     kvd_evict_budget budget;
     int steps;
     /*
-     * With KVD_EVICT_EXPECTED: number of dimensions that RoPE rotates (0: no RoPE), and 1 if
-     * dimensions 2 i and 2 i + 1 form a pair.
+     * Number of dimensions that RoPE rotates (0: no RoPE), and 1 if it rotates dimensions 2 i and 2
+     * i + 1 together.
      */
     int rope_dims, interleaved;
-    float factor; /* number by which all cosines and sines of RoPE are multiplied */
+    float factor; /* factor of all cosines and sines of RoPE */
 } test_case;
 
 static const test_case cases[] = {
@@ -321,16 +316,13 @@ typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
-    /*
-     * Per request: len: tokens of the prompt; start: its first row in Q; slot: its slot in the
-     * batch; n: number of tokens kept in the cache.
-     */
+    /* Per request: tokens of the prompt, first row in Q, slot in the batch, kept tokens. */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
     uint16_t *pool; /* host copy of all cache pages */
     uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
-    /* Importance scores of the cached tokens; the tokens with the lowest scores are evicted. */
+    /* Importance scores of the cached tokens. The lowest are evicted. */
     float *score;
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
@@ -339,10 +331,7 @@ typedef struct {
     size_t near; /* number of evictions at which two scores were so close that rounding decides */
 } fixture;
 
-/*
- * Returns the address of element i of the K (side 0) or V (side 1) row that is at index `place` in
- * the cache of KV head g of request b.
- */
+/* Address of element i of row `place` of K (side 0) or V (side 1) of KV head g of request b. */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {
@@ -386,10 +375,7 @@ static void make(fixture *f, const test_case *c)
     f->room = longest + c->steps + 1;
     const int pages = f->batch * f->max_pages;
     f->table = need((size_t)pages * sizeof *f->table);
-    /*
-     * Pages are assigned in random order. Entries of the page table that no token needs are out of
-     * range.
-     */
+    /* Pages are in random order, and entries that no token needs are out of range. */
     for (int i = 0; i < pages; i++)
         f->table[i] = i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps
                           ? (i * 7 + 3) % pages

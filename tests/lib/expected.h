@@ -1,7 +1,6 @@
 /*
- * Results of Hugging Face Transformers on the small checkpoints of tests/data (made by
- * tests/oracle/make_family_fixtures.py), and the distance of a forward pass from them. It does not
- * use cmocka, because GPU tests include it too. Include it once per program.
+ * Results of Transformers on the checkpoints of tests/data (tests/oracle/make_family_fixtures.py).
+ * Include it once per program.
  */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
@@ -17,33 +16,27 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Model folders in tests/data/families whose gradients are supported on CPUs and GPUs. */
+/* Models whose gradients are supported on CPUs and GPUs. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
         X("opt-before"), X("opt-after"), X("opt-nobias"), X("falcon-7b"), X("falcon-40b"),         \
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("qwen3-yarn"), X("llama-yarn")
-/*
- * Model folders in tests/data/families whose gradients are supported only on CPUs. GPUs run their
- * forward pass.
- */
+/* Models whose gradients are supported only on CPUs. GPUs run their forward pass. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
         X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial")
-/* Model folders without routed experts. */
+/* Models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
-/*
- * Model folders with routed experts. Their gradients are supported only on CPUs, and the serving
- * engine refuses them.
- */
+/* Models with routed experts, which the serving engine and gradients on GPUs do not support. */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4")
 
-/* Model folders with latent attention, whose gradients are not supported. */
+/* Models with latent attention, for which there are no gradients. */
 #define LATENT(X) X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain")
 
 static inline size_t width_of(const kvd_config *c, int kind)
@@ -60,22 +53,13 @@ static inline size_t width_of(const kvd_config *c, int kind)
     }
 }
 
-/*
- * Expected activations of one sequence of n tokens, for the layers and tokens that the file
- * contains. Set it to zero before use.
- */
+/* Expected activations of one sequence. The caller must zero it before use. */
 typedef struct {
     size_t n, n_rows, n_layers;
-    uint32_t *id; /* [n] token ids of the sequence */
-    /*
-     * Indices (as float) of the tokens [n_rows] and of the layers [n_layers] for which the file has
-     * values.
-     */
+    uint32_t *id; /* token ids, [n] */
+    /* Indices of the tokens [n_rows] and layers [n_layers] in the file. */
     float *row, *layer;
-    /*
-     * Expected values of each kind (Q, K, ...), [n_layers][n_rows][width]; logits are
-     * [n_rows][vocab].
-     */
+    /* Expected values, [n_layers][n_rows][width] per kind (Q, K, ...). Logits: [n_rows][vocab]. */
     float *want[N_KINDS];
 } expectation;
 
@@ -105,10 +89,7 @@ static inline float *expected_array(const kvd_safetensors *s, const char *name, 
     return x;
 }
 
-/*
- * Reads a file of expected values. Fails if an array does not have the size that the model
- * requires. The caller must release *e also after a failure.
- */
+/* Reads a file of expected values. The caller must release *e, also after a failure. */
 static inline int expected_read(const char *path, const kvd_config *c, expectation *e, kvd_err *err)
 {
     kvd_safetensors *s = kvd_safetensors_open(path, err);
@@ -147,10 +128,7 @@ static inline size_t expected_layers(const expectation *e, int kind)
     return kind == LOGITS ? 1 : e->n_layers;
 }
 
-/*
- * Returns the relative Frobenius distance between the expected values of the l-th layer in the file
- * and the values x [all layers][n][width] of a forward pass. Returns infinity if it is not finite.
- */
+/* Relative Frobenius distance of x [all layers][n][width] from layer l of the file, or infinity. */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)
 {

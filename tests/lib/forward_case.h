@@ -1,7 +1,6 @@
 /*
- * Runs one sequence through the CPU's forward pass, records its activations, and compares them with
- * a double-precision reference and with results of Hugging Face Transformers. Include it after
- * cmocka.h, once per program.
+ * Compares the CPU's forward pass with a double-precision reference and with Transformers. Include
+ * it after cmocka.h, once per program.
  */
 #ifndef KVD_TESTS_FORWARD_CASE_H
 #define KVD_TESTS_FORWARD_CASE_H
@@ -16,16 +15,13 @@
 #include "model/pass/forward.h"
 
 static const double bar = 2e-5;
-static double worst; /* largest relative Frobenius distance in the tests so far */
+static double worst; /* largest relative Frobenius distance so far */
 
-/*
- * Activations of n tokens of a batch: [n_layers][n][width] for each kind (Q, K, ...); logits are
- * [n][vocab].
- */
+/* Recorded activations, [n_layers][n][width] for each kind (Q, K, ...). Logits are [n][vocab]. */
 typedef struct {
     const kvd_config *c;
     size_t n;
-    int layers; /* number of layers that ran */
+    int layers;
     float *x[N_KINDS];
 } recording;
 
@@ -72,10 +68,7 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/*
- * Runs the forward pass on one batch and records its activations. If last_layer < 0, all layers run
- * and logits are recorded too.
- */
+/* If last_layer < 0, all layers run and logits are recorded too. */
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
 {
@@ -130,10 +123,6 @@ static inline void assert_near(const char *what, const char *kind, double square
     assert_error(what, kind, square > 0 ? sqrt(square_error / square) : INFINITY);
 }
 
-/*
- * Runs one sequence of n tokens through the forward pass and the double-precision reference, and
- * compares the activations.
- */
 static inline void compare_with_reference(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};
@@ -180,8 +169,6 @@ static inline void compare_with_reference(const char *what, const char *path, si
     free(id);
     kvd_checkpoint_close(checkpoint);
 }
-
-/* ---- comparison with Hugging Face Transformers -------------------------------------------- */
 
 static inline void compare_with_transformers(const char *model, const char *path)
 {

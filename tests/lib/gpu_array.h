@@ -1,7 +1,4 @@
-/*
- * Arrays on the host and the GPU for tests of kernels: NaN guards around the device memory,
- * comparison up to the rounding of the number type, and one result line for all cases of a kernel.
- */
+/* Arrays on the host and the GPU with NaN guards, and one result line for all cases of a kernel. */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
 
@@ -15,20 +12,17 @@
 
 #include "gpu_case.h"
 
-/* GUARD: number of guard elements. POISON: their bytes, which form a NaN in all types. */
+/* GUARD: number of guard elements. POISON: byte of the guards, which makes a NaN in all types. */
 enum { GUARD = 64, POISON = 0xff };
 
 static int failed;
 static kvd_rng rng;
 
-/*
- * n values of a type on the host and the device. On the device they start `shift` elements after an
- * aligned address and are followed by GUARD guard elements.
- */
+/* Values on the host and the device, there `shift` elements after an aligned address. */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
-    float *host; /* [n] values; fetch() overwrites them with the device's */
+    float *host; /* [n] values; fetch() overwrites them with the device's values */
     char *raw;   /* host copy of the device memory with its guards */
     char *base;
     void *dev;
@@ -51,7 +45,7 @@ static inline void array_free(array *a)
     check(cudaFree(a->base), "free");
 }
 
-/* Copies the host's values, rounded to the array's type, to the device. */
+/* Copies the values, rounded to the type, to the device. */
 static inline void send(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type);
@@ -60,7 +54,7 @@ static inline void send(array *a)
     check(cudaMemcpy(a->dev, a->raw, a->n * e, cudaMemcpyHostToDevice), "copy");
 }
 
-/* Returns an array of normal random values, one in fifty of them much larger. */
+/* Normal random values, one in fifty of them much larger. */
 static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
 {
     array a = array_new(type, n, shift);
@@ -70,7 +64,7 @@ static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
     return a;
 }
 
-/* Copies the device's values to the host. Returns true if the guards around them are unchanged. */
+/* Copies the values back. Returns true if the guards are unchanged. */
 static inline bool fetch(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type), all = (a->shift + a->n + GUARD) * e;
@@ -97,10 +91,7 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
     return b;
 }
 
-/*
- * Returns the largest error |got - want| that exceeds the rounding of the type, in units of
- * scale[i]. If scale is NULL, the unit is |want[i]|.
- */
+/* Largest error beyond rounding, relative to scale[i], or to |want[i]| if scale is NULL. */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
     double most = 0;
@@ -124,10 +115,8 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Records the result of one test case of a kernel, and prints failures. `name` is the name of the
- * kernel, a comma, and the name of the case. Prints one summary line for all cases of a kernel.
- * This line is printed by the first call with another kernel's name, or by a call with an empty
- * name.
+ * Records the result of one case; `name` is "kernel, case". A call with another kernel or an empty
+ * name prints the summary of all cases before it.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

@@ -1,7 +1,4 @@
-/*
- * Helpers of the GPU tests: memory on the host and the device, and a check that ends the program as
- * a failed test on any CUDA error.
- */
+/* Helpers of GPU tests. Any CUDA error ends the program as a failed test. */
 #ifndef GPU_CASE_H
 #define GPU_CASE_H
 
@@ -27,17 +24,14 @@ static inline void check(cudaError_t e, const char *what)
     }
 }
 
-/* Fills device memory and waits for it, because non-blocking streams do not wait for cudaMemset. */
+/* Fills device memory and waits, because non-blocking streams do not wait for cudaMemset. */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
     check(cudaMemset(p, byte, bytes), "fill");
     check(cudaStreamSynchronize(NULL), "fill");
 }
 
-/*
- * Returns device memory with a copy of `from`. If `from` is NULL, every byte is 0xff, which is NaN
- * in every floating-point type.
- */
+/* Copies `from` to the device. If `from` is NULL, every byte is 0xff, which makes NaNs. */
 static inline void *on_device(const void *from, size_t bytes)
 {
     void *p = NULL;

@@ -1,7 +1,6 @@
 /*
- * Runs a batch through the forward pass on one or several GPUs and copies all activations to the
- * host; also opens checkpoints, or ends the program if that fails. Include it after gpu_case.h and
- * expected.h, once per program.
+ * Runs a batch through the forward pass on GPUs and copies all activations to the host. Include it
+ * after gpu_case.h and expected.h, once per program.
  */
 #ifndef KVD_TESTS_GPU_FORWARD_CASE_H
 #define KVD_TESTS_GPU_FORWARD_CASE_H
@@ -9,7 +8,6 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/forward.h"
 
-/* Opens the checkpoint in folder `path`. If that fails, ends the program with an error. */
 static inline kvd_checkpoint *checkpoint_or_end(const char *path)
 {
     kvd_err err = {""};
@@ -21,10 +19,7 @@ static inline kvd_checkpoint *checkpoint_or_end(const char *path)
     return c;
 }
 
-/*
- * Opens one of the small models that Transformers made (tests/oracle/make_family_fixtures.py). If
- * that fails, ends the program.
- */
+/* Opens a small model of tests/oracle/make_family_fixtures.py. */
 static inline kvd_checkpoint *family_or_end(const char *name)
 {
     char path[256];
@@ -33,8 +28,8 @@ static inline kvd_checkpoint *family_or_end(const char *name)
 }
 
 /*
- * Activations of n tokens of a batch. x[kind] has one kind of activation (Q, K, ...) of all layers,
- * [n_layers][n][width_of(kind)]; x[LOGITS] has logits [n][vocab]. Layers that did not run are 0.
+ * Activations: x[kind] is [n_layers][n][width_of(kind)], x[LOGITS] is [n][vocab]. Layers that did
+ * not run are 0.
  */
 typedef struct {
     kvd_config c;
@@ -57,10 +52,7 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/*
- * Copies one kind of activation of a layer, of heads first .. first + heads - 1, from a GPU to the
- * recording. The token rows of `from` are ld elements apart.
- */
+/* Copies one kind of activation of a layer. The rows of `from` are ld elements apart. */
 static inline int fetch(recording *to, const kvd_gpu_attention_in *in, int kind, int first,
                         int heads, const void *from, size_t ld, kvd_err *err)
 {
@@ -101,7 +93,6 @@ static inline int output(void *ctx, const kvd_gpu_attention_in *in, const void *
                  (size_t)s->n_heads * (size_t)in->config->d_head, err);
 }
 
-/* Attention hooks that record the activations of each GPU. */
 typedef struct {
     kvd_gpu_capture capture[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
@@ -119,7 +110,6 @@ static inline void captures_init(captures *t, kvd_gpu_forward *f, int n_gpus, re
     }
 }
 
-/* Makes a forward pass for batches of up to n tokens. If that fails, ends the program. */
 static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type, int n_gpus,
                                          size_t n)
 {
@@ -136,8 +126,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
 }
 
 /*
- * Runs one batch and records its activations. If last_layer < 0, all layers run and logits are
- * recorded too. The caller must release *to also after a failure.
+ * If last_layer < 0, all layers run and logits are recorded. The caller must release *to, also
+ * after a failure.
  */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
@@ -171,12 +161,7 @@ static inline int run_gpu(const kvd_checkpoint *c, kvd_dtype type, const kvd_bat
     return status;
 }
 
-/* ---- forward pass on the CPU ---- */
-
-/*
- * Copies Q, K and V of one layer of the CPU's forward pass into a recording. Used as an attention
- * hook's callback.
- */
+/* Attention callback that records Q, K and V of the CPU's forward pass. */
 static inline int record_cpu(void *ctx, const kvd_attention_in *in, kvd_err *err)
 {
     recording *to = ctx;
@@ -226,10 +211,7 @@ static inline int run_cpu(const kvd_checkpoint *c, const kvd_batch *b, int last_
     return status;
 }
 
-/*
- * Returns the relative Frobenius distance of x from y, both [n]. Returns infinity if y is 0 or a
- * value is not finite.
- */
+/* Relative Frobenius distance; infinity if y is 0 or a value is not finite. */
 static inline double distance(const float *x, const float *y, size_t n)
 {
     double error = 0, square = 0;
@@ -241,11 +223,7 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/*
- * Compares two recordings of activations: x from its token `first` on with all tokens of y. Returns
- * the largest relative distance over layers and kinds of activations (Q, K, V, logits, ...). *kind
- * receives the name of the kind with the largest distance.
- */
+/* Compares x, from token `first` on, with y. *kind names the activation that differs most. */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

@@ -1,4 +1,4 @@
-/* A small HDF5 file written by common/files/h5.h, and the checks that its tests share. */
+/* A small HDF5 file, and the checks that its tests share. */
 #ifndef KVD_TESTS_H5_CASE_H
 #define KVD_TESTS_H5_CASE_H
 
@@ -46,7 +46,7 @@ static inline void ok(int rc)
         fail_msg("%s", err.msg);
 }
 
-/* Checks that the latest error message is `fmt`, whose %s are replaced by the file's path. */
+/* The %s in `fmt` are replaced by the file's path. */
 static inline void says(const char *fmt)
 {
     char want[600];

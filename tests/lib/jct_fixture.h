@@ -1,7 +1,4 @@
-/*
- * A file of job completion times (kvdim-jct) for tests: rows of kind "iteration", whose costs the
- * test chooses, and rows of kind "request".
- */
+/* A file of kvdim-jct with rows of kind "iteration" and "request", whose times a test chooses. */
 #ifndef KVD_TESTS_JCT_FIXTURE_H
 #define KVD_TESTS_JCT_FIXTURE_H
 
@@ -43,7 +40,7 @@ static inline int jct_fixture_piece(jct_fixture *x, size_t piece, size_t before,
     return kvd_jct_add_iteration(x->rows, &x->setting, piece, before, 1, 0, &seconds, 1, err);
 }
 
-/* Adds the measured cost, `seconds`, of an iteration with n whole prompts. */
+/* Adds the cost of an iteration with n whole prompts. */
 static inline int jct_fixture_prompts(jct_fixture *x, size_t n, size_t piece, double seconds,
                                       kvd_err *err)
 {

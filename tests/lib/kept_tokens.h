@@ -1,7 +1,4 @@
-/*
- * Runs the KV heads of one layer through a method's cache, token by token, and records which tokens
- * the cache keeps after the prompt and after every decode step.
- */
+/* Records which tokens a method's cache keeps after the prompt and after every decode step. */
 #ifndef KVD_TESTS_KEPT_TOKENS_H
 #define KVD_TESTS_KEPT_TOKENS_H
 
@@ -19,11 +16,9 @@
 enum { KEPT_HEADS = 8 };
 
 /*
- * Runs the method `text` on one sequence of n tokens, the first `prompt` of which are the prompt.
- * `kept` [n_kv_heads][1 + n - prompt][n] tells for each KV head which tokens are stored after the
- * prompt (index 0) and after each step: 1 if stored, else 0. If the method selects the tokens that
- * a step reads, it tells for each step which tokens were read instead. Writes the attention outputs
- * to `out`, shaped like in->q. Returns the stored bytes of all heads.
+ * Runs one sequence of n tokens. kept [n_kv_heads][1 + n - prompt][n] is 1 for tokens that are
+ * stored after the prompt (index 0) and after each step. If the method selects the tokens of each
+ * step, it is 1 for tokens that were read.
  */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)

@@ -1,7 +1,6 @@
 /*
- * Test cases of gpu_leankv.c and their data: prompts on the host and in the device's cache pages,
- * the attention that their tokens received, and the contents of the cache, read back entry by
- * entry. Include it once per program.
+ * Test cases of gpu_leankv.c: prompts on the host and in the device's cache pages. Include it once
+ * per program.
  */
 #ifndef KVD_TESTS_LEANKV_CASE_H
 #define KVD_TESTS_LEANKV_CASE_H
@@ -104,18 +103,18 @@ typedef struct {
     kvd_attn_map map;
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
-    /* Q, K and V of the prompts; each head's rows are contiguous (kernels/layout.h, PLAIN). */
+    /* Q, K and V of the prompts. The rows of each head are contiguous. */
     float *q, *k, *v;
-    /* [n_heads][tokens] attention probabilities that later tokens gave to each token, summed. */
+    /* Attention probability that later tokens gave to each token, [n_heads][tokens]. */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
-    uint16_t *fresh; /* device pages with the K and V of the prompts before quantisation */
+    uint16_t *fresh; /* device pages with K and V before quantisation */
     kvd_leankv_prompts p;
     kvd_leankv_steps t;
 } fixture;
 
-/* Returns n random numbers whose mean differs between channels, as in trained keys. */
+/* Random numbers whose mean differs between channels, as in trained keys. */
 static float *numbers(fixture *f, size_t n, double spread)
 {
     float *const x = need(n * sizeof *x);
@@ -140,8 +139,6 @@ static size_t first_token(const fixture *f, int row)
         n += (size_t)f->s->n[i];
     return n;
 }
-
-/* ---- prompts on the host and on the device ---- */
 
 static void make_masses(fixture *f, double *lse)
 {
@@ -256,8 +253,6 @@ static void make_prompts(fixture *f)
     free(narrow);
 }
 
-/* ---- contents of the device's pages ---- */
-
 typedef struct {
     int level, position;
     float score, k[D_MAX], v[D_MAX];
@@ -266,7 +261,7 @@ typedef struct {
 typedef struct {
     kvd_leankv_head head;
     int n;
-    item *item; /* cache entries: high precision first, then low precision */
+    item *item; /* entries of the cache: high precision first, then low precision */
 } section;
 
 static void read_side(const kvd_leankv_layout *y, const kvd_leankv_precision *l, const char *page,
@@ -326,9 +321,7 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/*
- * Returns the number of codes of a cache entry that differ from those of the reference quantiser.
- */
+/* Returns the number of codes that differ from those of the reference quantiser. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

@@ -1,8 +1,4 @@
-/*
- * Runs calls of the public library (include/kvdim/attention.h) on one device and compares the
- * results with references: a prefill of requests of unequal length, with heads of unequal width,
- * and then decode steps.
- */
+/* Compares the library (include/kvdim/attention.h) with references: prefill and decode steps. */
 #ifndef KVD_TESTS_LIBRARY_CASE_H
 #define KVD_TESTS_LIBRARY_CASE_H
 
@@ -30,18 +26,15 @@ typedef struct {
     int dtype, n_heads, n_kv_heads, d_head;
     const int32_t *d_qk, *d_v;
     int n_requests;
-    const int32_t *prompt; /* [n_requests] tokens of each prompt */
+    const int32_t *prompt; /* tokens of each prompt, [n_requests] */
     int steps;
     int rope_dim, rope_interleaved;
-    bool rotate; /* true: rotation matrices R are passed to the library */
+    bool rotate; /* true if rotation matrices are passed to the library */
     bool lse;
     int64_t o_stride;
 } library_case;
 
-/*
- * Returns n roughly normal random numbers, rounded to the 16-bit type. *f receives their values as
- * float32.
- */
+/* Roughly normal numbers in the 16-bit type. *f receives the rounded numbers as float32. */
 static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, float **f)
 {
     uint16_t *const p = malloc(n * sizeof *p);
@@ -53,9 +46,7 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/*
- * Rounds float64 numbers to the 16-bit type, as the cache stores them, and converts them to float.
- */
+/* Rounds to the 16-bit type of the cache. */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -66,15 +57,15 @@ static void case_round(int dtype, const double *from, float *to, size_t n)
     free(h);
 }
 
-/* K or V of all tokens of one request so far, [n_kv_heads][capacity][d], for the references. */
+/* K or V of all tokens of one request so far, [n_kv_heads][capacity][d]. */
 typedef struct {
     float *k, *v;
 } case_history;
 
 /*
- * Runs one case. Returns the largest relative error ||o - ref|| / ||ref|| over heads and steps.
- * Returns a negative number, and prints the reason, if a call fails or free elements of the cache
- * are changed. *lse_error receives the largest error of the log-sum-exp.
+ * Returns the largest relative error over heads and steps. Returns a negative number if a call
+ * fails or free elements of the cache change. *lse_error receives the largest error of the
+ * log-sum-exp.
  */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
@@ -100,7 +91,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Pages are assigned from the end of the pool. Their memory is filled with NaN first. */
+    /* Pages are assigned from the end of the pool, which is filled with NaN first. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)
@@ -135,7 +126,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
     m->put(sin_device, sine, (capacity * half + 1) * 4);
     const kvd_rope_table rope = {c->rope_dim ? cosine : NULL, c->rope_dim ? sine : NULL,
                                  c->rope_dim, c->rope_interleaved};
-    /* K and V of earlier tokens, for every request and head. The references need them. */
+    /* K and V of earlier tokens, for the references. */
     float *const k_past = calloc(n_b * capacity * n_qk, sizeof *k_past), *const v_past = calloc(
                                                                              n_b * capacity * n_v,
                                                                              sizeof *v_past);

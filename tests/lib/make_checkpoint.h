@@ -1,13 +1,9 @@
 /*
- * Makes small Llama checkpoints with random weights for tests: a folder in Hugging Face format
- * (config.json, one safetensors file or shards with an index, a byte-level tokenizer.json), or a
- * llama2.c file with its tokenizer. Include it once per program, together with common/half.h and
- * common/rng.h.
+ * Makes small Llama checkpoints with random weights, as a Hugging Face folder or a llama2.c file.
+ * Include it once per program, together with common/half.h and common/rng.h.
  *
- * Matrices are scaled by 1/sqrt(columns), so that activations keep their magnitude. One weight in
- * 300 is eight times as large, and one row of every key head is four times as large, like the
- * outlier channels of trained models. The values of a tensor depend only on seed, name and shape,
- * not on number type, shards or file format.
+ * The values of a tensor depend only on seed, name and shape, not on number type, shards or file
+ * format. Some are larger, like the outliers of trained models.
  */
 #ifndef KVD_TESTS_MAKE_CHECKPOINT_H
 #define KVD_TESTS_MAKE_CHECKPOINT_H
@@ -31,10 +27,7 @@ typedef struct {
     kvd_dtype dtype;
     uint64_t seed;
     double theta;
-    /*
-     * Type of RoPE scaling: "default", "linear" (factor 4) or "llama3" (as Llama 3.1, with an
-     * original length of positions / 4).
-     */
+    /* RoPE scaling: "default", "linear" (factor 4) or "llama3" (original length positions / 4). */
     const char *rope;
 } made_spec;
 
@@ -47,8 +40,8 @@ typedef struct {
 
 typedef struct {
     char name[96];
-    size_t rows, cols; /* cols = 0: the tensor is a vector */
-    double scale;      /* factor of the random weights of a matrix; vectors are gains near 1 */
+    size_t rows, cols; /* 0 columns mean a vector */
+    double scale;      /* factor of the random weights of a matrix */
     bool keys;
 } made_tensor;
 
@@ -66,10 +59,7 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
     (void)snprintf(t->name, sizeof t->name, "%s", name);
 }
 
-/*
- * Lists all tensors, layer by layer, and returns their number. The output head comes last; if it is
- * tied to the embedding, it is left out.
- */
+/* Lists all tensors and returns their number. A tied output head is left out. */
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
@@ -103,7 +93,7 @@ static inline size_t made_list(const made_spec *s, made_tensor *t)
 
 static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
 {
-    uint64_t stream = 14695981039346656037u; /* FNV-1a hash of the tensor's name */
+    uint64_t stream = 14695981039346656037u; /* FNV-1a hash of the name */
     for (const char *p = t->name; *p; p++)
         stream = (stream ^ (unsigned char)*p) * 1099511628211u;
     kvd_rng rng;
@@ -120,7 +110,6 @@ static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
     }
 }
 
-/* Generates the values of tensor t and writes them to the file as `dtype`. */
 static inline int made_write_tensor(const made_spec *s, const made_tensor *t, kvd_dtype dtype,
                                     FILE *f, kvd_err *err)
 {
@@ -290,10 +279,7 @@ static inline int made_check(const made_spec *s, kvd_err *err)
     return 0;
 }
 
-/*
- * Writes a checkpoint folder, which is created if it does not exist. A tokenizer is included if the
- * vocabulary is large enough.
- */
+/* Creates the folder. A tokenizer is included if the vocabulary is large enough. */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
     static made_tensor t[MADE_MAX_LAYERS * MADE_PER_LAYER + 3];
@@ -327,10 +313,7 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
     return made_index(path, t, n, s, err);
 }
 
-/*
- * Writes a llama2.c tokenizer: tokens 0 .. 2 are special, 3 .. 258 are bytes, then come the
- * printable ASCII characters, then pairs of letters.
- */
+/* Tokens 0 .. 2 are special, 3 .. 258 are bytes, then ASCII characters and pairs of letters. */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
     static const char *const special[] = {"<unk>", "\n<s>\n", "\n</s>\n"};
@@ -361,10 +344,7 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/*
- * Writes a llama2.c checkpoint. `path` must end in ".bin". A tokenizer, NAME.tok.bin, is included
- * if the vocabulary is large enough.
- */
+/* `path` must end in ".bin". NAME.tok.bin is included if the vocabulary is large enough. */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
     static const char *const order[] = {
@@ -418,7 +398,7 @@ static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *er
     return made_llama2c_tokenizer(tokenizer, s->vocab, err);
 }
 
-/* Overwrites element i of the float32 tensor `tensor` in a safetensors file with `value`. */
+/* Overwrites element i of a float32 tensor in a safetensors file. */
 static inline int made_poke(const char *path, const char *tensor, size_t i, float value,
                             kvd_err *err)
 {

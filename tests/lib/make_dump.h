@@ -1,7 +1,6 @@
 /*
- * Writes small files of recorded Q, K and V, and of their second moments, for tests. The rows of a
- * head are normal random numbers times a matrix that depends only on tensor, layer and head. Files
- * with different seeds therefore look like two texts of one model, and their weights are equal.
+ * Writes small files of recorded Q, K and V and of second moments. Files with different seeds are
+ * like two texts of one model, with equal weights.
  */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
@@ -15,11 +14,11 @@
 #include "common/rng.h"
 
 typedef struct {
-    /* Description of the file. Set model, label, sizes and dtype before writing. */
+    /* Model, label, sizes and dtype must be set before writing. */
     kvd_activations a;
     uint64_t seed;
-    int nan;         /* 1: one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    size_t distinct; /* if above 0, rows repeat after this number of tokens */
+    int nan;         /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
+    size_t distinct; /* if above 0, the vectors repeat after this number of tokens */
 } dump_plan;
 
 static float *dump_rows(const dump_plan *p, int what, int layer, int head, size_t n)
@@ -77,7 +76,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return -1;
             }
         }
-        /* The model's weights have the same seed in all files. */
+        /* The weights have the same seed in all files. */
         dump_plan fixed = *p;
         fixed.seed = 99;
         float *w = malloc((size_t)(m->n_heads + m->n_kv_heads) * d * width * sizeof *w);
@@ -100,7 +99,6 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     uint32_t *token = calloc(3 * a->n_tokens, sizeof *token);
     if (!token)
         return kvd_no_memory(err, "tokens", 12 * a->n_tokens);
-    /* Divides the tokens into a.n_sequences sequences of nearly equal length. */
     for (size_t t = 0, first = 0; t < a->n_tokens; t++) {
         const uint32_t sequence = (uint32_t)(t * a->n_sequences / a->n_tokens);
         if (t && sequence != token[a->n_tokens + t - 1])
@@ -114,10 +112,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     return status ? -1 : kvd_activations_finish(a, err);
 }
 
-/*
- * Computes the second moments of the file `dump`, as kvdim-spectrum does, and writes them to
- * `path`.
- */
+/* Computes the second moments of the file `dump`, as kvdim-spectrum does. */
 static inline int write_moments(const char *dump, const char *path, const kvd_run *run,
                                 kvd_err *err)
 {
@@ -158,10 +153,7 @@ static inline int write_moments(const char *dump, const char *path, const kvd_ru
     return status ? -1 : 0;
 }
 
-/*
- * Describes a file of float32 activations: two layers, four query heads, two KV heads, d_head 8,
- * d_model 32.
- */
+/* Describes a file of float32, two layers, four query heads, two KV heads, d_head 8, d_model 32. */
 static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
 {
     *p = (dump_plan){.seed = seed};

@@ -1,7 +1,4 @@
-/*
- * Temporary folder in /tmp for the files of a test. It is removed with its contents when the
- * program ends.
- */
+/* Temporary folder in /tmp, removed when the program ends. */
 #ifndef KVD_TESTS_TEMP_FOLDER_H
 #define KVD_TESTS_TEMP_FOLDER_H
 
@@ -21,19 +18,14 @@ static inline int temp_folder_remove_one(const char *path, const struct stat *s,
     return remove(path);
 }
 
-/*
- * Removes the folder. Only the process that made it does so, because forked children call exit too.
- */
+/* Forked children call exit too, so only the process that made the folder removes it. */
 static inline void temp_folder_remove(void)
 {
     if (getpid() == temp_folder_owner)
         (void)nftw(temp_folder_path, temp_folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/*
- * Returns the path of this program's folder, which the first call makes. If that fails, ends the
- * program.
- */
+/* Path of the folder, which the first call makes. If that fails, ends the program. */
 static inline const char *temp_folder(void)
 {
     if (temp_folder_owner)

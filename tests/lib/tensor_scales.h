@@ -1,9 +1,4 @@
-/*
- * Made-up tensor scales for fp8 and nvfp4, by which numbers are divided before they are coded.
- * Normally, opening a plan with scale=1 (one scale per layer) or scale=2 (one per head) computes
- * the scales from calibration data. To do without these data, the plan is opened with scale=0 (no
- * tensor scales). It then gets the made-up scales.
- */
+/* Made-up tensor scales for fp8 and nvfp4, which normally come from calibration data. */
 #ifndef TENSOR_SCALES_H
 #define TENSOR_SCALES_H
 
@@ -14,18 +9,12 @@
 #include "methods/bits/scales.h"
 #include "methods/plan.h"
 
-/*
- * Opens the plan and sets made-up scales of its floating-point codes. The scales differ between K
- * and V and between layers; with scale=2 also between heads.
- */
+/* The scales differ between K and V and between layers; with scale=2 also between heads. */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /*
-     * The smallest scale. With it, fp8 (largest number 448) saturates at 448 * 0.031 = 14, nvfp4
-     * (448 * 6) at 448 * 6 * 0.0031 = 8.
-     */
+    /* fp8 saturates at 448 * 0.031 = 14, and nvfp4 at 448 * 6 * 0.0031 = 8. */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

@@ -1,6 +1,5 @@
 /*
- * Q, K and V of one layer, shared by the tests of methods that keep a subset of the tokens. The
- * kept tokens are compared with sets that reference implementations chose
+ * Q, K and V of one layer, and the tokens that reference implementations keep
  * (tests/data/token_methods.safetensors).
  */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
@@ -35,7 +34,6 @@ static inline const void *tensor(const char *name, size_t n)
     return t.data;
 }
 
-/* Returns the Q, K and V of the test file as those of layer `layer`. */
 static inline kvd_attention_in rows(int layer)
 {
     return (kvd_attention_in){.config = &config,
@@ -54,16 +52,13 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns a set of tokens of the test file: [n] float16 numbers, 1 for the tokens in the set. */
+/* Set of tokens in the test file: [n] float16 numbers, 1 for tokens in the set. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/*
- * Checks that the method `text` keeps exactly the prompt tokens of the set `want` [KV
- * heads][PROMPT].
- */
+/* `want` [KV heads][PROMPT] has the prompt tokens that the method must keep. */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -80,8 +75,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Compares the tokens that a method chooses from a first pass over the prompt with the set `name`
- * [LAYERS][KV heads][prompt] of the test file. The first pass reads `times` copies of the prompt.
+ * Compares the tokens that a method chooses from a first pass over `times` copies of the prompt.
  * Queries of layer l are multiplied by 2^(l - 1), so that layers differ.
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
@@ -127,7 +121,7 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* Checks that the method `text` drops nothing and that its output is dense attention. */
+/* The method must drop nothing and give dense attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];
@@ -145,7 +139,7 @@ static inline void same_as_dense(const char *text)
             fail_msg("%s: %g, not %g", text, (double)out[j], (double)want[j]);
 }
 
-/* Checks that a plan with the methods `text` cannot be opened, and the error message. */
+/* Opening a plan of the method must fail with this message. */
 static inline void refused(const char *text, const char *message)
 {
     const kvd_method_setup setup = {.config = &config};

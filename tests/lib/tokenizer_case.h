@@ -1,4 +1,4 @@
-/* Loads the tokenizers of tests/data/tokenizers, unchanged or with some JSON fields replaced. */
+/* Loads the tokenizers of tests/data/tokenizers. */
 #ifndef KVD_TESTS_TOKENIZER_CASE_H
 #define KVD_TESTS_TOKENIZER_CASE_H
 

@@ -1,7 +1,4 @@
-/*
- * Largest error of many comparisons. Unlike fmax, it keeps a NaN, so that the later comparison with
- * a bound fails.
- */
+/* Maximum that, unlike fmax, keeps a NaN, so that a later comparison with a bound fails. */
 #ifndef WORST_H
 #define WORST_H
 

@@ -1,8 +1,4 @@
-/*
- * Writes a model with random weights (model/checkpoint/shapes.h) as a Hugging Face folder:
- * config.json, safetensors in shards, and an index. In f32 and bf16 the file's weights have the
- * bits of the model's; in f16 they are rounded. Include it once per program.
- */
+/* Writes a model with random weights as a Hugging Face folder. Include it once per program. */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H
 
@@ -29,10 +25,7 @@ typedef struct {
     size_t n, n_shards, bytes;
 } written_shape;
 
-/*
- * Adds the tensor that contains a weight matrix or bias of the model, unless it is already in the
- * list (several matrices may share one tensor) or the model does not have it.
- */
+/* Adds the tensor of a weight matrix or bias, unless it is in the list or the model lacks it. */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
 {
@@ -195,10 +188,7 @@ static inline int written_folder(const char *folder, kvd_err *err)
                                                   : 0;
 }
 
-/*
- * Writes the model `s` to a folder, which is created if it does not exist. A shard holds at most
- * shard_bytes, or a single larger tensor.
- */
+/* A shard holds at most shard_bytes, or a single larger tensor. */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)
 {

@@ -1,7 +1,6 @@
 /*
- * Test cases of gpu_zdc.c, whose method stores important tokens with more dimensions ("high width")
- * than others ("low width"), and their data: the widths of the heads, and the prompts of a batch in
- * pages of random order, on the host and the device. Include it once per program.
+ * Test cases of gpu_zdc.c. Method zdc stores important tokens with more dimensions ("high") than
+ * others ("low"). Include it once per program.
  */
 #ifndef KVD_TESTS_ZDC_CASE_H
 #define KVD_TESTS_ZDC_CASE_H
@@ -31,12 +30,12 @@ typedef struct {
     int kept[KV_MOST][2];
     /*
      * share: fraction of tokens that are important. overlap: a layer takes over the important
-     * tokens of an earlier layer if both choices overlap by at least this fraction.
+     * tokens of another layer if this fraction of them is the same.
      */
     double share, overlap;
     /*
-     * mean: 1 if softmax denominators are divided by their number of keys. equal: 1 if all tokens
-     * have equal importance.
+     * mean: 1 if softmax denominators are divided by the number of keys. equal: 1 if all tokens are
+     * equally important.
      */
     int mean, equal;
 } test_case;
@@ -140,28 +139,20 @@ static uint16_t some(double scale)
     return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
-/* Cache pages of one layer, page tables of the batch, and the choice of important tokens. */
+/* Cache pages of one layer, page tables, and the choice of important tokens. */
 typedef struct {
     const test_case *c;
-    /*
-     * Layouts of the heads in the cache: with the dimensions that important tokens keep (`high`)
-     * and with the fewer dimensions that other tokens keep (`low`). `both` lists the heads of
-     * `high`, then those of `low`, because attention reads both kinds of tokens.
-     */
+    /* Layouts of the heads in the cache. `both` lists the heads of `high`, then those of `low`. */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /*
-     * Host copies of the device's pages: as the prompt wrote them (`scratch`), and with important
-     * and other tokens in separate pages (`store`).
-     */
+    /* Host copies of pages: with all tokens, and with important and other tokens apart. */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
     int32_t *place;
-    /* Device copies of the arrays above. */
     int32_t *dev_len, *dev_start, *dev_slot, *dev_table, *dev_low, *dev_place;
     uint8_t *dev_level;
     float *dev_value;
@@ -183,10 +174,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/*
- * Returns one layout with the heads of `high` followed by those of `low`. Head h of `low` reads the
- * leading columns of the same query as head h of `high`.
- */
+/* Joins two layouts. Heads h of `low` and of `high` read the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;
@@ -232,7 +220,7 @@ static fixture fixture_make(const test_case *c)
     }
     if (c->n_len == 5 || c->n_len < 2)
         exit(1);
-    /* Each request has one page more than the longest prompt needs, for the tokens after it. */
+    /* Each request has one page more than the longest prompt needs, for later tokens. */
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;
     f.table = need((size_t)f.n_pages * sizeof *f.table);

@@ -1,7 +1,6 @@
 /*
- * Reference for tests of zdc in the CUDA engine: the method of src/methods on the CPU, token by
- * token, for a model with random rotations. zdc stores important tokens with more dimensions ("high
- * width") than others ("low width"). Include it once per program.
+ * Reference for tests of method zdc in the CUDA engine, computed by the CPU's method. zdc stores
+ * important tokens with more dimensions ("high") than others ("low"). Include it once per program.
  */
 #ifndef KVD_TESTS_ZDC_REFERENCE_H
 #define KVD_TESTS_ZDC_REFERENCE_H
@@ -16,21 +15,17 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/*
- * Attention hook that projects Q, K and V to the dimensions that important tokens keep, and back.
- * It then calls the hook `inner`.
- */
+/* Projects Q, K and V to the dimensions of important tokens and back, then calls `inner`. */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
     const kvd_dims *dims;
-    float *q, *k, *v, *work; /* work memory: copies of Q, K and V, and [rows][d_head] */
+    float *q, *k, *v, *work; /* copies of Q, K and V, and [rows][d_head] */
 } cutter;
 
 /*
- * Projects the n rows x of one head, which are ld elements apart, to `width` dimensions and back,
- * in place. If `transposed`, b is [d][width] and the result is x a b^T; otherwise b is [width][d]
- * and the result is x a b.
+ * Projects n rows x to `width` dimensions and back, in place: x a b^T with b [d][width] if
+ * `transposed`, else x a b with b [width][d].
  */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
@@ -102,10 +97,7 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
     return kvd_forward_run(x->f, first, &x->cut->hook, -1, NULL, err);
 }
 
-/*
- * Computes the logits of the tokens of request r that are emitted. If the plan only removes
- * dimensions, attention is dense on the keys and values with the remaining dimensions.
- */
+/* Computes the logits of the emitted tokens of request r. */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
 {
@@ -159,9 +151,8 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
 }
 
 /*
- * A model with random rotations and two sets of projections. `high` has the dimensions that
- * important tokens keep, in some heads not a multiple of 16; `low` has the fewer dimensions that
- * other tokens keep.
+ * Projections for important tokens (`high`) and for others (`low`). Some numbers of dimensions are
+ * no multiple of 16.
  */
 typedef struct {
     kvd_checkpoint *c;

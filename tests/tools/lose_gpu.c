@@ -1,7 +1,6 @@
 /*
- * Simulates the loss of a GPU. Loaded into a program with LD_PRELOAD, it waits until a file exists
- * and some seconds longer. Then it launches a kernel that traps in the program's CUDA context,
- * which is unusable from then on.
+ * Simulates the loss of a GPU. Loaded into a program with LD_PRELOAD, it launches a kernel that
+ * traps. The CUDA context is unusable from then on.
  *
  *   KVD_LOSE_GPU=N          number of the GPU
  *   KVD_LOSE_WHEN=FILE      file to wait for
@@ -38,7 +37,7 @@ static void *symbol(void *library, const char *name)
     return p;
 }
 
-/* Converts an address to a function pointer, for which C has no cast. */
+/* C has no cast from an address to a function pointer. */
 #define FUNCTION(name, symbol_name)                                                                \
     __typeof__(&name) name##_;                                                                     \
     *(void **)(&name##_) = symbol(library, symbol_name)

@@ -1,7 +1,6 @@
 /*
- * Plugin for tests/methods/test_plugin.sh with methods that remove dimensions. One keeps the first
- * dimensions of a head, one the even channels, and others return matrices that break a rule of the
- * plugin interface.
+ * Plugin for tests/methods/test_plugin.sh with methods that remove dimensions. Some return matrices
+ * that break a rule of the plugin interface.
  */
 #include <kvdim/plugin_dims.h>
 #include <math.h>
@@ -38,7 +37,7 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Returns an error unless the calibration rows exist and differ from each other. */
+/* Fails unless the calibration rows exist and differ from each other. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

@@ -1,6 +1,6 @@
 /*
- * Plugin for tests/methods/test_plugin.sh whose functions break the rules of the plugin headers.
- * The parameter `how` selects the rule. With -DTABLE=N the plugin's table of functions is wrong
+ * Plugin that breaks the rules of the plugin headers, for tests/methods/test_plugin.sh. The
+ * parameter `how` selects the rule. With -DTABLE=N the plugin's table of functions is wrong
  * instead.
  */
 #include <kvdim/plugin_bits.h>

@@ -1,7 +1,6 @@
 /*
- * Plugin for tests/methods/test_plugin.sh with methods that store several layers together. One
- * replaces two layers by their mean, others return results that break a rule of the plugin
- * interface.
+ * Plugin for tests/methods/test_plugin.sh. One method replaces two layers by their mean; others
+ * break a rule of the plugin interface.
  */
 #include <kvdim/plugin_layers.h>
 #include <math.h>

@@ -1,7 +1,4 @@
-/*
- * Plugin for tests/methods/test_plugin.sh: kvdim's method `streaming`, written against the public
- * plugin headers.
- */
+/* Plugin for tests/methods/test_plugin.sh: the method `streaming` by the public headers. */
 #include <kvdim/plugin_tokens.h>
 
 static const kvdim_key keys[] = {

@@ -1,12 +1,10 @@
 /*
  * usage: tool_accuracy OUT.h5 LABEL CALIBRATION SCALE
  *
- * Writes a small accuracy file with known numbers, for tests of the report: methods none, zack and
- * uniform at p = 0.25, 0.5, 0.75 on eight sequences of 100 predictions. At p, every sequence loses
- * SCALE p nats per prediction for zack and twice that for uniform. The ratios of perplexities are
- * therefore exp(SCALE p) and exp(2 SCALE p), with intervals of length 0. The degradation D of layer
- * l is SCALE p (l + 1). If SCALE is negative, perplexities fall, and KL and D are those of its
- * absolute value.
+ * Writes an accuracy file with known numbers: methods none, zack and uniform at p = 0.25, 0.5, 0.75
+ * on eight sequences of 100 predictions. Every sequence loses SCALE p nats per prediction for zack
+ * and twice that for uniform. The degradation D of layer l is SCALE p (l + 1). KL and D use the
+ * absolute value of SCALE.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,4 @@
-/*
- * Writes a small Llama checkpoint with random weights (make_checkpoint.h). If the path ends in
- * .bin, in llama2.c's format, otherwise as a Hugging Face folder.
- */
+/* Writes a small Llama checkpoint: a llama2.c file if the path ends in .bin, else a folder. */
 #include <argp.h>
 
 #include "make_checkpoint.h"

@@ -1,7 +1,7 @@
 /*
  * usage: tool_h5list FILE.h5
  *
- * Lists the contents of a file, one line each, for comparison with docs/formats.md.
+ * Lists the contents of a file, for comparison with docs/formats.md.
  *
  *   dataset|PATH|[axis][axis]|TYPE|UNITS
  *   attribute|OBJECT|NAME|TYPE    without long_name, units and the axes of datasets
@@ -31,7 +31,7 @@ static const char *type_name(hid_t t)
     return H5Tget_class(t) == H5T_STRING && H5Tis_variable_str(t) == 0 ? "text" : "other";
 }
 
-/* Reads a text attribute of fixed length into `text`, or "" if it is missing or too long. */
+/* Returns "" if the attribute is missing or too long. */
 static void text_of(hid_t object, const char *name, char text[ROOM])
 {
     memset(text, 0, ROOM);
@@ -44,10 +44,7 @@ static void text_of(hid_t object, const char *name, char text[ROOM])
     H5Aclose(a);
 }
 
-/*
- * Writes the names of a dataset's axes as text: "[layer][dim]", "[]" for a scalar, "" if an axis
- * has no name.
- */
+/* Writes the names of the axes as "[layer][dim]", "[]" for a scalar, "" if an axis has no name. */
 static void axes_of(hid_t dataset, char text[ROOM])
 {
     char *label[KVD_MAX_RANK] = {NULL};
@@ -108,10 +105,7 @@ static herr_t list_link(hid_t group, const char *name, const H5L_info_t *info, v
     (void)ctx;
     snprintf(path, sizeof path, "/%s", name);
     const hid_t object = H5Oopen(group, name, H5P_DEFAULT);
-    /*
-     * Dimension scales contain only indices. They are left out, because the axes of datasets name
-     * them.
-     */
+    /* Dimension scales contain only indices, and are left out. */
     const bool scale = object >= 0 && H5Iget_type(object) == H5I_DATASET &&
                        H5Aexists(object, "REFERENCE_LIST") > 0;
     const int status = object < 0 ? -1 : scale ? 0 : list_object(object, path);

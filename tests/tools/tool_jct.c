@@ -1,12 +1,11 @@
 /*
- * Makes files of job completion times (kvdim-jct) for test scripts and the report: lines of kind
- * "iteration" with times like those of a GPU, and lines of kind "request".
+ * Makes files of kvdim-jct for test scripts and the report.
  *
- *   tool_jct costs OUT.h5 [METHOD [GPU]]
- *     times of none and of zack,p=0.5, whose cache is half as large and whose attention takes half
- *     the time. METHOD is one of them or "both". GPU is the name of the GPU; "none": on the CPU.
- *   tool_jct replay OUT.h5 TRACE.csv
- *     what a machine with the times of none, 5 % slower, would measure when it replays the trace
+ * tool_jct costs OUT.h5 [METHOD [GPU]]
+ *   times of none and of zack,p=0.5, whose cache is half as large and whose attention takes half
+ *   the time. METHOD is one of them or "both". GPU is the name of the GPU; "none": on the CPU.
+ * tool_jct replay OUT.h5 TRACE.csv
+ *   requests of the trace, served by a machine that is 5 % slower
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,10 +36,6 @@ static int add_costs(jct_fixture *x, double factor, double attention, kvd_err *e
     return 0;
 }
 
-/*
- * Writes measured iteration times. METHOD is "none" (the uncompressed cache), zack,p=0.5 (half the
- * cache size) or "both".
- */
 static int write_costs(const char *path, double factor, const char *method, const kvd_run *run,
                        kvd_err *err)
 {
@@ -63,10 +58,7 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/*
- * Simulates the requests with the times in the file `slow` and writes the results, as if a real
- * machine had been measured.
- */
+/* Simulates requests with the times in the file `slow`, as if a machine had been measured. */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

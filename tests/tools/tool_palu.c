@@ -1,12 +1,11 @@
 /*
  * usage: tool_palu DUMP.h5 METHOD OUT.h5 [FISHER.h5]      METHOD: "palu,p=0.5,heads=2"
  *
- * Writes the low-rank matrices that palu makes from a file of recorded Q, K and V, for
- * tests/oracle/public_palu.py. For K or V of a group of heads, x in one token, palu stores the
- * latent x A. It computes K or V of head h from it as x A B_h.
+ * Writes the low-rank matrices of palu for tests/oracle/public_palu.py. For K or V of a group of
+ * heads, x in one token, palu stores the latent x A and computes head h as x A B_h.
  *
- * OUT.h5: /rank [layer][kv_head][K or V] holds the number of columns of A. /product
- * [layer][kv_head][K or V][heads * d_head][d_head] holds the matrix A B_h.
+ *   /rank [layer][kv_head][K or V]                              number of columns of A
+ *   /product [layer][kv_head][K or V][heads * d_head][d_head]   A B_h
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,7 @@
 
 static const kvd_schema schema = {"latents", 1, "Products of the two factors of method palu."};
 
-/* Computes the matrix product y [wide][d] = a [wide][r] b [r][d]. */
+/* Computes y [wide][d] = a [wide][r] b [r][d]. */
 static void multiply(const float *a, const float *b, size_t wide, size_t r, size_t d, double *y)
 {
     for (size_t i = 0; i < wide; i++)

@@ -1,13 +1,9 @@
 /*
  * usage: tool_quantisers DUMP.h5 TOKENS METHOD OUT.h5
  *
- * Writes the first TOKENS tokens of a file of recorded Q, K and V as METHOD, one that quantises
- * ("kivi,bits=2,residual=0"), stores them as one prompt and reads them back. For
- * tests/oracle/public_quantisers.py.
- *
- * Keys are those after RoPE, or before RoPE if the method quantises them before it. Every token is
- * quantised, also those that the method would keep exactly. A method that needs calibration gets
- * the whole file. Methods that quantise all heads together are refused.
+ * Quantises the first TOKENS tokens of a file of Q, K and V with METHOD ("kivi,bits=2,residual=0")
+ * as one prompt and reads them back, for tests/oracle/public_quantisers.py. Every token is
+ * quantised, also those that the method would keep exactly.
  *
  *   /keys, /values [layer][kv_head][token][dim]   decoded, float32
  *   /bits [layer][kv_head][side][2]               bits of codes, bits of side information
@@ -32,8 +28,8 @@ typedef struct {
 } work;
 
 /*
- * Quantises K or V of all heads. Writes the decoded values to decoded [layer][kv_head][n][d], and
- * the numbers of bits of codes and of side information to bits [layer][kv_head][KVD_N_SIDES][2].
+ * Writes decoded [layer][kv_head][n][d]. bits [layer][kv_head][KVD_N_SIDES][2] has the bits of
+ * codes and of side information.
  */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {

@@ -1,7 +1,6 @@
 /*
- * Runs a command and prints its time and memory, "wall_s peak_MiB", as the last line on stderr. The
- * exit status is the command's. With -c as the first argument, prints "wall_s peak_MiB cpu_s
- * major_faults".
+ * Runs a command and prints "wall_s peak_MiB" as the last line on stderr; with -c, "wall_s peak_MiB
+ * cpu_s major_faults". The exit status is the command's.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,13 +1,12 @@
 /*
  * usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5
  *
- * Lists the tokens that the cache keeps, by the method's own code, after the prompt and after every
- * later token, for the first sequence in a file of recorded Q, K and V. PROMPT is the number of
- * prompt tokens. For tests/oracle/public_selections.py.
+ * Lists the tokens that the cache keeps for the first sequence of a file, for
+ * tests/oracle/public_selections.py. PROMPT is the number of prompt tokens. Writes /kept
+ * [layer][head][1 + steps][token]: 1 if the token is stored.
  *
- * group: heads as the model has them. each: K and V are repeated for every query head, which then
- * chooses alone, as public code does. Writes /kept [layer][head][1 + steps][token]: 1 if the token
- * is stored.
+ *   group   heads as the model has them
+ *   each    K and V are repeated for every query head, which chooses alone, as in public code
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +25,11 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /*
-     * Number of tokens, number of prompt tokens, and number of heads that get a copy of each K and
-     * V.
-     */
+    /* Numbers of tokens, of prompt tokens, and of heads that get a copy of each K and V. */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    uint8_t *kept; /* 1 for stored tokens: [n_layers][n_kv_heads][1 + n - prompt][n] */
+    uint8_t *kept; /* 1 for stored tokens, else 0: [n_layers][n_kv_heads][1 + n - prompt][n] */
 } selection;
 
 static size_t heads_of(const selection *s, int x)
@@ -105,10 +101,7 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/*
- * Runs heads g .. g + n - 1 through the cache: the prompt at once, then the later tokens one by
- * one.
- */
+/* Runs n heads through the cache: the prompt at once, then the later tokens one by one. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

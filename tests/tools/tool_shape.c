@@ -1,8 +1,7 @@
 /*
  * usage: tool_shape NAME FOLDER [KEY=VALUE]...
  *
- * Writes a published model shape (model/checkpoint/shapes.h) with random weights as a Hugging Face
- * folder.
+ * Writes a published model shape with random weights as a Hugging Face folder.
  *
  *   dtype=bf16|f16|f32 (bf16)   shard-mb=N (5000)   seed=N (1)
  *   config=1         writes config.json alone
@@ -19,7 +18,7 @@ typedef struct {
     size_t shard_bytes;
     uint64_t seed;
     bool config_only;
-    const char *tokenizer; /* path of a tokenizer file; NULL: no tokenizer is written */
+    const char *tokenizer;
     json_t *json;
 } settings;
 
@@ -60,7 +59,6 @@ static int set(settings *s, const char *text, kvd_err *err)
     return 0;
 }
 
-/* Writes a tokenizer.json that has a token for every id below the vocabulary size. */
 static int write_tokenizer(const settings *s, const char *folder, kvd_err *err)
 {
     char path[4096], piece[32];

@@ -1,18 +1,21 @@
 /*
  * usage: tool_synthetic activations|moments|error-table OUT.h5 TOKENS SEED [KEY=VALUE]...
  *
- * Writes small files for tests of programs. The keys are hash=H (hash of the model), corpus=C (hash
- * of the text; by default it follows from SEED), label=L, dtype=f32|f16|bf16, pre=1 (also before
- * RoPE), layers=N, heads=N, kv=N, d=N, nan=1, sequences=N and distinct=N (rows repeat after N
- * tokens).
+ * Writes small files for tests of programs.
+ *
+ *   hash=H          hash of the model
+ *   corpus=C        hash of the text; by default it follows from SEED
+ *   pre=1           Q and K before RoPE as well
+ *   distinct=N      rows repeat after N tokens
+ *   nan=1           one element is NaN
+ *   label=L dtype=f32|f16|bf16 layers=N heads=N kv=N d=N sequences=N
  */
 #include "formats/error_table.h"
 #include "make_dump.h"
 
 /*
- * Writes a table of made-up losses with dimensions removed from one head. The rotations are those
- * of method balanced: bqk for Q and K, bvw for V. Losses fall with the number of kept dimensions
- * (2, 4, 6 and 8 of 8) and differ between heads.
+ * Made-up losses for bqk and bvw. They fall with the number of kept dimensions (2, 4, 6 and 8 of 8)
+ * and differ between heads.
  */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)

@@ -9,25 +9,15 @@
 #include "collect/cuda/slabs.h"
 #include "common/clock.h"
 
-/*
- * Number and size of the buffers that carry transposed rows to the file. Each buffer is free, then
- * filled by the device, then written, then free again. A writer thread copies 5 GB/s into the page
- * cache and then starts writing to disk, which may block it. With two writer threads, the second
- * copies meanwhile.
- */
+/* Buffers that carry rows to the file, and writer threads, one of which may block on the disk. */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /*
-     * Buffers of equal layout in device memory and in host memory: transposed rows of n_rows tokens
-     * and then, at byte kvd_gpu_dump.bad_at, a kvd_slab_bad. It locates the first value that is not
-     * finite.
-     */
+    /* Rows on the device and on the host. A kvd_slab_bad follows at byte bad_at. */
     void *device, *host;
     /*
-     * Events in order of time. `asked`: recorded just before the host waited for a free buffer.
-     * `begin` and `made`: before and after the transposition. `copied`: after the copy to host
-     * memory. The device was idle from `asked` to `begin`.
+     * Events in order of time: before waiting for a buffer, before and after the transposition,
+     * after the copy. The device was idle from `asked` to `begin`.
      */
     cudaEvent_t asked, begin, made, copied;
     int layer;
@@ -43,20 +33,16 @@ struct kvd_gpu_dump {
     kvd_gpu_share share;
     kvd_device_memory memory;
     int device;
-    size_t piece; /* number of tokens that fit into a buffer */
+    size_t piece; /* tokens that fit into a buffer */
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /*
-     * Event that kvd_gpu_dump_add records on the device before it waits for a free buffer. The
-     * buffer that it then gets takes this event as its own field `asked`, in exchange for its old
-     * one.
-     */
+    /* Recorded before waiting for a buffer, which then takes this event as its own. */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
     int n_writers;
-    pthread_mutex_t lock; /* protects the fields below, which the writer threads share */
+    pthread_mutex_t lock; /* protects the fields below */
     pthread_cond_t changed;
     queue idle, full;
     bool stop, failed;
@@ -77,12 +63,7 @@ static int pop(queue *q)
     return i;
 }
 
-/* ---- writer threads -------------------------------------------------- */
-
-/*
- * Fails with a message that names the tensor, layer, head, token and value of the first value that
- * is not finite. collect/dump.c has the same message for the CPU.
- */
+/* Fails with the message that collect/dump.c has for the CPU. */
 static int blame(const kvd_gpu_dump *d, const buffer *b, const kvd_slab_bad *bad, kvd_err *err)
 {
     const int x = (int)bad->part, h = d->first_head[x] + (int)bad->head;
@@ -111,8 +92,8 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          err))
                 return -1;
     /*
-     * Start writing to disk now and not at the later flush, because the disk is slower than the
-     * copies. The result is ignored, because this is only a hint and the flush reports errors.
+     * Starts writing to disk now, because the disk is slower than the copies. Errors are reported
+     * by the flush.
      */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
@@ -124,10 +105,7 @@ static double between(cudaEvent_t from, cudaEvent_t to)
     return cudaEventElapsedTime(&ms, from, to) ? 0 : 1e-3 * (double)ms;
 }
 
-/*
- * Thread function of a writer: writes full buffers to the file one after another. After a failure
- * it discards them.
- */
+/* Writes full buffers one after another, or discards them after a failure. */
 static void *write_all(void *ctx)
 {
     kvd_gpu_dump *d = ctx;
@@ -142,10 +120,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /*
-         * Wait for the copy into the buffer also after an earlier failure: a buffer that the device
-         * is still filling must not be marked as free.
-         */
+        /* A buffer that the device is still filling must not be marked as free. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();
@@ -175,8 +150,6 @@ static int wait_for(kvd_gpu_dump *d, int n, kvd_err *err)
         *err = d->err;
     return d->failed ? -1 : 0;
 }
-
-/* ---- filling of buffers on the device -------------------------------- */
 
 static int fill(kvd_gpu_dump *d, buffer *b, const kvd_gpu_attention_in *in, size_t first,
                 kvd_err *err)
@@ -267,8 +240,6 @@ kvd_gpu_dump_times kvd_gpu_dump_time(kvd_gpu_dump *d)
     return t;
 }
 
-/* ---- sizes of buffers ------------------------------------------------ */
-
 static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, kvd_x x)
 {
     if (!file->has_pre && x > KVD_X_V)
@@ -276,10 +247,7 @@ static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, k
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? share->n_heads : share->n_kv_heads;
 }
 
-/*
- * Returns the number of bytes that one token takes in a buffer, over all heads that this GPU
- * computes.
- */
+/* Bytes of one token in a buffer, over all heads of this GPU. */
 static size_t row_bytes(const kvd_activations *file, const kvd_gpu_share *share)
 {
     size_t heads = 0;
@@ -294,10 +262,7 @@ static size_t piece_rows(const kvd_activations *file, const kvd_gpu_share *share
     return fit < 1 ? 1 : fit < max_tokens ? fit : max_tokens;
 }
 
-/*
- * Returns the size in bytes of the transposed rows in a buffer. A kvd_slab_bad (location of a
- * value that is not finite) follows at that offset.
- */
+/* Bytes of the rows in a buffer, after which a kvd_slab_bad follows. */
 static size_t slab_bytes(const kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens)
 {
     const size_t n = row_bytes(file, share) * piece_rows(file, share, max_tokens);

@@ -1,8 +1,4 @@
-/*
- * The GPU engine of kvdim-collect (collect/collect.h): runs the forward pass of model/pass/cuda.
- * Callbacks on each device record Q, K and V in the activations file and add them to the second
- * moments.
- */
+/* The GPU engine of kvdim-collect: callbacks on each device record Q, K and V. */
 #include "collect/collect.h"
 
 #include <stdlib.h>
@@ -15,7 +11,7 @@
 
 typedef struct cuda cuda;
 
-/* State of one GPU, which computes some of the heads (its `share`). */
+/* State of one GPU, which computes the heads of its `share`. */
 typedef struct {
     cuda *all;
     int index;
@@ -30,28 +26,19 @@ struct cuda {
     kvd_collect_engine engine;
     kvd_collect_spec spec;
     kvd_gpu_forward *forward;
-    size_t pass_memory; /* most bytes of device memory for the forward pass */
+    size_t pass_memory; /* largest number of bytes for the forward pass */
     gpu gpu[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /*
-     * Second moments in host memory whose values are now on the devices, where batches are added to
-     * them; NULL if there are none on the devices.
-     */
+    /* Sums in host memory whose current values are on the devices; NULL if there are none. */
     kvd_moments *held;
-    /*
-     * True if the second moments on the devices include batches that the copy in host memory
-     * (*held) does not include yet.
-     */
+    /* True if the sums on the devices include batches that *held does not include. */
     bool ahead;
-    /* Index, in the activations file, of the first token of the current batch. */
+    /* Index in the activations file of the current batch's first token. */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
-    /*
-     * Events on the first GPU, [2 layers]: one before and one after the computation of each layer's
-     * second moments. They measure the time of that computation.
-     */
+    /* Events on the first GPU that time the second moments of each layer, [2 layers]. */
     cudaEvent_t *event;
     int n_events;
     double elapsed, moments;
@@ -61,8 +48,6 @@ static int to_device(const cuda *c, int g, kvd_err *err)
 {
     return kvd_cuda_check(cudaSetDevice(c->spec.first_gpu + g), "collecting", err);
 }
-
-/* ---- sums of moments on the devices ---------------------------------- */
 
 static int fetch_sums(cuda *c, kvd_err *err)
 {
@@ -76,10 +61,7 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/*
- * Copies the second moments *sums from host memory to the devices, where batches are then added to
- * them. If the devices had other second moments, these are first copied back to host memory.
- */
+/* Copies *sums to the devices. Other sums that the devices hold are copied back first. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -94,8 +76,6 @@ static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* ---- model weights on the devices ------------------------------------ */
-
 static int sum_weights(cuda *c, int layer, kvd_err *err)
 {
     for (int g = 0; g < c->spec.n_gpus; g++)
@@ -106,16 +86,10 @@ static int sum_weights(cuda *c, int layer, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/*
- * Transposes one GPU's part of W_O from the device's layout [d_model][heads * d] to the layout of
- * the activations file, [heads][d][d_model].
- */
+/* Transposes one GPU's part of W_O from [d_model][heads * d] to [heads][d][d_model]. */
 static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d_model, float *to)
 {
-    /*
-     * Rows and columns transposed at a time. They fit into the L1 cache, and every cache line of
-     * the result is written completely.
-     */
+    /* Rows and columns transposed at a time, which fit into the L1 cache. */
     enum { ROWS = 16, COLUMNS = 64 };
     const size_t bytes = kvd_dtype_bytes(type), pieces = (d_model + ROWS - 1) / ROWS;
 #pragma omp parallel for schedule(static)
@@ -133,7 +107,7 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/* Reads W_O and W_V of a layer from all GPUs. `raw` must have room for W_O in float32. */
+/* `raw` must have room for W_O in float32. */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -195,17 +169,12 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /*
-         * Check the second moments of the weights before the first batch. Otherwise a weight that
-         * is not finite would end the run hours later.
-         */
+        /* Otherwise a weight that is not finite would end the run hours later. */
         if (fetch_sums(c, err))
             return -1;
     }
     return c->spec.dump ? dump_weights(c, err) : 0;
 }
-
-/* ---- running a batch ------------------------------------------------- */
 
 static int add_moments(gpu *g, const kvd_gpu_attention_in *in, kvd_err *err)
 {
@@ -277,16 +246,11 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
     update_times(c);
     if (fetch_sums(c, err))
         return -1;
-    /*
-     * Second moments other than spec.sums belong to a snapshot. The caller may change them after
-     * this flush, so their values on the devices are not used again.
-     */
+    /* The caller may change the sums of a snapshot, so their copies on devices are dropped. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
 }
-
-/* ---- opening and closing the engine ---------------------------------- */
 
 static const char *describe(const kvd_collect_engine *e)
 {
@@ -321,10 +285,7 @@ static kvd_gpu_forward_spec pass_of(const cuda *c)
                                   .memory = c->pass_memory};
 }
 
-/*
- * Checks the device memory before anything is loaded, and limits the forward pass to the memory
- * that second moments and buffers leave. The message names the options that reduce the need.
- */
+/* Checks the device memory before anything is loaded. */
 static int check_memory(cuda *c, int g, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
@@ -412,7 +373,7 @@ kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *
     c->engine = (kvd_collect_engine){
         .weights = weights, .run = run, .flush = flush, .free = release, .describe = describe};
     c->spec = *s;
-    /* Limit the length of sequences: none in a batch is longer than the batch. */
+    /* No sequence is longer than its batch. */
     if (c->spec.max_len > s->max_tokens)
         c->spec.max_len = s->max_tokens;
     if (open_all(c, err)) {

@@ -7,14 +7,11 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* Model and layers whose second moments are summed. The `gram` pointers in it are not used. */
+    /* Model and recorded layers; the `gram` pointers are not used. */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    /*
-     * Second moments on the device, [n_layers][heads of this GPU][d_head][d_head] for each tensor;
-     * NULL if the tensor is not recorded.
-     */
+    /* Sums on the device, [n_layers][heads of this GPU][d_head][d_head]; NULL if not recorded. */
     double *gram[KVD_N_G];
     double *scratch;
 };
@@ -39,10 +36,7 @@ static int first_of(const kvd_gpu_share *share, kvd_g g)
     return is_query(g) ? share->first_head : share->first_kv_head;
 }
 
-/*
- * Returns the number of float64 values in the second moments of tensor g (Q, K, V, ...) of one
- * layer, for the heads of this GPU.
- */
+/* Number of doubles for one layer and the heads of this GPU. */
 static size_t layer_count(const kvd_moments *shape, const kvd_gpu_share *share, kvd_g g)
 {
     const size_t d = (size_t)shape->model.d_head;
@@ -54,10 +48,7 @@ static size_t gram_bytes(const kvd_moments *shape, const kvd_gpu_share *share, k
     return (size_t)shape->n_layers * layer_count(shape, share, g) * sizeof(double);
 }
 
-/*
- * Returns the size in bytes of the scratch memory for the second moments of one layer's Q, K and
- * V. W_O and W_V need no more, because they have fewer heads.
- */
+/* Scratch memory for Q, K and V of one layer. W_O and W_V have fewer heads. */
 static size_t scratch_bytes(const kvd_moments *shape, const kvd_gpu_share *share)
 {
     size_t most = 0;
@@ -146,11 +137,7 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/*
- * Computes X^T X of W_O and of W_V for each head. X has d_model rows of d_head weights, one row per
- * component of the residual stream. For W_O they are rows of the matrix as it is stored, for W_V
- * they are columns.
- */
+/* Adds the moments of rows of W_O and of columns of W_V, as they are stored. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -179,10 +166,7 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/*
- * Copies the second moments of tensor g (Q, K, V, ...) for all layers and this GPU's heads between
- * device and host. The host's array holds all heads of each layer; the device's only this GPU's.
- */
+/* The host's array has all heads of each layer, the device's array only the heads of this GPU. */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {
@@ -198,10 +182,7 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/*
- * Fails if a second moment of tensor g (Q, K, V, ...) is not finite. Any value of the tensor that
- * is not finite makes its sum of squares not finite.
- */
+/* Any value that is not finite makes a sum of squares not finite. */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;

@@ -1,9 +1,7 @@
 /*
- * Kernels that compute slabs[head][token][dim] = round(x[token][head][dim]) and find the first
- * result that is not finite.
- *
- * The kernel is bound by memory: each element is read once and written once, in runs of d
- * elements. The grid is (blocks of THREADS * EACH elements of a head, heads).
+ * Computes slabs[head][token][dim] = round(x[token][head][dim]) and finds the first result that is
+ * not finite. The kernel is bound by memory. Grid (blocks of THREADS * EACH elements of a head,
+ * heads).
  */
 #include "collect/cuda/slabs.h"
 
@@ -82,11 +80,7 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
     }
 }
 
-/*
- * Kernel of one thread that runs after the conversion. On entry a.bad->found holds the location of
- * the first value that is not finite, packed as head << 48 | row << 16 | dim. The kernel stores
- * tensor, head, row and dim of that location in the fields of *a.bad, and the value itself.
- */
+/* Fills *a.bad from the location in a.bad->found. Runs with one thread after the conversion. */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {
     kvd_slab_bad *const bad = a.bad;

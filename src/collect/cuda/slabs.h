@@ -1,7 +1,5 @@
 /*
- * Transposes rows [token][head][dim] of Q, K and V into blocks (slabs) [head][token][dim] of the
- * activations file's number type, on the device, and checks that the values are finite.
- * collect/cuda/dump.c launches it.
+ * Transposes and converts Q, K and V from [token][head][dim] to [head][token][dim] on the device.
  */
 #ifndef KVD_COLLECT_CUDA_SLABS_H
 #define KVD_COLLECT_CUDA_SLABS_H
@@ -18,43 +16,31 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/*
- * Location of the first value that is not finite after its conversion. "First" is in the order of
- * tensors (Q, K, V, ...), heads, rows (tokens) and dims.
- */
+/* Location of the first value that is not finite after the conversion. */
 typedef struct {
-    /*
-     * Location of the first value that is not finite, packed as head << 48 | row << 16 | dim. If
-     * all values are finite, all bits are 1 and the other fields are not set.
-     */
+    /* Location as head << 48 | row << 16 | dim, or all bits 1 if all values are finite. */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
-    float value; /* value at that location before its conversion to the output type */
+    float value; /* value before the conversion */
 } kvd_slab_bad;
 
 typedef struct {
-    /* Number types of the input (KVD_F32 or KVD_BF16) and of the output (any kvd_dtype). */
+    /* Number types of the input (KVD_F32 or KVD_BF16) and of the output. */
     kvd_dtype from, to;
     int d, n_parts;
     size_t n_rows;
     struct {
-        const void *x; /* rows of one tensor; dim i of row t of head h is x[t * ld + h * d + i] */
+        const void *x; /* dim i of row t of head h is x[t * ld + h * d + i] */
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /*
-     * Output: the transposed and converted values, [n_heads][n_rows][d], where n_heads counts the
-     * heads of all tensors in `part`, one tensor after the other.
-     */
+    /* Output [n_heads][n_rows][d], where n_heads counts the heads of all tensors in `part`. */
     void *slabs;
-    kvd_slab_bad *bad; /* output: location of the first value that is not finite */
+    kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/*
- * Queues the transposition and conversion on `stream`. Rounds to nearest, ties to even, as
- * kvd_from_f32 does.
- */
+/* Rounds to nearest, ties to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,16 +1,11 @@
 /*
- * Kernels that compute second moments in float64 on the double-precision tensor cores (DMMA):
+ * G[i][j] += sum over rows t of x[t][i] x[t][j], i >= j, in float64 on the double-precision tensor
+ * cores (DMMA).
  *
- * G[i][j] += sum over rows t of x[t][i] x[t][j], i >= j
- *
- * The kernel is bound by DMMA. It computes the 32 x 32 blocks on and below the diagonal: n (n + 1)
- * / 2 blocks with n = ceil(d / 32), 2048 FLOP a row each; d = 128 takes 10 of 16 blocks. Memory
- * traffic is small, because a row is read once.
- *
- * The rows are cut into slices, so that heads times slices fill the GPU. A CTA takes one slice of
- * one head, a warp one block. 16 rows at a time are converted to float64 on their way into shared
- * memory, while the next 16 rows are loaded into registers. A second kernel adds the slices to G in
- * a fixed order. There are no atomics, so the order of every sum is fixed.
+ * The kernel is bound by DMMA. It computes the n (n + 1) / 2 blocks of 32 x 32 on and below the
+ * diagonal, n = ceil(d / 32). The rows are cut into slices, so that heads times slices fill the
+ * GPU. A CTA takes one slice of one head, a warp one block. A second kernel adds the slices in a
+ * fixed order, without atomics.
  */
 #include "common/cuda/gram.h"
 
@@ -21,12 +16,12 @@ namespace
 {
 
 enum {
-    BLOCK = 32, /* rows and columns of the block of G that one warp computes */
+    BLOCK = 32, /* rows and columns of the block of one warp */
     ENTRIES = BLOCK * BLOCK,
     ROWS = 16,       /* rows of X converted to float64 at a time */
-    MAX_WARPS = 10,  /* most warps of a CTA: one per block of G at d = 128 */
-    MAX_CTAS = 1056, /* most CTAs of a launch; limits the number of slices of rows */
-    /* Number of CTAs that run at once on an H200. Another GPU is filled less evenly. */
+    MAX_WARPS = 10,  /* most warps of a CTA: one per block at d = 128 */
+    MAX_CTAS = 1056, /* limits the number of slices */
+    /* CTAs that run at once on an H200. */
     CTAS = 2 * 132,
     ADD_THREADS = 256
 };
@@ -52,10 +47,7 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/*
- * Computes the position of the p-th 32 x 32 block in the lower triangle of G: block row `high`,
- * block column `low`.
- */
+/* Position of the p-th block in the lower triangle: block row `high`, block column `low`. */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
     high = 0;
@@ -65,10 +57,10 @@ __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 }
 
 /*
- * Multiplies small matrices on the tensor cores: D (16 x 8) += A (16 x 4) B (4 x 8). In lane 4 g +
- * c: a[r] is row g + 8 r and column c of A; b is row c and column g of B; d[2 r + s] is row g + 8 r
- * and column 2 c + s of D. Longer steps (m16n8k8, m16n8k16) were not faster, because their
- * fragments do not fit into the registers with the sums.
+ * D (16 x 8) += A (16 x 4) B (4 x 8) on the tensor cores. In lane 4 g + c: a[r] is row g + 8 r and
+ * column c of A; b is row c and column g of B; d[2 r + s] is row g + 8 r and column 2 c + s of D.
+ * Longer steps (m16n8k8, m16n8k16) were not faster, because their fragments do not fit into the
+ * registers.
  */
 __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], double b)
 {
@@ -87,10 +79,9 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 }
 
 /*
- * Adds products of 16 rows of X to the 32 x 32 block of G = X^T X that a warp computes and holds in
- * `acc`. The block is the transpose of 32 columns of X, times 32 columns of X. `high` and `low` are
- * the indices of these two groups of 32 columns. `tile` holds the 16 rows in shared memory, PITCH
- * doubles apart. PITCH is a multiple of 16 plus 4, which avoids bank conflicts.
+ * Adds products of 16 rows of X to the block `acc` of X^T X. `high` and `low` are the block's row
+ * and column. `tile` has the rows in shared memory, PITCH doubles apart. PITCH is a multiple of 16
+ * plus 4, which avoids bank conflicts.
  */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
@@ -114,10 +105,7 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
     }
 }
 
-/*
- * Kernel that computes X^T X of one slice of the rows of one head. Grid (slice, head, group of
- * blocks of G).
- */
+/* Computes X^T X of one slice of the rows of one head. Grid (slice, head, group of blocks). */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
                                                                        : (int)MAX_WARPS),
@@ -126,9 +114,9 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  EACH = ROWS / STEP; /* rows of X that each thread loads at once */
+                  EACH = ROWS / STEP; /* rows that each thread loads at once */
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
-    /* Two buffers of rows in float64, [2][ROWS][PITCH]. */
+    /* Two buffers of rows, [2][ROWS][PITCH]. */
     extern __shared__ __align__(16) double tiles[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int row = (int)threadIdx.x / WIDTH, dim = (int)threadIdx.x % WIDTH;
@@ -168,7 +156,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
         double *tile = tiles + odd * (ROWS * PITCH);
         store(tile);
         fetch(at + ROWS);
-        /* All warps now see the stored rows. None still reads the buffer that is filled next. */
+        /* Every warp now sees the stored rows, and none reads the buffer that is filled next. */
         __syncthreads();
         if (mine)
             multiply<PITCH>(tile, high, low, lane, acc);
@@ -189,10 +177,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/*
- * Kernel that adds X^T X of all slices of rows to G, in the order of the slices. Grid (block of G,
- * head).
- */
+/* Adds all slices to G, in their order. Grid (block, head). */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -213,7 +198,7 @@ __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_cons
     }
 }
 
-/* Kernel that copies the lower triangle of a matrix to its upper triangle. Grid (block, matrix). */
+/* Copies the lower triangle to the upper one. Grid (block, matrix). */
 __global__ void __launch_bounds__(ADD_THREADS) mirror(double *G, int d)
 {
     __shared__ double tile[BLOCK][BLOCK + 1];
@@ -245,10 +230,8 @@ int most_slices(int n_heads)
 }
 
 /*
- * Returns the number of slices into which the rows of X are cut: the number of least estimated
- * cost. The first part of the cost is the number of rows that one CTA processes in sequence. The
- * second part is the time to write and read the partial sums of all slices, at 5 TB/s. It is
- * counted in rows too, at 160 clocks per row.
+ * Returns the number of slices with the least estimated cost: rows per CTA, plus the time to write
+ * and read partial sums at 5 TB/s, counted in rows of 160 clocks.
  */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
@@ -329,7 +312,7 @@ extern "C" cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t
 extern "C" cudaError_t kvd_gram_mirror(double *G, size_t n, int d, cudaStream_t stream)
 {
     const unsigned pairs = (unsigned)pairs_of((d + BLOCK - 1) / BLOCK);
-    for (size_t at = 0; at < n; at += 65535) { /* 65535 is the largest y extent of a CUDA grid */
+    for (size_t at = 0; at < n; at += 65535) { /* largest y extent of a CUDA grid */
         const size_t m = n - at < 65535 ? n - at : 65535;
         mirror<<<dim3(pairs, (unsigned)m), ADD_THREADS, 0, stream>>>(G + at * (size_t)d * (size_t)d,
                                                                      d);

@@ -7,17 +7,14 @@
 #define STRING_(x) #x
 #define STRING(x)  STRING_(x)
 
-/*
- * A shared library that is loaded at run time. It is opened by the name that has the version of
- * this build's CUDA toolkit, because structures differ between versions.
- */
+/* A library that is loaded at run time, in the version of this build's CUDA toolkit. */
 typedef struct {
     const char *title, *file;
-    /* Names of the functions to load, [n], in the order of the pointers in `table`. */
+    /* Names of the functions, [n], in the order of the pointers in `table`. */
     const char *const *name;
     size_t n;
     void **table;
-    int state; /* 0: loading not tried yet, 1: loaded, -1: failed, with the reason in `why` */
+    int state; /* 0: not tried yet, 1: loaded, -1: failed, with the reason in `why` */
     char why[256];
 } library;
 

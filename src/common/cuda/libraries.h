@@ -1,13 +1,9 @@
 /*
- * Loads cuBLAS, cuSOLVER and NCCL at run time on first use. Linking them would cost every run
- * without a GPU 0.2 s and 250 MB.
+ * Loads cuBLAS, cuSOLVER and NCCL on first use. Linking them would cost every run without a GPU 0.2
+ * s and 250 MB.
  *
- * A table holds the library functions that kvdim calls, under the library's own names; to use one
- * more function, add its name to the list. The headers are those of the toolkit. NCCL is left out
- * if the toolkit has none.
- *
- * Each kvd_..._load returns the table, the same pointer at every call. If the library or one of the
- * functions is missing, it returns NULL and fills *err. Several threads may call it.
+ * Each kvd_..._load returns a table of the library functions that kvdim calls, the same at every
+ * call. On failure it returns NULL and fills *err. Several threads may call it.
  */
 #ifndef KVD_COMMON_CUDA_LIBRARIES_H
 #define KVD_COMMON_CUDA_LIBRARIES_H
@@ -21,7 +17,7 @@
 extern "C" {
 #endif
 
-#ifndef __cplusplus /* not for C++, which overloads some of the library functions named below */
+#ifndef __cplusplus /* C++ overloads some of the functions below */
 
 #define KVD_CUBLAS(X)                                                                              \
     X(cublasCreate_v2)                                                                             \
@@ -89,13 +85,12 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
 
 #endif
 
-/* Returns 0 if a cuBLAS call succeeded (status s), else -1 with the message "WHAT: cuBLAS: ...". */
+/* Returns 0 if s is success, else -1 with the message "WHAT: cuBLAS: ...". */
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
 /*
- * cuBLAS functions for C++ code. kvd_cublas_open returns a handle, or NULL with *err filled;
- * kvd_cublas_close destroys it. kvd_cublas_gemm multiplies matrices of 16-bit floats of `type` with
- * cublasGemmEx; sums and scalars are in float32.
+ * cuBLAS for C++ code. kvd_cublas_open returns NULL and fills *err on failure. kvd_cublas_gemm
+ * multiplies 16-bit floats of `type`; sums and scalars are float32.
  */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);

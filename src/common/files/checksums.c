@@ -10,8 +10,6 @@
 
 enum { ROWS = KVD_CHECKSUM_ROWS };
 
-/* ---- computing checksums --------------------------------------------- */
-
 static uint64_t sum_of(const kvd_checksums *c, size_t first, size_t n, const void *rows)
 {
     const char *row = rows;
@@ -54,9 +52,7 @@ uint64_t kvd_checksums_total(const kvd_checksums *c)
     return total;
 }
 
-/* ---- checksums in files ---------------------------------------------- */
-
-/* Fills all fields of *c except the checksums themselves from the description of their dataset. */
+/* Fills all fields except the checksums. */
 static void describe(kvd_checksums *c, const kvd_h5_spec *data)
 {
     assert(data->rank == 1 || data->rank == 4);
@@ -85,9 +81,7 @@ static int allocate(kvd_checksums *c, kvd_err *err)
     return c->sum ? 0 : kvd_no_memory(err, "checksums", (unsigned long long)n * sizeof *c->sum);
 }
 
-/*
- * Computes the path and the dimensions of the dataset that holds the checksums; returns its rank.
- */
+/* Computes the path and the dimensions of the dataset of checksums. Returns its rank. */
 static int shape(const kvd_checksums *c, char path[64], hsize_t *dims)
 {
     int rank = 0;
@@ -159,8 +153,6 @@ void kvd_checksums_release(kvd_checksums *c)
     free(c->sum);
     *c = (kvd_checksums){.sum = NULL};
 }
-
-/* ---- verifying rows -------------------------------------------------- */
 
 static int fail_block(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                       size_t start, size_t end, kvd_err *err)

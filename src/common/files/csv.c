@@ -13,9 +13,9 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     kvd_err *err;
-    char *text; /* texts of the current row's fields so far, each with a final zero byte */
+    char *text; /* fields of the current row, each with a final zero byte */
     size_t text_len, text_size;
-    /* Offset in `text` and length of each field of the current row, [n_fields]. */
+    /* Offset in `text` and length of each field. */
     size_t *start, *len;
     char **field;
     size_t n_fields, fields_size;
@@ -97,10 +97,7 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /*
-     * For a long field, let libcsv enlarge its buffer by larger steps than the default of 128
-     * bytes, which is too slow.
-     */
+    /* libcsv enlarges its buffer by 128 bytes at a time, which is too slow for a long field. */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
@@ -134,10 +131,7 @@ static int end(reader *r, struct csv_parser *p)
     return r->failed ? -1 : 0;
 }
 
-/*
- * Returns the number of bytes of a UTF-8 byte order mark at the start of a file, as spreadsheets
- * write it; 0 if there is none.
- */
+/* Bytes of a UTF-8 byte order mark, as spreadsheets write it. */
 static size_t mark_bytes(const char *text, size_t len)
 {
     return len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
@@ -222,10 +216,7 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/*
- * Returns true if a CSV field must be quoted: it has a separator, or blanks at its ends, which the
- * parser would remove.
- */
+/* Blanks at the ends need quotes, because the parser removes blanks outside quotes. */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

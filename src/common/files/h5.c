@@ -16,34 +16,19 @@
 
 static const char prefix[] = "kvdim/";
 
-/* ---- opening and closing files ---- */
-
 hid_t kvd_h5_access(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0)
         return access;
-    /*
-     * Closing a file also closes all objects that are open in it. kvdim's own lock keeps writers
-     * apart; HDF5's lock would refuse files on read-only and network folders.
-     */
+    /* HDF5's own lock would refuse files on read-only and network folders. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    /*
-     * Data are aligned to 4096 bytes, because copies to and from the page cache run at half the
-     * speed if data start in the middle of a cache line.
-     */
+    /* Copies to and from the page cache run at half the speed if data are not aligned. */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
-    /*
-     * From format version 1.10 on, HDF5 writes checksums into everything but the values of
-     * contiguous datasets and of texts of variable length.
-     */
+    /* From format version 1.10 on, HDF5 writes checksums into its own structures. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
-    /*
-     * HDF5 marks a file of this format version while it is open for writing, and refuses to open a
-     * marked file. kvd_h5_reopen must open the file of a killed program, and kvdim's own lock keeps
-     * writers apart. h5clear, HDF5's own tool, removes the mark by the same property.
-     */
+    /* Without this property, HDF5 refuses to open the file of a killed program. */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
 #if H5_VERSION_GE(1, 10, 7)
@@ -70,7 +55,7 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    /* Volatile, because a compiler may remove an allocation that is not used. */
+    /* The pointer is volatile, because a compiler may remove an allocation that is not used. */
     void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
@@ -92,10 +77,7 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/*
- * Closes the HDF5 file. If closing fails, it is not tried again, because HDF5 would repeat the
- * failed flush.
- */
+/* Closing is tried only once, because HDF5 would repeat a failed flush. */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -106,10 +88,7 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /*
-     * A file that will be removed need not be flushed to disk, so its name is removed before it is
-     * closed.
-     */
+    /* Removing the name before the file is closed saves the flush to disk. */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -120,19 +99,14 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* ---- writing of provenance ---- */
-
-/*
- * Returns a copy of a long command line that is shortened, with a visible mark, to fit HDF5's limit
- * for an attribute.
- */
+/* Shortens a long command line, with a visible mark, to HDF5's limit for an attribute. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };
     char *out = NULL;
     const size_t n = strlen(text);
     size_t kept = n < MOST ? n : MOST;
-    /* Do not cut the text within a UTF-8 character. */
+    /* Do not cut within a UTF-8 character. */
     while (kept < n && ((unsigned char)text[kept] & 0xc0) == 0x80)
         kept--;
     const int rc = kept == n
@@ -147,7 +121,7 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    /* Bytes reserved for the history lines of later runs, which are added in place. */
+    /* Bytes for the history lines of later runs. */
     enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
@@ -171,10 +145,7 @@ done:
     return rc;
 }
 
-/*
- * Writes those inputs and parameters of the run to /provenance and /parameters that the file does
- * not have yet.
- */
+/* Writes the inputs and parameters of the run that the file does not have yet. */
 static int put_run_lists(kvd_h5 *f, kvd_err *err)
 {
     static const char p[] = "/provenance";
@@ -242,8 +213,6 @@ static int put_provenance(kvd_h5 *f, kvd_err *err)
     return put_run_lists(f, err);
 }
 
-/* ---- creating files ---- */
-
 int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
 {
     char name[128];
@@ -305,12 +274,7 @@ int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const k
     return begin(f, path, run, err) ? -1 : kvd_h5_create_locked(f, schema, err);
 }
 
-/* ---- flushing and finishing files ---- */
-
-/*
- * Claims disk space for reserved datasets from the file system. Until then they are holes in the
- * file.
- */
+/* Claims disk space for reserved datasets, which are holes in the file until then. */
 static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
 {
     hsize_t size;
@@ -375,9 +339,7 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* ---- opening existing files ---- */
-
-/* Returns the schema name of a file ("moments" for "kvdim/moments"), allocated. */
+/* Returns the schema, such as "moments" for "kvdim/moments", allocated. */
 static int get_schema(kvd_h5 *f, char **name, kvd_err *err)
 {
     kvd_err why;
@@ -415,10 +377,7 @@ static int check_schema(kvd_h5 *f, const kvd_schema *schema, bool same_version, 
     return rc;
 }
 
-/*
- * Reads an existing file in a child process, then opens it. After a failure the caller must close
- * *f.
- */
+/* After a failure the caller must close *f. */
 static int open_any(kvd_h5 *f, const char *path, kvd_err *err)
 {
     *f = (kvd_h5){.id = H5I_INVALID_HID, .path = strdup(path)};
@@ -504,10 +463,7 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
     if (f->id < 0 || check_schema(f, schema, true, err) ||
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
-    /*
-     * The file has the inputs and parameters of the interrupted run already, so they are not
-     * written again. The caller compares them with those of this run.
-     */
+    /* The caller compares the inputs and parameters in the file with those of this run. */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;
     f->resumed = true;

@@ -1,4 +1,3 @@
-/* Writes and reads attributes of kvdim files, and makes error messages for failures of HDF5. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,10 +7,8 @@
 #include "common/files/h5_internal.h"
 #include "common/utf8.h"
 
-/* Largest length of a text attribute in bytes; HDF5 limits an object header message to 64 KiB. */
+/* Largest text attribute. HDF5 limits an object header message to 64 KiB. */
 enum { MAX_TEXT = 60000 };
-
-/* ---- reasons of HDF5 errors ---- */
 
 static herr_t first_reason(unsigned n, const H5E_error2_t *e, void *ctx)
 {
@@ -31,10 +28,7 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    /*
-     * If a system call failed, HDF5's description is "file write failed: time = ..., error message
-     * = 'No space left on device', buf = ...". Only the system's message is kept.
-     */
+    /* HDF5's text is "file write failed: ..., error message = 'No space left on device', ..." */
     const char *system = desc ? strstr(desc, "error message = '") : NULL;
     if (system) {
         system += strlen("error message = '");
@@ -44,8 +38,6 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     }
     return reason[0] ? kvd_fail(err, "%s: %s", text, reason) : kvd_fail(err, "%s", text);
 }
-
-/* ---- writing attributes ---- */
 
 static const char *spot(const char *where)
 {
@@ -60,7 +52,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    /* If creating the group failed, closing these ids would overwrite the error of HDF5. */
+    /* Closing ids would overwrite the error of HDF5. */
     if (group >= 0) {
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
@@ -68,11 +60,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     return group;
 }
 
-/*
- * Writes an attribute that holds one value. If the attribute exists with this type, its value is
- * replaced in place. No other part of the file changes, so a process killed meanwhile leaves the
- * file readable.
- */
+/* Replaces a value in place, so that a process killed meanwhile leaves the file readable. */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
 {
@@ -112,7 +100,7 @@ done:
     return rc;
 }
 
-/* Returns the size in bytes of an existing text attribute of fixed length, 0 if there is none. */
+/* Size of an existing text attribute; 0 if there is none. */
 static size_t room_there(kvd_h5 *f, const char *where, const char *name)
 {
     size_t size = 0;
@@ -180,12 +168,7 @@ int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double val
     return put_scalar(f, where, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value, err);
 }
 
-/* ---- reading attributes ---- */
-
-/*
- * Opens an attribute that holds one value. The caller must close the returned id and *type. On
- * failure returns H5I_INVALID_HID and fills *err.
- */
+/* The caller must close the returned id and *type. Returns H5I_INVALID_HID on failure. */
 static hid_t open_scalar(kvd_h5 *f, const char *where, const char *name, hid_t *type, kvd_err *err)
 {
     *type = H5I_INVALID_HID;
@@ -237,7 +220,7 @@ int kvd_h5_get_text(kvd_h5 *f, const char *where, const char *name, char **value
             kvd_h5_fail(err, "cannot read '%s' attribute '%s/%s'", f->path, spot(where), name);
             goto done;
         }
-        /* A text written by Fortran is padded with blanks; remove them. */
+        /* Fortran pads texts with blanks, which are removed here. */
         if (text && H5Tget_strpad(type) == H5T_STR_SPACEPAD)
             for (size_t n = strlen(text); n > 0 && text[n - 1] == ' '; n--)
                 text[n - 1] = '\0';
@@ -262,7 +245,7 @@ done:
     return rc;
 }
 
-/* Opens an attribute that holds one number; if `whole`, it must be an integer. */
+/* If `whole`, the number must be an integer. */
 static hid_t open_number(kvd_h5 *f, const char *where, const char *name, bool whole, hid_t *type,
                          kvd_err *err)
 {
@@ -285,10 +268,7 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /*
-     * Converting an unsigned value above the signed range would silently cut it, so it is read as
-     * unsigned.
-     */
+    /* HDF5 would silently cut an unsigned value that exceeds the signed range. */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

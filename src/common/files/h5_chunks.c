@@ -1,9 +1,4 @@
-/*
- * Writes large datasets in compressed chunks with all threads. HDF5 runs chunks through its
- * filters one after another on one thread, at 40 MB/s for float64 data. Here all threads run the
- * three filters (shuffle, deflate, Fletcher-32), and HDF5 stores the results. Any HDF5 library
- * reads the chunks as if it had written them.
- */
+/* Writes large datasets in compressed chunks with all threads. HDF5 itself uses one thread. */
 #include <assert.h>
 #include <hdf5_hl.h>
 #include <stdio.h>
@@ -15,19 +10,18 @@
 #include "common/threads.h"
 
 /*
- * Division of a dataset into chunks, as kvd_h5_slab_dims computes it. One axis, number `cut`, is
- * divided into ranges of `piece` indices. On every slower axis a chunk has a single index. Every
- * faster axis is contained whole in a chunk.
+ * Division of a dataset into chunks. Axis `cut` is divided into ranges of `piece` indices. A chunk
+ * has one index of every slower axis and all indices of every faster axis.
  */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Number of indices that a chunk spans on axis `cut`, and number of chunks along axis `cut`. */
+    /* Number of indices in a chunk on axis `cut`, and number of chunks along axis `cut`. */
     size_t piece, per_row;
-    /* Number of elements at one index of axis `cut`: product of the lengths of the faster axes. */
+    /* Number of elements at one index of axis `cut`. */
     size_t inner;
-    size_t size; /* bytes of one element */
-    size_t n;    /* number of chunks of the dataset */
+    size_t size;
+    size_t n;
 } layout;
 
 static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
@@ -47,10 +41,8 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
 }
 
 /*
- * Finds where chunk i of a dataset begins. Writes the coordinates of its first element to `offset`
- * [rank] and returns the index of that element in the dataset. *valid receives the number of
- * elements of the chunk that are inside the dataset: the last chunk along axis `cut` may extend
- * beyond the end of the axis.
+ * Returns the index of the first element of chunk i, and writes its coordinates to `offset` [rank].
+ * *valid is less than the chunk size if the chunk extends beyond the dataset.
  */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
@@ -67,7 +59,7 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/* Applies HDF5's shuffle filter: byte j of all elements is stored together. */
+/* HDF5's shuffle filter stores byte j of all elements together. */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -77,16 +69,10 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/*
- * Computes HDF5's Fletcher-32 checksum: sums 16-bit words, first byte high; a last odd byte counts
- * as a high byte.
- */
+/* HDF5's Fletcher-32 sums 16-bit words, first byte high. A last odd byte counts as a high byte. */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /*
-     * Number of 16-bit words of the input that can be added to the checksum's sums a and b before
-     * they could overflow 32 bits.
-     */
+    /* Number of words that can be added before a sum could overflow 32 bits. */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -110,19 +96,16 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
     return b << 16 | a;
 }
 
-/* Bit of the filter mask that says deflate, the second filter, was skipped. */
+/* Bit that says that the filter deflate was skipped. */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
 typedef struct {
     uint8_t *shuffled, *packed;
-    size_t bytes; /* size in bytes of the compressed chunk */
+    size_t bytes;
     uint32_t mask;
 } work;
 
-/*
- * Applies the filters to one chunk. If deflate would enlarge the chunk, it is stored without
- * deflate.
- */
+/* If deflate would enlarge the chunk, it is stored without deflate. */
 static void pack(const layout *l, const uint8_t *from, size_t valid, size_t room, work *w)
 {
     const size_t n = l->piece * l->inner, raw = n * l->size;
@@ -176,24 +159,18 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 }
 
 /*
- * Axes of datasets as HDF5 dimension scales (H5DS), so that xarray, netCDF and MATLAB name them.
- *
- * The scale of an axis is a dataset of the root group with the name of the axis. It holds the
- * indices 0, 1, ... n - 1. Axes that share a name but not a length have scales of their own, with
- * the length in their name: "token" and "token_512".
+ * Axes of datasets as HDF5 dimension scales (H5DS), which xarray, netCDF and MATLAB read. The scale
+ * of an axis is a dataset with the name of the axis. Axes with one name but several lengths have
+ * scales such as "token" and "token_512".
  */
 
 /*
- * Largest length of an axis whose scale (coordinate dataset) stores the indices. Then they take at
- * most 60000 bytes and fit into the dataset's object header, which HDF5 limits to 64 KiB. A longer
- * axis is a dimension without coordinates.
+ * Longest axis whose scale stores the indices 0 .. n - 1. They must fit into the object header,
+ * which HDF5 limits to 64 KiB.
  */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
-/*
- * Opens the dimension scale `path` of `n` entries. Returns H5I_INVALID_HID if there is no such
- * scale.
- */
+/* Returns H5I_INVALID_HID if there is no such scale. */
 static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 {
     hid_t scale = H5I_INVALID_HID;
@@ -214,10 +191,7 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /*
-     * Name that netCDF gives to a dimension without coordinates: a fixed sentence, then the length
-     * of the dimension in 10 columns.
-     */
+    /* netCDF's name for a dimension without coordinates: a fixed text and the length. */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);
@@ -251,7 +225,7 @@ static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n
 
 int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s)
 {
-    kvd_err ignored; /* ignored, because the caller makes a message that names the dataset */
+    kvd_err ignored; /* the caller makes a message that names the dataset */
     for (unsigned i = 0; i < (unsigned)s->rank; i++) {
         char path[96];
         (void)snprintf(path, sizeof path, "/%s", s->axes[i]);

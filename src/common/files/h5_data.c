@@ -1,4 +1,4 @@
-/* Creates, writes and reads datasets of kvdim files, and defines the two 16-bit float types. */
+/* Creates, writes and reads datasets, and defines the two 16-bit float types. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,13 +7,11 @@
 
 #include "common/files/h5_internal.h"
 
-static const size_t chunk_bytes = (size_t)4 << 20; /* largest size of a chunk in bytes */
-/* Datasets smaller than this number of bytes are stored in an object header without filters. */
+static const size_t chunk_bytes = (size_t)4 << 20;
+/* Datasets of fewer bytes are stored in an object header without filters. */
 static const size_t filter_bytes = 256;
-/* Size in bytes from which on the chunks of a dataset are filtered by all threads. */
+/* Datasets of at least this number of bytes are filtered by all threads. */
 static const size_t large_bytes = (size_t)16 << 20;
-
-/* ---- 16-bit float types ---- */
 
 static hid_t float16(size_t exponent_bits, size_t mantissa_bits, size_t bias)
 {
@@ -54,11 +52,9 @@ bool kvd_h5_known_number(hid_t type)
     return false;
 }
 
-/* ---- creating datasets ---- */
-
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab)
 {
-    /* Product of the slab's lengths on the axes that the loop has passed, fastest axis first. */
+    /* Product of the slab's lengths on the faster axes. */
     hsize_t inner = 1;
     const hsize_t most = limit / type_size > 0 ? limit / type_size : 1;
     for (int i = rank - 1; i >= 0; i--) {
@@ -68,18 +64,12 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /*
-             * The slab does not span this axis, so every slower axis gets length 1: `inner = most`
-             * leaves room for one index only.
-             */
+            /* Every slower axis gets length 1: `inner = most` leaves room for one index only. */
             inner = most;
     }
 }
 
-/*
- * Computes the size of a dataset in bytes. Fails if the description is incomplete or the shape does
- * not fit into memory sizes.
- */
+/* Fails if the description of the dataset is incomplete or its size overflows. */
 static int spec_bytes(const kvd_h5_spec *s, size_t *bytes, kvd_err *err)
 {
     if (!s->path || s->path[0] != '/' || !s->long_name || !*s->long_name || !s->units || !*s->units)
@@ -125,9 +115,7 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /*
-         * Small datasets are stored in the object header, whose checksum also covers their values.
-         */
+        /* The checksum of the object header also covers values that are stored in it. */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -168,7 +156,6 @@ static hid_t create(kvd_h5 *f, const kvd_h5_spec *s, bool reserve, kvd_err *err)
     return dataset;
 }
 
-/* Writes all values of a dataset that has at least one element. */
 static int write_all(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *spec, hid_t mem_type,
                      const void *data, kvd_err *err)
 {
@@ -208,11 +195,9 @@ int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *
     return *dataset < 0 ? -1 : 0;
 }
 
-/* ---- reading datasets ---- */
-
 bool kvd_h5_exists(kvd_h5 *f, const char *path)
 {
-    /* H5Lexists fails on a path whose first parts are missing, so every part is checked. */
+    /* H5Lexists fails if a parent of the path is missing, so every part is checked. */
     char part[512];
     if (strlen(path) >= sizeof part)
         return false;
@@ -272,10 +257,7 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
 }
 
-/*
- * Callback of HDF5's conversions: stops at a number that the type in memory cannot hold. HDF5 would
- * store the nearest number instead.
- */
+/* Stops at a number that does not fit. HDF5 would otherwise store the nearest number. */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)
 {
@@ -366,8 +348,6 @@ int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dim
     }
     return 0;
 }
-
-/* ---- reading and writing slabs ---- */
 
 static int slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                 const hsize_t *count, hid_t mem_type, void *in, const void *out, kvd_err *err)

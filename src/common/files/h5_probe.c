@@ -1,7 +1,6 @@
 /*
- * Checks an HDF5 file in a child process before this process opens it. HDF5 1.10 crashes, loops or
- * asks for absurd amounts of memory on some damaged files, but a user must get a message. The child
- * reads the file in the way kvdim would, and this process opens it only if the child succeeds.
+ * Reads an HDF5 file in a child process before this process opens it. HDF5 1.10 crashes, loops or
+ * runs out of memory on some damaged files.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,22 +19,17 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* Largest number of bytes of one dataset or attribute that the child process reads. */
+/* Largest number of bytes of one dataset that the child reads. */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* Memory in bytes that the child may use in addition to the memory of this process. */
+/* Bytes that the child may use in addition to the memory of this process. */
 static const size_t probe_memory = (size_t)2 << 30;
-
-/* ---- reading the file, in the child process ---- */
 
 typedef struct {
     const char *path;
     kvd_err *err;
 } probe_context;
 
-/*
- * Computes the element size and the number of elements of a dataset or attribute. Returns -1 if
- * kvdim files never hold its type. *known is false for types that no reader of kvdim reads.
- */
+/* Returns -1 for types that kvdim files never have. *known is false for types that are not read. */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);
@@ -104,10 +98,7 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     return bad;
 }
 
-/*
- * Reads a small dataset completely, or the first and the last slab of a large one. Both ways read
- * the complete index of chunks.
- */
+/* Reading both ends of a large dataset reads the complete index of chunks. */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
     hsize_t dims[H5S_MAX_RANK], slab[H5S_MAX_RANK], start[H5S_MAX_RANK] = {0};
@@ -201,8 +192,8 @@ static int probe_file(const char *path, kvd_err *err)
         return -1;
     const hid_t access = kvd_h5_access();
     /*
-     * If this process has the file open already, HDF5 would share that open file, whose descriptor
-     * the child has closed. HDF5 treats a file opened with another driver as a different file.
+     * Another driver keeps HDF5 from sharing a file that this process has open, whose descriptor is
+     * closed here.
      */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
@@ -245,16 +236,13 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPIPE};
     enum { ANSWER = 3 };
-    /*
-     * The child inherits the descriptor of an output's lock. It closes all descriptors but one, so
-     * that the lock does not stay held if the parent is killed.
-     */
+    /* Closes all other descriptors, because the child must not keep an output's lock. */
     if (answer != ANSWER && dup2(answer, ANSWER) < 0)
         _exit(2);
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* The parent gets Ctrl-C as well; if the child died of it, the file would look damaged. */
+    /* If Ctrl-C ended the child, the file would look damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     sigset_t none;
@@ -267,10 +255,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /*
-     * Limit the computing time: a damaged file can make HDF5 loop for ever. A limit on elapsed time
-     * would also count a slow disk or a busy machine.
-     */
+    /* Computing time is limited, and not elapsed time, which depends on a slow disk. */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -282,8 +267,6 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     _exit(0);
 }
 
-/* ---- verdicts, in the parent process ---- */
-
 static uint64_t little_endian(const unsigned char *p)
 {
     uint64_t v = 0;
@@ -292,10 +275,7 @@ static uint64_t little_endian(const unsigned char *p)
     return v;
 }
 
-/*
- * Checks what needs no HDF5 library: the file exists, is an HDF5 file, and is not cut off at the
- * end.
- */
+/* Checks that the file exists, is an HDF5 file, and is not cut off at the end. */
 static int check_start(const char *path, kvd_err *err)
 {
     static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
@@ -325,10 +305,7 @@ static int check_start(const char *path, kvd_err *err)
     close(fd);
     if (rc)
         return rc;
-    /*
-     * Offset, in the superblock of the file, of the address at which the file ends: 40 or 44 in
-     * versions 0 and 1, 28 in later ones.
-     */
+    /* Offset of the end address: 40 or 44 in versions 0 and 1, 28 in later versions. */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
     const bool offsets_of_8 = (version <= 1 ? head[13] : head[9]) == 8;
@@ -341,26 +318,16 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/*
- * Verdict on a file after a child process has read it: "" if the file is good, else the reason to
- * refuse it.
- */
+/* Result of reading a file in a child process: "", or the reason to refuse the file. */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 enum { KEPT = 64 };
-/*
- * Verdicts on the files that were checked last (in a child process). A program opens a file more
- * than once: to identify an input, to see its schema, to read it. One check is enough as long as
- * the file is not written or replaced.
- */
+/* Results for the latest files. A program opens a file more than once, but one check is enough. */
 static verdict kept[KEPT];
-/*
- * Number of file checks whose verdict was stored since the program started; only the latest ones
- * are still in `kept`.
- */
+/* Number of files checked so far. Only the latest results are in `kept`. */
 static size_t n_kept;
 
 static bool same_moment(struct timespec a, struct timespec b)
@@ -383,9 +350,8 @@ static const verdict *find_verdict(const struct stat *file)
 }
 
 /*
- * Stores the result of checking a file. The time stamps of a file system advance in steps of some
- * milliseconds. A file written just before could be written again with an equal time stamp, so the
- * result for such a file is not stored.
+ * Stores a result, unless the file is so new that another write could leave its time stamp
+ * unchanged. Time stamps advance in steps of some milliseconds.
  */
 static void keep_verdict(const char *path, const verdict *v)
 {
@@ -395,10 +361,7 @@ static void keep_verdict(const char *path, const verdict *v)
         kept[n_kept++ % KEPT] = *v;
 }
 
-/*
- * Writes the reason why the child process refused the file to `reason`, "" if it accepted the
- * file. The child ended with exit status `status` and wrote the text `said`.
- */
+/* Writes why the child process refused the file, or "". `said` is the text that the child wrote. */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -412,7 +375,7 @@ static void reason_of(int status, const char *said, char *reason, size_t size)
         snprintf(reason, size, "%s", *said ? said : "it cannot be read");
 }
 
-/* Reads the file in a child process and writes the reason to refuse it, "" if there is none. */
+/* Writes the reason to refuse the file, or "". */
 static int judge(const char *path, char *reason, size_t size, kvd_err *err)
 {
     int ends[2];

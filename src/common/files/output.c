@@ -44,17 +44,12 @@ static int check_target(const char *path, kvd_err *err)
     return rc;
 }
 
-/* ---- names derived from the output's name ---- */
-
 static bool is_plain(const struct stat *st)
 {
     return S_ISREG(st->st_mode) && st->st_nlink <= 1;
 }
 
-/*
- * Fails with a message that says what kind of file has the name `path`. Only a regular file with a
- * single hard link may have it.
- */
+/* Fails with a message that says what kind of file has the name `path`. */
 static int fail_not_plain(const char *path, const struct stat *st, kvd_err *err)
 {
     const char *const what = S_ISREG(st->st_mode)    ? "has other hard links"
@@ -91,8 +86,6 @@ FILE *kvd_output_create(const char *path, kvd_err *err)
     return f;
 }
 
-/* ---- lock of an output ---- */
-
 static int fail_held(int fd, const char *path, kvd_err *err)
 {
     char pid[24] = "";
@@ -103,19 +96,13 @@ static int fail_held(int fd, const char *path, kvd_err *err)
                     *pid ? pid : "unknown");
 }
 
-/*
- * Opens or creates the lock file of an output. Returns -1 and fills *err if anything but a regular
- * file with a single hard link has the lock file's name.
- */
+/* Fails if the lock file exists and is not a regular file with a single hard link. */
 static int open_lock(const char *path, kvd_err *err)
 {
     struct stat st;
     if (kvd_output_check_derived(path, err))
         return -1;
-    /*
-     * Another program may have created a FIFO or a device of that name since the check, and
-     * opening it must not block.
-     */
+    /* Opening a FIFO that another program has just created must not block. */
     const int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (fd < 0)
@@ -147,9 +134,8 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             return -1;
         }
         /*
-         * The previous holder of the lock removes the lock file while it still holds the lock. The
-         * file locked here may then no longer have the name, and a third program could lock a new
-         * file of that name.
+         * The previous holder may have removed the lock file that was just locked. Its name then
+         * belongs to another file, or to none.
          */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
@@ -167,8 +153,6 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
     }
 }
 
-/* ---- output of one file ---- */
-
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
 {
     *out = (kvd_output){.lock_fd = -1};
@@ -179,7 +163,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         return kvd_fail(err, "cannot write '%s': it is a folder", path);
     if (check_target(path, err))
         return -1;
-    /* If the path is a symbolic link, the file that it points to is replaced, not the link. */
+    /* The file that a symbolic link points to is replaced, not the link. */
     struct stat st;
     if (!lstat(path, &st) && S_ISLNK(st.st_mode)) {
         out->path = realpath(path, NULL);
@@ -193,10 +177,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /*
-     * NAME.partial is longer than NAME and NAME.lock, so checking it also finds any name that is
-     * too long.
-     */
+    /* NAME.partial is the longest name, so this check also finds any name that is too long. */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -204,12 +185,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     return 0;
 }
 
-/* ---- conflicts between several outputs ---- */
-
-/*
- * Returns the name, after links are resolved, of the file that is replaced when a program writes
- * `path`; allocated.
- */
+/* Returns the path, with links resolved, of the file that would be replaced; allocated. */
 static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -217,7 +193,7 @@ static char *resolve(const char *path, kvd_err *err)
     char *name = !lstat(path, &st) && S_ISLNK(st.st_mode) ? realpath(path, NULL) : NULL;
     char *const parent = name ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
-    /* A folder that does not exist is refused later, by kvd_output_begin. */
+    /* A folder that does not exist is an error in kvd_output_begin. */
     if (parent && asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0)
         name = NULL;
     free(parent);
@@ -227,11 +203,7 @@ static char *resolve(const char *path, kvd_err *err)
     return name;
 }
 
-/*
- * Returns the i-th ending of the names of files that a run writes for an output: "", ".partial",
- * ".lock", then the endings of further files that the output has. Returns NULL after the
- * last one.
- */
+/* Returns the i-th ending: "", ".partial", ".lock", then the output's own endings; finally NULL. */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
     static const char *const always[] = {"", ".partial", ".lock"};
@@ -248,10 +220,7 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/*
- * Fails if the outputs a and b would write the same file. `a_name` and `b_name` are their paths
- * after links are resolved.
- */
+/* `a_name` and `b_name` are the paths after links are resolved. */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {
@@ -283,15 +252,13 @@ int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err)
     return status;
 }
 
-/* ---- flushing to disk, and small outputs ---- */
-
 int kvd_output_sync(const char *path, int flags, kvd_err *err)
 {
     const int fd = open(path, flags | O_CLOEXEC);
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);
     int rc = 0;
-    /* Some file systems cannot sync a folder and return EINVAL; their renames need no sync. */
+    /* Some file systems cannot sync a folder and return EINVAL. A rename needs no sync there. */
     if (fsync(fd) && errno != EINVAL)
         rc = kvd_fail_errno(err, "cannot flush '%s' to disk", path);
     if (close(fd) && !rc)

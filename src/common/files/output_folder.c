@@ -11,9 +11,7 @@
 
 #include "common/files/output_internal.h"
 
-/*
- * Returns true if the list of allowed entries has `name`. Names of folders end in '/' in the list.
- */
+/* In `contents`, the names of folders end in '/'. */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -24,9 +22,8 @@ static bool listed(const char *const *contents, const char *name, bool folder)
 }
 
 /*
- * Removes a folder that holds nothing but the entries in `contents`. If `only_check`, removes
- * nothing and returns what it would return. If `contents` is NULL the folder may hold any files,
- * but no folders, so that a tree not made by this program is never removed.
+ * Removes a folder that holds only `contents`. NULL means any files but no folders, so that a tree
+ * of the user is never removed. If `only_check`, removes nothing.
  */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
@@ -95,11 +92,7 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/*
- * Goes through the subfolders that the output folder shall have (names in out->contents that end
- * with '/'). If `make` is true, creates each in the partial output folder; otherwise flushes each
- * to disk.
- */
+/* Creates the subfolders of the partial folder if `make` is true, else flushes them to disk. */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;
@@ -187,10 +180,7 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
     return rc;
 }
 
-/*
- * Replaces an existing folder in two renames: NAME to NAME.old, NAME.partial to NAME. Then removes
- * NAME.old.
- */
+/* Replaces a folder in two steps: NAME becomes NAME.old, NAME.partial becomes NAME. */
 static int step_aside(const kvd_output *out, kvd_err *err)
 {
     char *old = NULL;
@@ -209,9 +199,6 @@ static int step_aside(const kvd_output *out, kvd_err *err)
     return rc;
 }
 
-/*
- * Renames NAME.partial to NAME or, if NAME exists and `replace` is true, exchanges the two folders.
- */
 static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
 {
     struct stat st;
@@ -253,8 +240,6 @@ void kvd_output_folder_release(kvd_output *out)
     drop_lock(out);
 }
 
-/* ---- files in the folder ---- */
-
 char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *err)
 {
     char *path;
@@ -264,9 +249,7 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/*
- * Writes the rest of the file `from` to `to` or, if `from` is NULL, the text. Closes neither file.
- */
+/* Writes the rest of the file `from` or, if `from` is NULL, the text. Closes neither file. */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {

@@ -1,7 +1,6 @@
 /*
- * Writes a folder of files atomically: it appears complete or not at all. Its files are written
- * into NAME.partial, under a lock (output.h), and NAME.partial is then renamed. Such a folder holds
- * no subfolders, except those listed in kvd_output_folder_renew.
+ * Writes a folder of files atomically: it appears complete or not at all. Files are written into
+ * NAME.partial, under a lock, and NAME.partial is then renamed to NAME.
  */
 #ifndef KVD_COMMON_FILES_OUTPUT_FOLDER_H
 #define KVD_COMMON_FILES_OUTPUT_FOLDER_H
@@ -9,34 +8,28 @@
 #include "common/files/output.h"
 
 /*
- * Takes the lock on the folder `path` and creates an empty NAME.partial, after removing one that a
- * killed program left. Fails, naming the path, if another process holds the lock, if the parent
- * folder is missing, if `path` is a file or a link, or if `path` exists and `replace` is false.
+ * Takes the lock on the folder `path` and creates an empty NAME.partial. Fails if another process
+ * holds the lock, if `path` is a file or a link, or if `path` exists and `replace` is false.
  */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
- * Begins an output folder that a program writes anew at every run; end it with
- * kvd_output_folder_commit and `replace`. `contents` lists the names that the folder may hold, up
- * to a NULL, and must outlive *out. A name that ends in '/' is a subfolder of files, which is
- * created in NAME.partial. If NAME is a symbolic link, the folder that it points to is replaced.
- * Fails, naming the entry, if the earlier folder holds anything that is not listed: files of the
- * user are never removed.
+ * Begins a folder that is written anew at every run; end it with kvd_output_folder_commit and
+ * `replace`. `contents` lists the allowed names, up to a NULL, and must outlive *out. A name that
+ * ends in '/' is a subfolder. If NAME is a symbolic link, the folder that it points to is replaced.
+ * Fails if the earlier folder holds a name that is not listed, because files of the user are never
+ * removed.
  */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 
 /*
- * Renames the folder NAME.partial to NAME, syncs it and releases the lock. If `replace` is true and
- * NAME exists, the two folders are exchanged in one step and the old one is removed. The files must
- * be on disk already; the functions below sync the files that they write.
+ * Renames NAME.partial to NAME and releases the lock. If `replace` is true and NAME exists, the two
+ * folders are exchanged in one step and the old one is removed. The files must be on disk already.
  */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
-/*
- * Removes the folder NAME.partial and releases the lock. Safe on a zeroed struct and after a
- * commit.
- */
+/* Removes NAME.partial and releases the lock. Safe on a zeroed struct and after a commit. */
 void kvd_output_folder_release(kvd_output *out);
 
 /* Write a file in NAME.partial, from bytes or from the file `from`, and flush it to disk. */
@@ -44,10 +37,7 @@ int kvd_output_folder_text(const kvd_output *out, const char *name, const char *
                            kvd_err *err);
 int kvd_output_folder_copy(const kvd_output *out, const char *name, const char *from, kvd_err *err);
 
-/*
- * Returns the path NAME.partial/name of a file in the folder, allocated. On failure returns NULL
- * and fills *err.
- */
+/* Returns the path NAME.partial/name, allocated. On failure returns NULL and fills *err. */
 char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *err);
 
 #endif

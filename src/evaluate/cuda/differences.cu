@@ -30,7 +30,7 @@ template <class OP> __device__ double over_cta(double x)
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    __syncthreads(); /* the next call of over_cta writes of_warp again */
+    __syncthreads(); /* of_warp is written again by the next call */
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
     __syncthreads();
@@ -78,10 +78,7 @@ __device__ double value(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/*
- * Sums the errors of compressed attention outputs v against uncompressed ones u. One block handles
- * one query head (blockIdx.x) and one range of tokens (blockIdx.y).
- */
+/* One block handles the query head blockIdx.x and the range of tokens blockIdx.y. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     error_parts(const T *u, const T *v, size_t n_tokens, int d_head, kvd_error_sums *part)

@@ -1,8 +1,7 @@
 /*
- * Computes the prediction quality of each row of logits (one token position, vocab columns) in one
- * pass. One block handles one row. Every thread processes every THREADS-th column, TILE columns at
- * a time, and keeps the sum of e^{x - top} under its own largest value so far. Partial sums are
- * scaled to a common top when they are added: first in the warp, then in the block.
+ * Computes the prediction quality of each row of logits in one pass, with one block per row. Every
+ * thread keeps the sum of e^{x - top} under its own largest logit. Sums are scaled to a common top
+ * when they are merged.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -11,25 +10,21 @@ namespace
 
 enum { THREADS = 256, TILE = 8 };
 
-/* Running statistics of one thread over those logits of a row that it has processed so far. */
+/* Running statistics of one thread over the logits that it has read. */
 struct part {
     float top;     /* largest logit so far; -inf before the first column */
     uint32_t best; /* first column with the largest logit */
-    /* First column whose logit is not finite; the vocabulary size if all are finite. */
+    /* First column whose logit is not finite, or the vocabulary size. */
     uint32_t bad;
-    /* Sum of e^{x - top} over all logits x so far, where top is the largest logit so far. */
+    /* Sum of e^{x - top} over the logits x so far. */
     double sum;
-    /*
-     * Sum of e^{x - top} (x - y) over all logits x so far, where top is the largest of them and y
-     * the logit of the uncompressed model in the same column.
-     */
+    /* Sum of e^{x - top} (x - y) over logits x so far and logits y of the uncompressed model. */
     double diff;
 };
 
 /*
- * Returns e^{value - top}, or 0 below e^-700, with the method of evaluate/quality.c: x = n ln 2 + r
- * with |r| <= ln 2 / 2, then the Taylor polynomial of e^r to degree 11 (remainder below 7e-15)
- * times 2^n. It needs half the work of exp(), on which this kernel spends most of its time.
+ * Returns e^{value - top}, or 0 below e^-700. The Taylor polynomial has degree 11 and an error
+ * below 7e-15. exp() takes twice the time, and this kernel spends most of its time here.
  */
 __device__ __forceinline__ double weight(float value, float top)
 {
@@ -58,11 +53,7 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/*
- * Adds N logits x of one row to the running statistics p. They are columns `column`, `column` +
- * THREADS, and so on. If DIFF, also adds the differences from the logits y of the uncompressed
- * model.
- */
+/* Adds N logits x of the columns `column`, `column` + THREADS, and so on. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -78,7 +69,7 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* If p.top is -inf, no column was processed yet; scale is then 0, and both sums stay 0. */
+        /* If p.top is -inf, no column was read yet, so the scale is 0 and both sums stay 0. */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -107,7 +98,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Merges the running statistics of all threads of the block; thread 0 gets the result. */
+/* Merges the statistics of all threads; thread 0 gets the result. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];
@@ -164,10 +155,7 @@ __global__ void __launch_bounds__(THREADS, 4)
                      ref_lse = (double)ref.top + log(ref.sum);
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
-        /*
-         * KL divergence = E_p[u - x] - lse(u) + lse(x) of logits u (uncompressed) and x, with p =
-         * softmax(u).
-         */
+        /* KL = E_p[u - x] - lse(u) + lse(x), with uncompressed logits u and p = softmax(u). */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;

@@ -1,7 +1,4 @@
-/*
- * Runs the models of an evaluation on a GPU (model/pass/cuda/forward.h). Hidden rows, logits and
- * attention outputs stay in GPU memory.
- */
+/* Runs the models of an evaluation on a GPU. Hidden states and logits stay in GPU memory. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -13,10 +10,7 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/host_hook.h"
 
-/*
- * Bytes of logits computed at a time: enough rows for an efficient matrix product with any output
- * head.
- */
+/* Bytes of logits computed at a time. */
 #define LOGITS ((size_t)512 << 20)
 
 typedef struct {
@@ -26,23 +20,20 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /*
-     * Logits of the uncompressed model and of the compressed setting, for at most hook.piece token
-     * positions at a time: [hook.piece][vocab].
-     */
+    /* Logits of the uncompressed model and of the compressed model: [hook.piece][vocab]. */
     float *logits[2];
     int *flag;
     kvd_change *change;
     /* Partial sums of attention errors: [n_layers][KVD_ERROR_PARTS][n_heads]. */
     kvd_error_sums *error;
-    kvd_device_memory kept; /* memory for attention outputs of the uncompressed model */
+    kvd_device_memory kept;
     /*
-     * Attention outputs of the uncompressed model, [n_layers][kept_tokens][n_heads * d_head] in the
-     * number type of the pass. NULL if they are not kept.
+     * Attention outputs of the uncompressed model, [n_layers][kept_tokens][n_heads * d_head]; NULL
+     * if they were not kept.
      */
     char *kept_out;
     size_t kept_tokens;
-    /* Host memory for the partial sums that kernels leave in `change` and `error`. */
+    /* Host copy of one of the arrays of partial sums. */
     void *host;
 } runner;
 
@@ -52,8 +43,6 @@ static runner *self_of(kvd_model_runner *r)
 {
     return (runner *)(void *)r;
 }
-
-/* ---- hidden states in GPU memory ---- */
 
 static float *rows_new(kvd_model_runner *r, size_t n, const char *name, kvd_err *err)
 {
@@ -72,10 +61,7 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/*
- * Returns half of the free GPU memory. The other half is left for the hidden states and projections
- * of the compressed settings.
- */
+/* Half of the free GPU memory; the projections of compressed settings need the rest. */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;
@@ -103,7 +89,6 @@ static int keep_attention(kvd_model_runner *r, size_t n_tokens, kvd_err *err)
     return self->kept_out ? 0 : -1;
 }
 
-/* Returns the address for the attention outputs of a layer of the current batch. */
 static char *kept_at(const runner *self, int layer)
 {
     return self->kept_out +
@@ -117,12 +102,7 @@ static void drop_attention(kvd_model_runner *r)
     self->kept_out = NULL;
 }
 
-/* ---- forward passes ---- */
-
-/*
- * Callbacks that get the attention output of each layer. save_output keeps that of the uncompressed
- * model; compare_output compares that of a compressed setting with the kept one.
- */
+/* Attention callback that keeps the outputs of the uncompressed model. */
 static int save_output(void *ctx, const kvd_gpu_attention_in *in, const void *out, kvd_err *err)
 {
     runner *const self = ctx;
@@ -180,7 +160,6 @@ static const char *plan_engine(const kvd_plan *plan)
     return kvd_gpu_cache_engine(plan->on_gpu);
 }
 
-/* Adds the partial sums of attention errors of one batch, for layers from first_layer on. */
 static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attention_error *error,
                       kvd_err *err)
 {
@@ -212,10 +191,7 @@ static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attent
     return 0;
 }
 
-/*
- * Runs the uncompressed model over the prompts of a batch and records K and V of all layers in host
- * memory.
- */
+/* Records K and V of the prompts of a batch in host memory. */
 static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
 {
     runner *const self = ctx;
@@ -262,8 +238,6 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     return status || !error ? (status ? -1 : 0)
                             : add_errors(self, b->offset[b->n_sequences], first_layer, error, err);
 }
-
-/* ---- logits and quality of predictions ---- */
 
 static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
 {
@@ -329,8 +303,6 @@ static int logit_change(kvd_model_runner *r, const float *rows, size_t n, double
     }
     return 0;
 }
-
-/* ---- creation and release ---- */
 
 static const char *describe(const kvd_model_runner *r)
 {
