@@ -1,11 +1,12 @@
 /*
  * Runs libkvdim-attention on a prompt and on decode steps, in one layer whose KV heads keep
- * different widths. Prints the bytes per token, a checksum of the output and the time per step.
+ * different numbers of dimensions. Prints the bytes per token, a checksum of the output and the
+ * time per step.
  *
  *     cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention) -lm -o decode_loop
  *     ./decode_loop [PROMPT_TOKENS [STEPS]]
  *
- * With -DWITH_CUDA, -I and -L of the CUDA toolkit and -lcudart it runs on the current GPU.
+ * To run on the current GPU, add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart.
  */
 #include <kvdim/attention.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static void check(kvdim_status status)
     }
 }
 
-/* If `from` is NULL, the memory is zeroed. */
+/* Returns device memory with a copy of `from`, or zeroed memory if `from` is NULL. */
 static void *device_copy(const void *from, size_t bytes)
 {
     void *p = NULL;
@@ -58,17 +59,18 @@ int main(int argc, char **argv)
     printf("a token takes %zu bytes instead of %d\n", sizes.page_bytes / KVDIM_PAGE_TOKENS,
            2 * 2 * KV_HEADS * D_HEAD);
 
-    /* The cache: one request that owns the pages 0, 1, 2, ... of the pool. */
+    /* The cache has one request, which owns the pages 0, 1, 2, ... of the pool. */
     int32_t *const table = malloc((size_t)pages * sizeof *table);
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
-    /* Q, K and V of all tokens before RoPE; a real model computes them in each step. */
+    /*
+     * Q, K and V of all tokens before RoPE, random here; a real model computes them in each step.
+     */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = malloc((size_t)(prompt + steps) * row * 2);
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)
-        random[i] =
-            (uint16_t)(0x3e00 + rand() % 512 + (rand() % 2 << 15)); /* bf16, +-0.125 .. 0.5 */
+        random[i] = (uint16_t)(0x3e00 + rand() % 512 + (rand() % 2 << 15)); /* bf16, +-0.125 .. 2 */
     uint16_t *const x = device_copy(random, (size_t)(prompt + steps) * row * 2);
     void *const q = device_copy(NULL, rows * (size_t)sizes.q_columns * 2);
     const size_t o_bytes = rows * (size_t)sizes.o_columns * 2;
@@ -90,7 +92,7 @@ int main(int argc, char **argv)
     for (int32_t step = 0; step <= steps; step++) {
         if (step == 1)
             timespec_get(&a, TIME_UTC);
-        if (step < 2) { /* the prompt and the first step need plans of their own */
+        if (step < 2) { /* create a plan; later steps advance it */
             size_t bytes;
             batch.q_len = step ? NULL : &prompt;
             kv_len = prompt + step;

@@ -3,16 +3,16 @@
  * dimensions, on the CPU and on NVIDIA GPUs.
  *
  * Terms. A layer has n_heads query heads and n_kv_heads KV heads of d_head dimensions. KV head g
- * keeps d_qk[g] dimensions of Q and K and d_v[g] dimensions of V. Query head h reads KV head
- * h / (n_heads / n_kv_heads) and has the widths of that KV head. Scores keep the scale
- * 1/sqrt(d_head). Request b of a batch has kv_len[b] tokens in the cache, the last q_len[b] of
- * which are new in this call. New token t has position kv_len[b] - q_len[b] + t and attends to the
- * tokens up to itself. A batch in which every q_len is 1 is decode; any other batch is prefill.
+ * keeps d_qk[g] dimensions of Q and K and d_v[g] dimensions of V. Query head h reads KV head h /
+ * (n_heads / n_kv_heads) and has the widths of that KV head. Scores keep the scale 1/sqrt(d_head).
+ * Request b of a batch has kv_len[b] tokens in the cache, the last q_len[b] of which are new in
+ * this call. New token t has position kv_len[b] - q_len[b] + t and attends to the tokens up to
+ * itself. A batch in which every q_len is 1 is decode; any other batch is prefill.
  *
- * Use. Create a layer object once per layer of the model. In every step create a plan of the batch
- * (or advance the last plan by one token). Then call kvdim_append and kvdim_attend for each layer.
- * A plan belongs to one layer object; layers with equal widths may share a layer object and its
- * plans.
+ * Use. Create a layer object once per layer of the model. In every step create a plan, which
+ * divides the attention of the batch among processors (or advance the last plan by one token). Then
+ * call kvdim_append and kvdim_attend for each layer. A plan belongs to one layer object; layers
+ * with equal widths may use the same layer object and plans.
  *
  * Memory. The caller owns every buffer. On a CUDA layer, all pointers but those marked "host" are
  * device memory of the current device. Calls launch work on `stream` (a cudaStream_t) and return
@@ -28,8 +28,8 @@
  * Errors. Functions that can fail return a kvdim_status. Errors of a kernel that was launched
  * successfully appear in the CUDA calls that follow, as with every CUDA library.
  *
- * Threads. Objects are not locked: a plan is used by one thread at a time, a layer object may be
- * read by many.
+ * Threads. Objects are not locked. Only one thread may use a plan at a time; many threads may read
+ * a layer object.
  *
  * Source: ZACK and FDC, arXiv 2408.04107.
  */
@@ -44,8 +44,8 @@ extern "C" {
 #endif
 
 /*
- * Version of the library's binary interface. A program must not use a library whose
- * kvdim_attention_abi() differs.
+ * Version of the library's binary interface. A program must not use a library if its
+ * kvdim_attention_abi() returns another number.
  */
 #define KVDIM_ATTENTION_ABI 1
 
@@ -75,12 +75,14 @@ typedef struct kvdim_heads {
     int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
     int32_t dtype;      /* KVDIM_F16 or KVDIM_BF16 */
     int32_t n_heads;    /* 1 .. 128 */
-    /* Must divide n_heads. On CUDA, at most 16 query heads may share a KV head. */
+    /*
+     * Number of KV heads; must divide n_heads. On CUDA, at most 16 query heads may share a KV head.
+     */
     int32_t n_kv_heads;
     int32_t d_head; /* 16 .. 128, a multiple of 16 */
     /*
-     * Number of kept dimensions of Q and K (d_qk) and of V (d_v): host arrays [n_kv_heads] of
-     * multiples of 16 from 16 to d_head.
+     * Number of kept dimensions of Q and K (d_qk) and of V (d_v) in each KV head: host arrays
+     * [n_kv_heads]. Each number is a multiple of 16 from 16 to d_head.
      */
     const int32_t *d_qk, *d_v;
 } kvdim_heads;
@@ -88,8 +90,8 @@ typedef struct kvdim_heads {
 typedef struct kvdim_layer kvdim_layer;
 
 /*
- * Copies *heads and its arrays. On failure *layer is NULL. The caller must release *layer with
- * kvdim_layer_destroy after destroying the plans that use it.
+ * Creates a layer object with copies of *heads and its arrays. On failure *layer is NULL. The
+ * caller must release *layer with kvdim_layer_destroy after destroying the plans that use it.
  */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
@@ -97,16 +99,21 @@ void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
 typedef struct kvdim_layer_sizes {
     /* The caller must set this to sizeof(kvdim_layer_sizes). */
     size_t struct_size;
-    size_t page_bytes; /* bytes of one page: KVDIM_PAGE_TOKENS tokens of one layer */
-    /* Elements of a row of kvdim_append_args.x, (n_heads + 2 n_kv_heads) d_head. */
+    size_t page_bytes; /* bytes of one cache page (KVDIM_PAGE_TOKENS tokens of one layer) */
+    /* Number of elements in a row of kvdim_append_args.x: (n_heads + 2 n_kv_heads) d_head. */
     int32_t x_columns;
-    /* Elements of a row of Q as kvdim_append writes it: sum of d_qk over query heads. */
+    /*
+     * Number of elements in a row of Q that kvdim_append writes: the sum of d_qk over the query
+     * heads.
+     */
     int32_t q_columns;
-    /* Elements of a row of the attention output O: sum of d_v over the query heads. */
+    /*
+     * Number of elements in a row of the attention output O: the sum of d_v over the query heads.
+     */
     int32_t o_columns;
 } kvdim_layer_sizes;
 
-/* The caller must set sizes->struct_size before the call. */
+/* Fills *sizes. The caller must set sizes->struct_size before the call. */
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
 /*
@@ -140,7 +147,7 @@ typedef struct kvdim_batch {
 } kvdim_batch;
 
 /*
- * Stores in *bytes the size of the device workspace of a plan of this batch, sufficient also after
+ * Sets *bytes to the size of the device workspace that a plan of this batch needs, also after
  * kvdim_plan_advance. The size is 0 on a CPU layer.
  */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
@@ -150,25 +157,25 @@ typedef struct kvdim_plan kvdim_plan;
 
 /*
  * Creates a plan, which divides the attention of one batch among the processors of the device.
- * `workspace` must be aligned to 256 bytes and remain valid until the plan is destroyed. Its size
- * must be at least that of kvdim_workspace_bytes; if that is 0, it may be NULL. On CUDA the call
- * copies the lengths and launches one kernel on `stream`. On failure *plan is NULL.
+ * `workspace` must be aligned to 256 bytes and remain valid until the plan is destroyed. It must
+ * have at least the size that kvdim_workspace_bytes gives, and may be NULL if that is 0. On CUDA
+ * the call copies the lengths and launches one kernel on `stream`. On failure *plan is NULL.
  */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
 /*
- * Turns a plan into the decode plan of the next token: every request becomes one token longer, and
- * has that token as its only new one. The page table must have a page for this token. Fails on a
+ * Changes a plan to the decode plan of the next token: every request becomes one token longer, and
+ * this token is its only new one. The page table must have a page for it. Fails if the plan is a
  * prefill plan.
  */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
-/* NULL is ignored. */
+/* Destroys a plan. NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
 
 /*
  * Returns the number of rows of Q and of the attention output O. In decode it is n_requests. In
- * prefill each request begins at a multiple of 8 rows, so the number is the sum of q_len, each
- * rounded up to a multiple of 8.
+ * prefill each request begins at a multiple of 8 rows. The number is then the sum of q_len over
+ * requests, each rounded up to a multiple of 8.
  */
 int32_t kvdim_plan_rows(const kvdim_plan *plan);
 /*
@@ -181,8 +188,8 @@ typedef struct kvdim_append_args {
     /* The caller must set this to sizeof(kvdim_append_args). */
     size_t struct_size;
     /*
-     * Input [sum of q_len][x_columns], requests one after another without gaps. A row holds Q of
-     * all query heads, K of all KV heads and V of all KV heads, before RoPE.
+     * Input [sum of q_len][x_columns], the requests one after another without gaps. The row of a
+     * token holds Q of all query heads, K of all KV heads and V of all KV heads, before RoPE.
      */
     const void *x;
     /*
@@ -192,26 +199,26 @@ typedef struct kvdim_append_args {
     const float *rope_cos, *rope_sin;
     /* Number of leading dimensions of a head that RoPE rotates; even, at most d_head. */
     int32_t rope_dim;
-    /* 0: RoPE rotates dims (i, i + rope_dim/2), as in Llama; 1: dims (2i, 2i + 1). */
+    /* 0: RoPE rotates dimensions i and i + rope_dim/2 together, as in Llama; 1: 2i and 2i + 1. */
     int32_t rope_interleaved;
     /*
-     * Rotations of Q and K (after RoPE) and of V: one row-major matrix [d_head][d_qk] or
-     * [d_head][d_v] per KV head, head after head, in the layer's type. If NULL, the first
-     * dimensions are kept without a rotation. With a rotation r_v, O is in the rotated basis:
+     * Rotation matrices of Q and K (r_qk, applied after RoPE) and of V (r_v). Each KV head has one
+     * row-major matrix [d_head][d_qk] or [d_head][d_v], head after head, in the layer's type. If
+     * NULL, the first dimensions are kept without a rotation. With r_v, O is in the rotated basis:
      * multiply W_O by the transpose of r_v, or O by that transpose.
      */
     const void *r_qk, *r_v;
     /*
-     * Output: Q of the new tokens, rotated and cut, [kvdim_plan_rows][q_columns]. The order of the
-     * elements is private to kvdim_attend.
+     * Output [kvdim_plan_rows][q_columns]: rotated Q of the new tokens with the kept dimensions.
+     * Only kvdim_attend can read the order of its elements.
      */
     void *q;
     void *pool; /* output: pages of this layer's cache, which receive the new K and V */
 } kvdim_append_args;
 
 /*
- * Applies RoPE and the rotations to the new tokens and keeps the first dimensions of every head.
- * Writes Q for kvdim_attend, and K and V into the pages of the cache.
+ * Applies RoPE and the rotation matrices to the new tokens, and keeps the first dimensions of every
+ * head. Writes Q for kvdim_attend, and K and V into the pages of the cache.
  */
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream);
 
@@ -221,13 +228,13 @@ typedef struct kvdim_attend_args {
     const void *q;    /* Q as kvdim_append wrote it with the same plan */
     const void *pool; /* pages of this layer's cache */
     /*
-     * Attention output [kvdim_plan_rows][o_stride]: row kvdim_plan_first_row(b) + t is new token t
+     * Attention output [kvdim_plan_rows][o_stride]. Row kvdim_plan_first_row(b) + t is new token t
      * of request b. Rows between two requests are not written.
      */
     void *o;
     /*
-     * Elements from one row of `o` to the next: at least o_columns, a multiple of 8. 0 means
-     * o_columns.
+     * Number of elements from one row of `o` to the next: at least o_columns, a multiple of 8. 0
+     * means o_columns.
      */
     int64_t o_stride;
     /*

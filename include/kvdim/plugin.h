@@ -12,10 +12,11 @@
  *     kvdim/plugin_dims.h     dimensions of a head (the subspace) that are stored
  *     kvdim/plugin_layers.h   layers that share the K and V of a prompt
  *
- * Names. A method name that kvdim or another plugin already has is refused.
+ * Names. kvdim refuses a method whose name it or another plugin already uses.
  *
- * Ownership. kvdim borrows the table and all that it points to for the whole run, and never unloads
- * the library. Arrays that a function receives belong to kvdim and are valid during the call.
+ * Ownership. The plugin owns the table and all that it points to, and must keep them unchanged for
+ * the whole run. kvdim never unloads the library. Arrays that a function receives belong to kvdim
+ * and are valid during the call.
  *
  * Threads. kvdim calls kvdim_plugin_v1 and `open` on one thread. All other functions may be called
  * by several threads at the same time, with the same `self`.
@@ -37,7 +38,7 @@
 extern "C" {
 #endif
 
-/* kvdim refuses a plugin whose table has another version. */
+/* Version of the plugin interface. kvdim refuses a plugin whose table has another version. */
 #define KVDIM_PLUGIN_ABI 1
 
 enum { KVDIM_ERROR_BYTES = 256 };
@@ -45,9 +46,9 @@ enum { KVDIM_ERROR_BYTES = 256 };
 /* Values of kvdim_method.axis: the axis of the KV cache that a method shortens. */
 enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
-/* Bits of kvdim_method.needs: data that kvdim must pass to the method. */
+/* Bits of kvdim_method.needs: data that the method wants kvdim to pass to it. */
 enum {
-    /* Sums of the attention probabilities that each token received. */
+    /* Sums of the attention probabilities that each token received (such as `mass`). */
     KVDIM_NEEDS_PROBABILITIES = 1,
     /* Q, K and V of a calibration text (--calibration). For KVDIM_AXIS_DIMS only. */
     KVDIM_NEEDS_CALIBRATION = 2
@@ -57,7 +58,7 @@ enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
 /* Parameter of a method, such as `budget` in `--method mine,budget=0.5`. */
 typedef struct kvdim_key {
-    /* 1 .. 16 letters a-z, digits and '_', a letter first. */
+    /* 1 to 16 characters a-z, 0-9 and '_', a letter first. */
     const char *name;
     double value;     /* default; if NaN, the user must give a value */
     double low, high; /* range of allowed values, ends included */
@@ -65,7 +66,7 @@ typedef struct kvdim_key {
     const char *help; /* one line, printed by --list-methods */
 } kvdim_key;
 
-/* Shape of the model. A function must read only its first struct_size bytes. */
+/* Shape of the model. It may grow; a function must read only its first struct_size bytes. */
 typedef struct kvdim_model {
     uint32_t struct_size;
     /* Query head h reads KV head h / (n_heads / n_kv_heads). */
@@ -83,17 +84,17 @@ typedef struct kvdim_method {
     /* Size in bytes of the enclosing structure, such as sizeof(kvdim_tokens_method). */
     uint32_t struct_size;
     uint32_t axis;       /* one of KVDIM_AXIS_... */
-    const char *name;    /* name in --method: 1 .. 24 letters a-z, digits and '_', a letter first */
+    const char *name;    /* name in --method: 1 to 24 characters a-z, 0-9 and '_', a letter first */
     const char *summary; /* one line, printed by --list-methods */
-    /* Parameters of the method, [n_keys]. Functions receive the values in this order. */
+    /* Parameters of the method, [n_keys]. Functions receive the parameter values in this order. */
     const kvdim_key *key;
     uint32_t n_keys; /* at most 8 */
-    /* Sum of KVDIM_NEEDS_... bits, or 0. */
+    /* Sum of KVDIM_NEEDS_... bits, or 0 if the method needs none of these data. */
     uint32_t needs;
     /*
-     * Name of the parameter that --sweep and --target vary, or NULL. The value sweep_most stores
-     * the most bytes, sweep_least the fewest. If sweep_ratio is 1, the steps between the values are
-     * equal ratios, otherwise equal differences.
+     * Name of the parameter that --sweep and --target vary, or NULL. At the value sweep_most the
+     * method stores the most bytes, at sweep_least the fewest. If sweep_ratio is 1, the values
+     * between are in geometric steps, otherwise in equal steps.
      */
     const char *sweep_key;
     double sweep_most, sweep_least;
@@ -110,7 +111,7 @@ typedef struct kvdim_plugin {
     const kvdim_method *const *method; /* [n_methods] */
 } kvdim_plugin;
 
-/* Every plugin must define this function. */
+/* Every plugin must define this function, which returns its table of methods. */
 const kvdim_plugin *kvdim_plugin_v1(void);
 
 #ifdef __cplusplus

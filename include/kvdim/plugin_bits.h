@@ -2,9 +2,9 @@
  * Plugins that store the numbers of K and V with fewer bits. kvdim/plugin.h has what all plugins
  * share.
  *
- * kvdim codes each token once, after other methods have dropped tokens and removed dimensions. A
- * token is coded again, alone, if a method that chooses tokens (kvdim/plugin_tokens.h) later lowers
- * its precision.
+ * kvdim codes each token once, after other methods have dropped tokens and removed dimensions. If a
+ * method that chooses tokens (kvdim/plugin_tokens.h) later lowers the precision of a token, kvdim
+ * codes this token again, alone.
  */
 #ifndef KVDIM_PLUGIN_BITS_H
 #define KVDIM_PLUGIN_BITS_H
@@ -18,7 +18,7 @@ extern "C" {
 /* Rows (tokens) of K or V of one KV head that are coded together. */
 typedef struct kvdim_block {
     uint32_t struct_size;
-    /* KVDIM_SIDE_KEYS (keys after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES. */
+    /* KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE, unless keys_before_rope is 1. */
     int32_t side;
     int32_t layer, kv_head;
     /*
@@ -27,11 +27,11 @@ typedef struct kvdim_block {
      */
     int32_t prompt;
     /*
-     * Number of tokens n, and dimensions d of each token. d is less than d_head of the model if
-     * another method has removed dimensions of the head.
+     * Number n of tokens, and number d of dimensions of each token. d is less than the model's
+     * d_head if another method has removed dimensions of the head.
      */
     size_t n, d;
-    const float *x;           /* rows to be coded, [n][d], finite */
+    const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
     /*
      * Attention statistics per token, [n]: `mass` is the sum of the attention probabilities from
@@ -58,15 +58,15 @@ typedef struct kvdim_bits_method {
     /*
      * Sets *window, the number of newest tokens that stay uncoded (0 .. 2^24), and *block, the
      * number of tokens that are coded together (1 .. 2^20). If m tokens are stored, the first (m -
-     * window) / block * block are coded. The later ones stay exact in the type of the cache. A
-     * prompt is coded in one call up to the same end. If this pointer is NULL, window is 0 and
-     * block is 1.
+     * window) / block * block are coded. The later ones stay exact in the type of the cache. All
+     * tokens of a prompt up to that limit are coded in one call. If this pointer is NULL, window is
+     * 0 and block is 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*
-     * Codes block `b`. Writes the finite values that a read of the code returns to `decoded`
-     * [n][d]. Sets *payload to the bits of the codes, and *side_bits to the bits of scales, tables
-     * and indices. Must accept constant rows, zeros and any n of at least 1.
+     * Codes block `b`. Writes to `decoded` [n][d] the finite numbers that later reads of the codes
+     * return. Sets *payload to the number of bits of the codes, and *side_bits to that of scales,
+     * tables and indices. Must accept constant rows, zeros and any n of at least 1.
      */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);

@@ -1,6 +1,7 @@
 /*
  * Plugins that remove dimensions of heads: they choose the subspace of a head that is stored.
- * kvdim/plugin.h has what all plugins share. A method defines either `project` or `prune`.
+ * kvdim/plugin.h has what all plugins share. A method defines either `project` (projection
+ * matrices) or `prune` (channels of keys).
  */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
@@ -19,7 +20,7 @@ typedef struct kvdim_rows {
     uint32_t struct_size;
     int32_t layer, kv_head;
     int32_t group;      /* number of query heads that read this KV head */
-    size_t n, d;        /* number of tokens, at most 4096, and dimensions of a head */
+    size_t n, d;        /* number of tokens (at most 4096), and of dimensions of a head */
     const float *q;     /* queries, [group][n][d] */
     const float *k, *v; /* keys and values, [n][d] */
 } kvdim_rows;
@@ -32,7 +33,10 @@ typedef struct kvdim_rows {
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
-    /* Stored dimensions of a key and of a value, 1 .. d. On entry they are d. */
+    /*
+     * Number of stored dimensions of a key (d_qk) and of a value (d_v): 1 .. d. On entry both are
+     * d.
+     */
     int32_t d_qk, d_v;
     float *a_q, *a_k; /* [d][d_qk] each */
     /* a_v is [d][d_v], b_v is [d_v][d]. */
@@ -46,9 +50,9 @@ typedef struct kvdim_matrices {
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
-    size_t d;       /* dimensions (channels) of a key */
+    size_t d;       /* number of dimensions (channels) of a key */
     size_t n_q;     /* number of tokens of the prompt */
-    const float *q; /* queries after RoPE, [n_q][group][d]: rows are `q_stride` numbers apart */
+    const float *q; /* queries after RoPE, [n_q][group][d]: tokens are `q_stride` numbers apart */
     size_t q_stride;
     size_t n_k;     /* number of tokens whose keys are still in the cache */
     const float *k; /* keys of the n_k tokens after RoPE, [n_k][d] */
@@ -63,10 +67,10 @@ typedef struct kvdim_dims_method {
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
     /*
-     * Chooses the key channels that are stored, after the model has processed a prompt. Writes 1 to
-     * keep[i] if channel i is stored, 0 if it is read as 0. At least one must be stored. *newest, 0
-     * on entry and at most n_q, is the number of newest tokens that keep all channels. Tokens after
-     * the prompt keep all channels.
+     * Chooses the key channels that are stored, after the model has processed a prompt. Writes to
+     * keep[i] 1 if channel i is stored, 0 if it is read as 0. At least one channel must be stored.
+     * Sets *newest (0 on entry, at most n_q) to the number of newest tokens that keep all channels.
+     * Tokens after the prompt keep all channels.
      */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);

@@ -1,6 +1,6 @@
 /*
  * Plugins that merge the K and V of a prompt in consecutive layers into one set. kvdim/plugin.h has
- * what all plugins share. K and V of tokens after the prompt are stored layer by layer.
+ * what all plugins share. K and V of tokens after the prompt are not merged.
  */
 #ifndef KVDIM_PLUGIN_LAYERS_H
 #define KVDIM_PLUGIN_LAYERS_H
@@ -14,16 +14,16 @@ extern "C" {
 /* K or V of one prompt in a group of consecutive layers. */
 typedef struct kvdim_layers {
     uint32_t struct_size;
-    /* KVDIM_SIDE_KEYS (keys after RoPE, unless keys_before_rope) or KVDIM_SIDE_VALUES. */
+    /* KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE, unless keys_before_rope is 1. */
     int32_t side;
     int32_t first_layer, n_layers;
-    size_t n, heads, d; /* tokens, KV heads, and dimensions of a head */
+    size_t n, heads, d; /* number of tokens, of KV heads, and of dimensions of a head */
     float *const *x;    /* K or V: n_layers pointers to arrays [n][heads][d] */
 } kvdim_layers;
 
 typedef struct kvdim_layers_method {
     kvdim_method method;
-    /* If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to its result. */
+    /* If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to the merged keys. */
     int32_t keys_before_rope;
     /*
      * Returns the number of layers in the group that begins at `layer`: at least 1, at most the
@@ -31,9 +31,9 @@ typedef struct kvdim_layers_method {
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*
-     * Replaces the numbers in b->x by those that a later read of the cache returns; they must be
-     * finite. Sets *numbers to how many numbers of the cache's type are stored for the whole group.
-     * Sets *bits to the bits of indices and flags. Each is 0 or more.
+     * Replaces the numbers in b->x by those that later reads of the cache return; they must be
+     * finite. Sets *numbers to how many numbers (in the cache's type) are stored for the whole
+     * group of layers. Sets *bits to the number of bits of indices and flags. Each may be 0.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);

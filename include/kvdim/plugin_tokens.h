@@ -26,21 +26,21 @@ typedef struct kvdim_prompt {
     int32_t layer, kv_head;
     int32_t group;      /* number of query heads that read this KV head */
     size_t n;           /* number of tokens of the prompt */
-    size_t n_expected;  /* tokens of the whole sequence if kvdim knows it, else n */
+    size_t n_expected;  /* tokens of prompt and generation together if known, else n */
     size_t d;           /* dimensions of a head */
-    const float *k, *v; /* keys after RoPE, and values, [n][d]: rows are `stride` numbers apart */
+    const float *k, *v; /* keys after RoPE, and values, [n][d]: tokens are `stride` numbers apart */
     size_t stride;
-    const float *q; /* queries after RoPE, [n][group][d]: rows are `q_stride` numbers apart */
+    const float *q; /* queries after RoPE, [n][group][d]: tokens are `q_stride` numbers apart */
     size_t q_stride;
     /* The fields below are NULL or 0 unless the method sets KVDIM_NEEDS_PROBABILITIES. */
     /*
-     * Sum of the attention probabilities that each token received from all tokens of the prompt and
-     * all query heads of the group, [n].
+     * Sum of the attention probabilities that each token received from all tokens of the prompt,
+     * over all query heads of the group, [n].
      */
     const double *mass;
-    /* Part of `mass` that each token gave to itself, [n]. */
+    /* Part of `mass` that each token received from itself, [n]. */
     const double *own;
-    /* Number that the method's function `window` returned. */
+    /* Number of last prompt tokens that the method's function `window` returned. */
     size_t window;
     /*
      * Sum of the attention probabilities that each token received from the last `window` tokens of
@@ -54,21 +54,21 @@ typedef struct kvdim_step {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
     size_t n;                 /* number of tokens in the cache, this token included */
-    const uint32_t *position; /* position of each token in the sequence, [n], rising */
+    const uint32_t *position; /* position of each cached token in the sequence, [n], rising */
     const float *prob;        /* attention probabilities of this step, [group][n] */
     const float *score;       /* attention scores q.k of this step after scaling, [group][n] */
     size_t now;               /* position in the sequence of the newest token */
-    /* Tokens of the prompt, and expected tokens of the whole sequence. */
+    /* Number of tokens of the prompt, and expected number of tokens of the whole sequence. */
     size_t n_prompt, n_expected;
 } kvdim_step;
 
-/* Stored keys of one KV head and the queries of a step, before the step's attention. */
+/* Stored keys of one KV head and the queries of a decode step, before the step's attention. */
 typedef struct kvdim_read {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
-    /* Number of tokens in the cache, and dimensions of a key. */
+    /* Number of tokens in the cache, and number of dimensions of a key. */
     size_t n, d;
-    /* Position of each token in the sequence, [n], rising. The newest token is last. */
+    /* Position of each cached token in the sequence, [n], rising. The newest token is last. */
     const uint32_t *position;
     const float *k; /* keys, [n][d] */
     const float *q; /* queries, [group][d]: rows are `q_stride` numbers apart */
@@ -82,14 +82,14 @@ typedef struct kvdim_read {
  * `state` is memory of the method for one KV head of one sequence, zeroed when kvdim allocates it.
  * It is NULL if state_bytes is NULL. One thread uses it at a time, until the last decode step.
  *
- * `kept` is a list with room for the indices of all n entries of the cache. On entry it holds 0 ..
- * n-1 and *n_kept is n. `prompt` and `step` write the indices of the entries that stay to it,
- * rising, at least one, and their number to *n_kept.
+ * `kept` has room for the indices of all n entries of the cache. On entry it holds 0 .. n-1 and
+ * *n_kept is n. `prompt` and `step` write to it the indices of the entries that stay, at least one,
+ * in rising order. They set *n_kept to the number of these entries.
  */
 typedef struct kvdim_tokens_method {
     kvdim_method method;
     /*
-     * Bits per token that the method stores in addition to K and V, such as importance scores and
+     * Bits per cached token that the method stores in addition to K and V, such as scores and
      * positions.
      */
     double entry_bits;
@@ -100,13 +100,13 @@ typedef struct kvdim_tokens_method {
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
-     * Returns the size of `state` in bytes for at most n tokens in the cache; at most 1 GiB. If
+     * Returns the size in bytes of `state` if the cache has at most n tokens; at most 1 GiB. If
      * this pointer is NULL, there is no state.
      */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * Returns the number of tokens at the end of the prompt whose attention probabilities kvdim
-     * sums in kvdim_prompt.recent. If this pointer is NULL, the number is 0.
+     * Returns the number of last prompt tokens whose attention probabilities kvdim sums in
+     * kvdim_prompt.recent. If this pointer is NULL, the number is 0.
      */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
@@ -114,8 +114,8 @@ typedef struct kvdim_tokens_method {
     int (*step)(const void *self, void *state, const kvdim_step *s, uint32_t *kept, size_t *n_kept,
                 char *error);
     /*
-     * `prompt` and `step` for all KV heads of a layer together, so that heads can share one budget.
-     * Each array has one element per head. A method defines at most one of `prompt` and
+     * Like `prompt` and `step`, but for all KV heads of a layer together, so that heads can share
+     * one budget. Each array has one element per head. A method defines at most one of `prompt` and
      * `prompt_heads`, and at most one of `step` and `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvdim_prompt *p, size_t n_heads,
@@ -125,14 +125,15 @@ typedef struct kvdim_tokens_method {
     /*
      * Chooses the tokens in the cache that a decode step reads. Writes their indices, rising, to
      * `read`, and their number to *n_read. The other tokens stay in the cache. If this pointer is
-     * NULL, a step reads all tokens. A method without `prompt` and `prompt_heads` must define it.
+     * NULL, a step reads all tokens. A method without `prompt` and `prompt_heads` must define
+     * `select`.
      */
     int (*select)(const void *self, void *state, const kvdim_read *r, uint32_t *read,
                   size_t *n_read, char *error);
     /*
      * Returns the bits of side information that `select` needs for n tokens of d numbers each.
-     * kvdim counts them as stored, and as read by every decode step. If this pointer is NULL, the
-     * number is 0.
+     * kvdim counts these bits as stored, and as read by every decode step. If this pointer is NULL,
+     * the number is 0.
      */
     double (*select_bits)(const void *self, const void *state, size_t n, size_t d);
 } kvdim_tokens_method;

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns float32 [d][width]. On failure returns NULL and fills *err. */
+/*
+ * Returns the first `width` columns of `basis` as float32 [d][width]. On failure returns NULL and
+ * fills *err.
+ */
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
 {
@@ -159,7 +162,7 @@ static int start(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, k
     return 0;
 }
 
-/* On failure releases *d. */
+/* Sets the projections of one KV head. On failure releases *d. */
 static int cut_head(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                     int kv_head, kvd_err *err)
 {

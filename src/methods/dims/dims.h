@@ -1,13 +1,13 @@
 /*
- * The dims axis: methods that choose which subspace of Q-K and of V each KV head keeps. P are the
- * attention probabilities.
+ * The dims axis: methods that choose the subspace of Q-K and of V that each KV head keeps. A_q,
+ * A_k, A_v and B_v are projection matrices, P are the attention probabilities.
  *
  *     q' = q A_q,  k' = k A_k      [d_head][d_qk]   scores = q' . k' / sqrt(d_head)
  *     v' = v A_v                   [d_head][d_v]    out = (P v') B_v,  B_v [d_v][d_head]
  *
  * If R_p are the kept columns of an orthogonal rotation R, A_q = A_k = A_v = R_p and B_v = R_p^T
- * (ZACK Eq. 2-4; FDC section 4). Biorthogonal projections (method balanced) have different matrices
- * for Q and K, and for V and the output.
+ * (ZACK Eq. 2-4; FDC section 4). Q-K and V have rotations R of their own. Biorthogonal projections
+ * (method balanced) have different matrices for Q and K, and for V and the output.
  */
 #ifndef KVD_METHODS_DIMS_DIMS_H
 #define KVD_METHODS_DIMS_DIMS_H
@@ -19,9 +19,9 @@
 #include "methods/axis.h"
 
 /*
- * Projection matrices of one KV head. If one matrix serves Q and K, a_k equals a_q, so that the
- * matrix is stored and counted once. If the matrices of Q-K or of V are NULL, Q-K or V keeps d_head
- * dimensions.
+ * Projection matrices of one KV head. If Q and K have the same matrix, a_k must equal a_q, so that
+ * the matrix is stored and counted once. If the matrices of Q-K or of V are NULL, Q-K or V keeps
+ * d_head dimensions.
  */
 typedef struct {
     int d_qk, d_v;
@@ -43,9 +43,9 @@ typedef struct kvd_dims {
     kvd_pair pair[2];
     int n_layers, n_kv_heads, d_head;
     /*
-     * True if keys are rebuilt before RoPE (Palu): k' = k_pre A_k is stored and read as RoPE(k'
-     * B_k). k_pre holds the rows of `heads` adjacent KV heads side by side. These heads share k'
-     * and v', and each counts its part of the bytes.
+     * True if keys are rebuilt before RoPE (Palu): k' = k_pre A_k is stored, and read as RoPE(k'
+     * B_k). k_pre are the keys of `heads` adjacent KV heads side by side, before RoPE. These heads
+     * share k' and v', and the bytes of k' and v' are divided among them.
      */
     bool rebuild;
     int heads;
@@ -54,17 +54,17 @@ typedef struct kvd_dims {
 } kvd_dims;
 
 /*
- * Method that makes its own projections, from calibration text or from its own file instead of a
- * spectrum file. `make` receives a zeroed *d; the caller releases *d with kvd_dims_release.
+ * Method that makes its own projections, from calibration text or from a file of its own, without a
+ * spectrum file. `make` receives a zeroed *d; the caller must release *d with kvd_dims_release.
  */
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if the method needs squared gradients (--fisher). NULL: it never does. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
-     * Returns true if random projections (setup.drawn) get their widths from singular values in
-     * setup.spectrum. `sigma` names the matrices (such as qk) of these values, for keys and for
-     * values. NULL: they never do.
+     * Returns true if the widths of random projections (setup.drawn) come from singular values in
+     * setup.spectrum. `sigma` names the matrices (such as qk) with these values, for keys and for
+     * values. NULL means false.
      */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
@@ -74,15 +74,17 @@ typedef struct {
 extern const kvd_dims_maker kvd_dims_palu, kvd_dims_projected;
 
 /*
- * Method that shortens every KV head at the end of a prompt. If it prunes, some channels of the
- * keys are not stored and read as 0. If it projects, every row x of K and V, of the prompt and
- * later, is stored as x A and read as (x A) A^T. Tokens are dropped before that.
+ * Arguments of kvd_channels_method.prune: queries of the prompt and cached keys of one KV head,
+ * after tokens were dropped.
  */
 typedef struct {
     int layer, kv_head;
-    /* Query heads of the KV head, and channels (dimensions) of a key. */
+    /* Number of query heads of the KV head, and number of channels (dimensions) of a key. */
     size_t group, d;
-    /* Prompt tokens, and floats from one query row to the next. */
+    /*
+     * Number of prompt tokens, and number of floats from the queries of a token to those of the
+     * next.
+     */
     size_t n_q, ldq;
     /* Queries after RoPE, [n_q][group][d]. */
     const float *q;
@@ -93,14 +95,16 @@ typedef struct {
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /*
-     * Writes 1 for kept and 0 for pruned key channels to keep [d]. The *newest newest prompt tokens
-     * keep all channels. Must be thread-safe. NULL if the method projects.
+     * Writes to keep[i] 1 if key channel i is stored, 0 if it is pruned and read as 0. Sets *newest
+     * to the number of newest prompt tokens that keep all channels. Must be thread-safe. NULL if
+     * the method projects.
      */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * `width` returns the columns of A for heads of d dimensions. `project` computes A [d][width]
-     * from the prompt's rows x [n][d] of K or V. Must be thread-safe. NULL if the method prunes.
+     * `width` returns the number of columns of A for heads of d dimensions. `project` computes A
+     * [d][width] from K or V of the prompt, x [n][d]. A row x, also of later tokens, is stored as x
+     * A and read as (x A) A^T. Must be thread-safe. NULL if the method prunes.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(size_t n, size_t d, size_t width, const float *x, float *a, kvd_err *err);
@@ -109,11 +113,14 @@ extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman;
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Names of the rotations of Q-K (such as qk) and of V (such as vw). */
+    /* Names of the rotations in the spectrum file for Q-K (such as qk) and for V (such as vw). */
     kvd_pair pair[2];
     /* True if every head keeps the same number of dimensions. */
     bool one_p;
-    /* True if Q-K and V each have a left and a right matrix instead of one rotation R. */
+    /*
+     * True if Q-K and V have two different matrices each (A_q, A_k and A_v, B_v) instead of one
+     * rotation R.
+     */
     bool biorthogonal;
 } kvd_dims_method;
 
@@ -121,7 +128,7 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
     kvd_dims_fisher, kvd_dims_matryoshka;
 
 /*
- * Keeps, for each head, the leading columns of its rotation that w says. Fails if the spectrum
+ * Keeps, in each KV head, as many leading columns of its rotation as *w says. Fails if the spectrum
  * lacks rotations of Q-K or V, has one rotation per query head, is of Q and K before RoPE, or
  * covers other layers. Also fails if a matrix is not finite.
  */
@@ -138,9 +145,15 @@ int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, i
 
 bool kvd_dims_cuts(const kvd_dims *d, int side);
 
-/* Removes the projections of Q-K (side 0) or V (side 1) of every head. */
+/*
+ * Removes the projections of Q-K (side 0) or V (side 1) of every head, which then keeps all
+ * dimensions.
+ */
 void kvd_dims_leave(kvd_dims *d, int side);
-/* Removes the projections of the first `first` and the last `last` layers. */
+/*
+ * Removes the projections of the first `first` and the last `last` layers, which then keep all
+ * dimensions.
+ */
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 
 /*
@@ -149,13 +162,13 @@ void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
  */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 
-/* *w must be allocated for the same shape. */
+/* Writes the kept dimensions of every head to *w, which must be allocated for the same shape. */
 void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 
 /* Sets every width to round((1 - p) d_head), at least 1. Returns -1 if p is not in [0, 1). */
 int kvd_widths_uniform(kvd_widths *w, double p);
 
-/* NULL if the program is linked without GPU code. */
+/* Implementations in the CUDA engine. NULL if the program is linked without GPU code. */
 extern const struct kvd_gpu_kind kvd_gpu_palu KVD_IF_LINKED, kvd_gpu_strawman KVD_IF_LINKED;
 
 #endif

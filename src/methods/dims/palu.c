@@ -3,12 +3,13 @@
  * every step (Chang et al. 2024, "Palu: Compressing KV-Cache with Low-Rank Projection", sections
  * 3.1 to 3.3).
  *
- * The paper factors W_K of a group of heads as A B so that ||X W - X A B|| is minimal for the
- * inputs X. The minimum of rank r is the projection of X W, the keys before RoPE, on their leading
- * r right singular vectors. So this code applies these vectors after W_K, and B is their transpose.
+ * The paper factors W_K of a group of heads as A B so that ||X W_K - X A B|| is minimal for the
+ * inputs X. The minimum of rank r is the projection of the keys before RoPE, X W_K, on their
+ * leading r right singular vectors. So this code applies these vectors after W_K, and B is their
+ * transpose. Values are treated like keys.
  *
- * `search` 1 and 2 allocate ranks as rank_search.py of the public code. Random matrices, which are
- * drawn to measure times, get the singular values of method fdc (qk and wv).
+ * `search` 1 and 2 allocate ranks as rank_search.py of the public code. If projections are random
+ * (for timing), `search` 3 takes the singular values of method fdc (qk and wv).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +39,10 @@ typedef struct {
     double share;
 } target;
 
-/* Smallest rounding loss first, as in the public code. */
+/*
+ * qsort order: the matrix that lost least by rounding its rank down comes first, as in the public
+ * code.
+ */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -56,8 +60,8 @@ static size_t largest(const target *t, size_t n)
 }
 
 /*
- * Writes ranks in proportion to information [n], each between 1 and `wide`. They sum to `total`,
- * where n <= total <= n * wide.
+ * Writes a rank for each of n matrices, in proportion to information [n]. Each rank is between 1
+ * and `wide`, and they sum to `total`, where n <= total <= n * wide.
  */
 static int share_out(const double *information, size_t n, size_t wide, size_t total, size_t *rank,
                      kvd_err *err)
@@ -84,7 +88,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
                 t[i].rank++;
                 used++;
             }
-    /* No rank may be 0: a matrix at 0 takes one from the largest. */
+    /* No rank may be 0: a matrix of rank 0 gets 1 from the matrix of largest rank. */
     for (size_t i = 0; i < n; i++)
         if (t[i].rank == 0) {
             t[largest(t, n)].rank--;
@@ -97,8 +101,8 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
 }
 
 /*
- * Writes singular values [wide] and right singular vectors [wide][wide] (columns), largest first,
- * of n calibration rows of `heads` adjacent heads side by side.
+ * Writes the singular values [wide] and right singular vectors [wide][wide] (columns), largest
+ * first, of n calibration tokens. Each row has `heads` adjacent heads side by side.
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
@@ -127,8 +131,8 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Rank that Eq. 6 of ZACK keeps at removal rate r. tail[i] is the sum of the singular values from i
- * on, as a fraction of the sum of all `wide` values.
+ * Returns the rank that Eq. 6 of ZACK keeps at removal rate r. tail[i] is the sum of the singular
+ * values from index i on, as a fraction of the sum of all.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -153,7 +157,7 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies the singular values [d] of a random matrix from s->spectrum. */
+/* Copies the singular values [d] for a random projection matrix from s->spectrum. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -171,8 +175,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes the ranks of n matrices by Eq. 6 of ZACK, at the smallest removal rate for which they sum
- * to at most `most`, where most >= n.
+ * Writes the ranks of n matrices by Eq. 6 of ZACK. The removal rate is the smallest at which the
+ * ranks sum to at most `most`, where most >= n.
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -253,8 +257,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates a [wide][r], columns from .. from + r - 1 of `basis`, wrapping around at the end. Also
- * allocates b [r][d], the transpose of rows h d .. h d + d - 1 of a.
+ * Allocates a [wide][r], the columns from, from + 1, ... of `basis` (wrapping around at the end).
+ * Also allocates b [r][d], the transpose of the rows of `a` that belong to head h.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -318,7 +322,7 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     const size_t n = s->drawn || s->calibration->n_tokens > most ? most : s->calibration->n_tokens;
     const long each = lround((1 - v->value[P]) * (double)wide);
     const size_t groups = (size_t)c->n_layers * (size_t)(c->n_kv_heads / heads);
-    /* [wide][wide], then singular values [wide] */
+    /* [wide][wide] singular vectors, then [wide] singular values */
     double *const basis = malloc((wide * wide + wide) * sizeof *basis);
     size_t *const rank = malloc(groups * KVD_N_SIDES * sizeof *rank);
     *d = (kvd_dims){.method = "palu",

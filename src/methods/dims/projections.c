@@ -1,6 +1,6 @@
 /*
- * Methods that project heads onto leading columns of the rotations in a spectrum file. `.pair`
- * names the matrices that share a rotation (docs/notation.md).
+ * Methods that project heads on the leading columns of rotations from a spectrum file. `.pair`
+ * names the matrices whose common rotation is used for Q-K and for V (docs/notation.md).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ const kvd_dims_method kvd_dims_fdc = {
 
 /*
  * Method uniform: ZACK's rotations with the same number of kept dimensions for all heads and
- * layers. This is the ablation ZACK/AC, equal to plain PCA truncation.
+ * layers. It is the ablation ZACK/AC of the paper, equal to plain PCA truncation.
  */
 const kvd_dims_method kvd_dims_uniform = {
     .info =
@@ -67,10 +67,11 @@ const kvd_dims_method kvd_dims_balanced = {
 };
 
 /*
- * Method fisher: the projections that change the predictions least, to second order. The matrices
- * come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. Cq and Co are
- * second moments of queries and attention outputs. Gq and Go are those of the gradients of the
- * loss, whose target tokens are drawn from the model's predictions.
+ * Method fisher: the projections that change the predictions of the model least, to second order.
+ * The matrices come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}.
+ * Cq and Co are the second moments of queries and of attention outputs. Gq and Go are the second
+ * moments of the gradients of the loss with respect to them. The target tokens of the loss are
+ * drawn from the model's predictions.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -86,7 +87,7 @@ const kvd_dims_method kvd_dims_fisher = {
 /*
  * Method matryoshka: MatryoshkaKV before its training (Lin et al. 2024, sections 3 and 4, and
  * cal_pcallama_init.py of the public code). The rotations are the principal components of K after
- * RoPE and of V. They come from second moments; the public code subtracts the mean first.
+ * RoPE and of V. Unlike in the public code, the mean is not subtracted.
  */
 const kvd_dims_method kvd_dims_matryoshka = {
     .info =
@@ -100,9 +101,10 @@ const kvd_dims_method kvd_dims_matryoshka = {
 
 /*
  * Method projected: matrices from a file, trained elsewhere (MatryoshkaKV: Lin et al. 2024, arXiv
- * 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593). D shortens and U rebuilds K and V of a KV
- * head. After RoPE, k D is stored and an attention score is (q U^T) . (k D). Before RoPE, k_pre D
- * is stored and read as RoPE(k_pre D U). Values are stored as v D and the output is (P v D) U.
+ * 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593). The file has matrices D, which shorten K
+ * and V of a KV head, and U, which rebuild them. If D applies after RoPE, k D is stored and an
+ * attention score is (q U^T) . (k D). If D applies before RoPE, k_pre D is stored and read as
+ * RoPE(k_pre D U). Values are stored as v D and the output is (P v D) U.
  */
 
 static const kvd_parameter parameters[] = {
@@ -161,7 +163,7 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /* Equal matrices are stored and counted once. */
+        /* If both matrices are equal, kvd_dims_head stores and counts them once. */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -1,8 +1,8 @@
 /*
- * Method strawman: every request computes rotations from its own prompt (ZACK, the online SVD of
- * its Fig. 6, and ZACK/OE). K (after RoPE) and V of every KV head are decomposed as X = U S R^T and
- * stored as X R_p, with R_p the leading columns of R. A step decompresses all rows, (X R_p) R_p^T.
- * The prompt itself attends uncompressed.
+ * Method strawman: every request computes rotations from its own prompt (the online SVD of ZACK's
+ * Fig. 6, and ZACK/OE). K (after RoPE) and V of every KV head are decomposed as X = U S R^T and
+ * stored as X R_p, with R_p the leading columns of R. A decode step rebuilds all keys and values as
+ * (X R_p) R_p^T. The prompt itself attends to unprojected K and V.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@ static size_t width(const kvd_parameter_values *v, size_t d)
 }
 
 /*
- * Writes to x the part of unit vector i that is orthogonal to the first m columns of R. Returns its
- * squared length.
+ * Writes to x the component of unit vector i that is orthogonal to the first m columns of R.
+ * Returns its squared length.
  */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
@@ -40,9 +40,9 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 }
 
 /*
- * If the prompt has fewer rows than dimensions, the last eigenvectors are rounding noise, which
- * would differ between runs. Each such column of R is replaced by the longest part of a unit vector
- * that is orthogonal to all earlier columns, normalised. `spare` is scratch [2][d].
+ * If the prompt has fewer tokens than dimensions, the last eigenvectors are rounding noise, which
+ * would differ between runs. Replaces each such column of R by a unit vector, made orthogonal to
+ * all earlier columns and normalised. `spare` is scratch [2][d].
  */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {

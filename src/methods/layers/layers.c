@@ -1,9 +1,9 @@
 /*
  * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
  * 2024, "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
- * The two vectors of a token and head in adjacent layers keep their lengths but share one
- * direction, their spherical interpolation at `t`. They stay unmerged if their angle is in the
- * upper fraction `gamma` of the range of angles in the prompt. This follows the paper's text. Its
+ * The two vectors of a token and head in two adjacent layers keep their lengths, but share one
+ * direction, their spherical interpolation at `t`. Vectors stay unmerged if their angle is in the
+ * upper fraction `gamma` of the range of angles in the prompt. This follows the paper's text; its
  * inequality (d < d_min + gamma (d_max - d_min)) leaves the smallest angles unmerged instead.
  */
 #include <cblas.h>
@@ -48,7 +48,9 @@ static pair measure(const float *a, const float *b, size_t d)
 static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
-    /* Equal or opposite directions and zero vectors have no unique arc between them. */
+    /*
+     * Spherical interpolation is not defined for zero vectors and for equal or opposite directions.
+     */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
     if (!(p->length[0] > 0) || !(p->length[1] > 0) || (sine <= 1e-6 && p->angle > 1)) {
@@ -110,7 +112,7 @@ const kvd_layers_method kvd_layers_minicache = {
 /*
  * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, "xKV: Cross-Layer SVD for
  * KV-Cache Compression", section 3). Keys before RoPE of `layers` adjacent layers form one matrix
- * [n][layers * heads * d]. The best approximation of rank `rank_k` replaces the matrix. Values are
+ * [n][layers * heads * d], which is replaced by its best approximation of rank `rank_k`. Values are
  * treated likewise with `rank_v`.
  */
 
@@ -130,7 +132,10 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
     return wanted < left ? wanted : left;
 }
 
-/* w is [n][n_layers * heads * d]. If `back` is true, copies from w into b->x. */
+/*
+ * Copies the rows of all layers of the group to w [n][n_layers * heads * d] or, if `back` is true,
+ * from w.
+ */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
     const size_t width = b->heads * b->d, wide = (size_t)b->n_layers * width;
@@ -144,8 +149,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Projects the rows X onto their leading r singular vectors. Uses the smaller Gram matrix: X V V^T
- * with V the eigenvectors of X^T X, or U U^T X with U those of X X^T.
+ * Projects the rows X of the group on their r leading singular vectors. Uses the smaller Gram
+ * matrix: X V V^T with V the eigenvectors of X^T X, or U U^T X with U the eigenvectors of X X^T.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {
@@ -163,13 +168,11 @@ static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *er
                 by_rows ? CblasTrans : CblasNoTrans, M, M, (blasint)other, 1.0, x, W, x, W, 0.0,
                 gram, M);
     const int status = kvd_gram_svd(gram, m, sigma, basis, err);
-    /* part [wide][r] = X^T U, then X = U part^T */
     if (!status && by_rows) {
         cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, W, R, N, 1.0, x, W, basis, M, 0.0,
                     part, R);
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, N, W, R, 1.0, basis, M, part, R, 0.0,
                     x, W);
-        /* part [n][r] = X V, then X = part V^T */
     } else if (!status) {
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, R, W, 1.0, x, W, basis, M, 0.0,
                     part, R);

@@ -10,15 +10,15 @@ enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
 typedef struct {
     const kvd_plugin_method *method;
-    /* `self` argument of the plugin's functions */
+    /* argument `self` of the plugin's functions */
     const void *self;
     /* pointer that the plugin's `open` stored */
     void *own;
 } opened;
 
 /*
- * Returns false if the plugin's `window` set numbers out of range. *newest and *block are valid
- * also then.
+ * Asks the plugin's `window`. If it sets numbers out of range, returns false and sets *newest to 0
+ * and *block to 1.
  */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -34,7 +34,9 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/* Cannot fail. If the plugin sets a bad window, the next call of `code` fails. */
+/*
+ * Cannot fail. If the plugin's `window` sets numbers out of range, the next call of `code` fails.
+ */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -126,7 +128,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     float *const y = malloc(bytes + KVD_GUARD);
     if (!y)
         return kvd_no_memory(err, "a decoded block", bytes);
-    /* NaN exposes numbers that the plugin does not write. */
+    /* Bytes 0xFF are NaN, by which missing output of the plugin is detected. */
     memset(y, 0xFF, bytes);
     kvd_guard_set(y, bytes);
     *count = (kvd_bits_count){NAN, 0};
@@ -167,7 +169,7 @@ enum { ROWS_MOST = 4096, MATRICES = 4 };
 typedef struct {
     /* Q of the query heads, K and V: [group + 2][n][d], then scratch [n][d]. */
     float *row;
-    /* Matrices a_q, a_k, a_v, b_v: [d][d] floats each, then guard bytes. */
+    /* Matrices a_q, a_k, a_v, b_v: [d][d] floats each, with guard bytes (KVD_GUARD) at the end. */
     float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;
@@ -243,7 +245,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (w->n && read_rows(w, s->calibration, layer, g, err))
         return -1;
     for (int i = 0; i < MATRICES; i++) {
-        /* NaN exposes numbers that the plugin does not write. */
+        /* Bytes 0xFF are NaN, by which missing output of the plugin is detected. */
         memset(w->matrix[i], 0xFF, bytes);
         kvd_guard_set(w->matrix[i], bytes);
     }
@@ -268,7 +270,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (check_matrices(p, w, &m, err))
         return -1;
     const size_t n_k = w->d * (size_t)m.d_qk, n_v = w->d * (size_t)m.d_v;
-    /* kvd_dims_head counts a matrix once if a_q and a_k are the same pointer. */
+    /* If a_q and a_k are the same pointer, kvd_dims_head counts the matrix once. */
     const bool shared = !memcmp(w->matrix[0], w->matrix[1], n_k * sizeof(float));
     *h = (kvd_dims_head){.d_qk = m.d_qk, .d_v = m.d_v};
     h->a_k = copy(w->matrix[1], n_k);
@@ -378,7 +380,9 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/* Returns false if the plugin's number of layers is impossible in this model. */
+/*
+ * Asks the plugin's `group` for a number of layers. Returns false if the model has no such group.
+ */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
     const kvdim_model model = kvd_plugin_model(c, 0);
@@ -391,7 +395,10 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/* Cannot fail. If the plugin returns a bad number of layers, the next call of `merge` fails. */
+/*
+ * Cannot fail. If the plugin's `group` returns a bad number of layers, the next call of `merge`
+ * fails.
+ */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

@@ -26,11 +26,11 @@ typedef struct {
     kvd_plugin_method *method[METHODS];
 } library;
 
-/* Written only before other threads start, so all threads may read it. */
+/* Libraries loaded so far. Written only before other threads start, so all threads may read it. */
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/* A name has 1 to `most` characters a-z, digits and '_', and starts with a letter. */
+/* True if `text` has 1 to `most` characters a-z, digits and '_', and starts with a letter. */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -40,7 +40,7 @@ static bool is_name(const char *text, size_t most)
     return n <= most && strspn(text, letters) == n;
 }
 
-/* A line is not empty, is valid UTF-8 and has at most `most` bytes. */
+/* True if `text` is one line of valid UTF-8, not empty, of at most `most` bytes. */
 static bool is_line(const char *text, size_t most)
 {
     const size_t n = text ? strnlen(text, most + 1) : 0;
@@ -148,7 +148,7 @@ static void fill_keys(kvd_plugin_method *m)
                                  .geometric = a->sweep_ratio != 0};
 }
 
-/* Indexed by kvdim_method.axis. */
+/* Structure size and adapter function for each value of kvdim_method.axis. */
 static const struct {
     size_t size;
     int (*adapt)(kvd_plugin_method *m, kvd_err *err);
@@ -160,7 +160,7 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/* The caller frees *m, also after a failure. */
+/* Makes *m from an entry of the plugin's table. The caller must free *m, also after a failure. */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {
@@ -231,7 +231,10 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail_errno(err, "cannot open it");
     if (!S_ISREG(st.st_mode))
         return kvd_fail(err, "it is not a file");
-    /* For a name without a slash, dlopen searches the loader's own folders. */
+    /*
+     * realpath makes the path absolute, since dlopen would search a name without a slash in system
+     * folders.
+     */
     char *const path = realpath(l->path, NULL);
     if (!path)
         return kvd_fail_errno(err, "cannot open it");

@@ -8,20 +8,20 @@
 typedef enum {
     KVD_PLUGIN_TOKENS,
     KVD_PLUGIN_BITS,
-    /* Method that makes projection matrices before the run. */
+    /* Kind of method that makes projection matrices before the run. */
     KVD_PLUGIN_MAKER,
-    /* Method that prunes channels of keys at the end of a prompt. */
+    /* Kind of method that prunes channels of keys at the end of a prompt. */
     KVD_PLUGIN_CHANNELS,
     KVD_PLUGIN_LAYERS
 } kvd_plugin_kind;
 
 /*
  * Loads the library `path` and appends its methods to the registry. Fails if the file or its table
- * breaks a rule of the public headers, or if a method's name is already registered. A failure
+ * breaks a rule of include/kvdim/plugin*.h, or if a method's name is already registered. A failure
  * appends no method. Libraries stay loaded until the process ends. Not thread-safe.
  */
 int kvd_plugin_load(const char *path, kvd_err *err);
-/* Callback of option --plugin. Ignores `config`. */
+/* Callback of option --plugin: calls kvd_plugin_load. Ignores `config`. */
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
 /*
@@ -32,7 +32,7 @@ const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
 int kvd_plugins_record(kvd_run *run, kvd_err *err);
 
-/* Returns NULL if there is no i-th library. */
+/* Returns the path of the i-th loaded library, or NULL if there is none. */
 const char *kvd_plugin_path_at(int i);
 bool kvd_plugin_has(int i, const kvd_method_info *m);
 

@@ -1,4 +1,7 @@
-/* Structures and checks that the adapters of all axes share. Private to this folder. */
+/*
+ * Structures and checks that the adapters of all axes (tokens, bits, dims, layers) use. Private to
+ * this folder.
+ */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 
@@ -42,8 +45,8 @@ typedef struct {
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
     /*
-     * Set when a function of the plugin returned a bad result to a caller that cannot fail. A later
-     * function then fails.
+     * Set if a function of the plugin returned a bad result where kvdim could not fail. The next
+     * function that can fail then fails.
      */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
@@ -52,26 +55,29 @@ const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
-/* Fills *err and returns -1. The program then ends with status 2, as for a wrong command line. */
+/*
+ * Fills *err with a message about a wrong result of the plugin's `function`, and returns -1. The
+ * program then ends with status 2.
+ */
 int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
                      const char *fmt, ...) KVD_PRINTF(4, 5);
-/* Fills *err with the plugin's own text `error`, and returns -1. */
+/* Fills *err with the message `error` that the plugin wrote, and returns -1. */
 int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
                       const char error[KVDIM_ERROR_BYTES], kvd_err *err);
 
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
 /*
- * Bytes with a known pattern after memory to which a plugin writes. kvd_guard_holds returns false
- * if the plugin has overwritten them.
+ * Number of guard bytes after memory to which a plugin writes. kvd_guard_set writes a pattern to
+ * them; kvd_guard_holds returns false if the plugin has overwritten them.
  */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
 /*
- * Fill m->as and m->kind from m->api. Fail if a required function is missing, or two functions
- * exclude each other.
+ * Fill m->as and m->kind from m->api for one axis. Fail if the plugin lacks a required function, or
+ * has two functions that exclude each other.
  */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);

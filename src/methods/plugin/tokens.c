@@ -9,7 +9,7 @@ enum { STATE_MOST = 1 << 30, WINDOW_MOST = 1 << 24 };
 
 typedef struct {
     const kvd_plugin_method *method;
-    /* `self` argument of the plugin's functions */
+    /* argument `self` of the plugin's functions */
     const void *self;
     /* pointer that the plugin's `open` stored */
     void *own;
@@ -62,7 +62,10 @@ static size_t window(const kvd_parameter_values *v)
     return rows < WINDOW_MOST ? rows : WINDOW_MOST;
 }
 
-/* Cannot fail. If the plugin's size is too large, the next function that can fail does so. */
+/*
+ * Cannot fail. If the plugin's state_bytes returns too much, the next function that can fail does
+ * so.
+ */
 static size_t state_bytes(const void *self, size_t n)
 {
     const opened *const o = self;
@@ -81,7 +84,10 @@ static int check_state(const opened *o, kvd_err *err)
                : 0;
 }
 
-/* Returns the indices 0 .. n-1, followed by guard bytes; NULL if memory runs out. */
+/*
+ * Returns a list of the indices 0 .. n-1 with guard bytes (KVD_GUARD) after it, or NULL if memory
+ * runs out.
+ */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -94,8 +100,8 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Sets mark[i] to 0 for every token i that is not in list [some]. Fails if `some` is not in 1 .. n,
- * or if the indices do not rise or exceed n - 1.
+ * Sets mark[i] to 0 for every token i that is not in list [some]. Fails if the plugin wrote beyond
+ * the list, or if `some` or an index breaks the rules of plugin_tokens.h.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
@@ -198,7 +204,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
 }
 
 typedef struct {
-    /* Indices of the kept tokens of each head, [n_heads] lists. */
+    /* Lists of the indices of kept tokens, one list per head: [n_heads]. */
     uint32_t **kept;
     size_t *n;
     union {
@@ -216,7 +222,10 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* The caller must have set l->n. `each` is the size of l->in per head. */
+/*
+ * Allocates the arrays of *l except l->n, which the caller must have set. `each` is the number of
+ * bytes of l->in per head.
+ */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -299,7 +308,10 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/* Cannot fail. If the plugin's number is invalid, the next call of `choose` fails. */
+/*
+ * Cannot fail. If the plugin's select_bits returns an invalid number, the next call of `choose`
+ * fails.
+ */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -338,7 +350,7 @@ static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_tokens_method *const a = &m->api.tokens;
-    /* A method that acts in no later step must choose at the end of the prompt. */
+    /* A method without functions for decode steps must choose tokens at the end of the prompt. */
     const bool prompts = !a->step && !a->step_heads && !a->select;
     if (check_functions(a, err))
         return -1;

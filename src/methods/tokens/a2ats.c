@@ -4,9 +4,9 @@
  * Rotary Position Embedding and Query-Aware Vector Quantization", arXiv 2502.12665, section 4, and
  * its public code).
  *
- * A KV head's centroids c of calibration keys k minimise the sum of (k - c) H (k - c)^T, where H =
- * L L^T is the second moment of its queries. This is k-means on the rows k L. Keys are before RoPE,
- * queries at RoPE position `relative`.
+ * A key is quantised to a centroid c of its KV head. Centroids minimise the sum over calibration
+ * keys k of (k - c) H (k - c)^T, where H = L L^T is the second moment of queries. This is k-means
+ * on the rows k L. Keys are before RoPE, queries at the RoPE position of parameter `relative`.
  */
 #include <cblas.h>
 #include <math.h>
@@ -36,9 +36,9 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    /* [n_layers][n_kv_heads][d][d] Cholesky factors L */
+    /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the second moments of queries */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] centroids times L */
+    /* [n_layers][n_kv_heads][size][d] centroids, multiplied by the Cholesky factor L */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
@@ -116,7 +116,7 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
 
 /*
  * Runs k-means on y [n][d], the keys k [n][d] times the Cholesky factor of the queries' second
- * moment. sum [size][d + 1] is scratch.
+ * moment.
  */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)

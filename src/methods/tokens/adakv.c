@@ -20,8 +20,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 /*
- * score and all [n_heads][old] are overwritten. Every head keeps at least `floor` of the `old`
- * tokens.
+ * Writes the levels of the `old` tokens of every KV head, of which each head keeps at least
+ * `floor`. Overwrites `score` and `all`, both [n_heads][old].
  */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)

@@ -1,6 +1,6 @@
 /*
- * Method cake: sets the token budgets of layers by how widely their attention is spread and how
- * much it shifts from row to row (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction
+ * Method cake: gives larger token budgets to layers whose attention is spread more widely and
+ * shifts more from row to row (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction
  * with Layer Preferences", arXiv 2503.12491, section 4, and its public code). A [window][n] are the
  * attention probabilities that the last `window` tokens of a prompt give to the older tokens:
  *
@@ -39,7 +39,10 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
     return n > rows ? n - rows : 0;
 }
 
-/* `observe` writes the preference of a layer, then token scores [n_kv_heads][old]. */
+/*
+ * Number of doubles that `observe` writes for a layer: its preference H^(1/tau1) V^(1/tau2), then
+ * token scores [n_kv_heads][old].
+ */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const c = self;
@@ -47,8 +50,8 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds entropy to *h, variance to *v, and token scores to score [old]. product [n], a [n], mean
- * [old] and square [old] are scratch.
+ * Adds the attention entropy of one query head to *h, the variance of its probabilities to *v, and
+ * its token scores to score [old]. product, a, mean and square are scratch.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,

@@ -3,7 +3,7 @@
  * (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of
  * Large Language Models", arXiv 2406.13035, section 3.3). The similarity u of a dropped token is
  * the largest cosine of its key with a kept key. Only tokens above a running mean of similarities
- * are merged. In a merge the kept token has weight e and the merged token exp(u).
+ * are merged. In a merge the kept token has weight exp(1) and the merged token exp(u).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
 
-/* State of one KV head. `sum` is the state of h2o. */
+/* State of one KV head. `sum` holds the attention sums of method h2o. */
 typedef struct {
     double threshold;
     double begun; /* 1 after tokens were dropped for the first time, else 0 */

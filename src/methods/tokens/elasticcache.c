@@ -1,8 +1,8 @@
 /*
- * Method elasticcache: merges dropped tokens of a prompt into the nearest kept one; later steps
- * drop the entry at a fixed index (Liu et al. 2024, "Efficient Inference of Vision
- * Instruction-Following Models with Elastic Cache", arXiv 2407.18121, section 3, and its public
- * code).
+ * Method elasticcache: merges dropped tokens of a prompt into the nearest kept tokens. Later, a
+ * decode step over budget drops the entry at a fixed index (Liu et al. 2024, "Efficient Inference
+ * of Vision Instruction-Following Models with Elastic Cache", arXiv 2407.18121, section 3, and its
+ * public code).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    size_t at; /* index of the cached token that a step drops over budget */
+    size_t at; /* index of the cached token that a decode step drops if the cache is over budget */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

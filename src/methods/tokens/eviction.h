@@ -1,4 +1,4 @@
-/* Description, for the CUDA engine, of a method that drops cached tokens (entries). */
+/* Description of a method that drops cached tokens (entries), for use in the CUDA engine. */
 #ifndef KVD_METHODS_TOKENS_EVICTION_H
 #define KVD_METHODS_TOKENS_EVICTION_H
 
@@ -20,8 +20,8 @@ typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
     /*
-     * Tokens of the prompt, and decode steps after it. The temperature (kvd_evict_rule) rises over
-     * these steps.
+     * Number of prompt tokens, and of decode steps after the prompt. The temperature of
+     * kvd_evict_rule rises over these steps.
      */
     int32_t prompt, steps;
     /*
@@ -35,8 +35,8 @@ typedef struct {
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of the attention probabilities received */
     /*
-     * No scores: the first limit - recent tokens stay. The newest token of a step replaces the
-     * oldest other token.
+     * No scores: the first limit - recent tokens always stay. In a step the newest token replaces
+     * the oldest of the last `recent` ones.
      */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key; at the end of prompts only */
@@ -58,24 +58,29 @@ typedef enum {
 } kvd_evict_ranking;
 
 /*
- * Rule that computes the scores of tokens. If the temperature tau is 0, attention probabilities are
- * summed unchanged. Otherwise each attention score x becomes (x + noise) / tau, and the softmax of
- * these is summed.
+ * Rule that computes the scores of tokens. If the temperature tau is 0, a score is a sum of
+ * attention probabilities. Otherwise the probabilities are those of a softmax over (x + noise) /
+ * tau, where x are the attention scores.
  */
 typedef struct {
-    /* Temperature tau in the prompt and at the last step, interpolated between them. */
+    /*
+     * Temperature tau of the prompt (tau0) and of the last step (tau1), interpolated between them.
+     */
     float tau0, tau1;
     uint64_t seed;
     int32_t window; /* prompt rows whose probabilities are summed; 0: all */
-    int32_t smooth; /* a score is summed over this many neighbouring tokens; odd */
+    int32_t smooth; /* number of neighbouring tokens whose scores are summed; odd */
     int32_t ranking;
     /*
-     * 1: all KV heads of a layer keep the same tokens, ranked by the sum over the heads. A step
-     * then ranks by its own probabilities alone. Requires temperature 0.
+     * 1: all KV heads of a layer keep the same tokens, ranked by the score summed over the heads. A
+     * step then ranks by the probabilities of this step alone. Requires temperature 0.
      */
     int32_t whole_layer;
-    int32_t sink; /* first tokens of the prompt that always stay */
-    /* With KVD_EVICT_EXPECTED: positions after the prompt whose queries are expected. */
+    int32_t sink; /* number of first prompt tokens that always stay */
+    /*
+     * With KVD_EVICT_EXPECTED: number of positions after the prompt, for which queries are
+     * predicted.
+     */
     int32_t future;
     /* With KVD_EVICT_EXPECTED: 1 uses mean and covariance of the queries, 0 only their mean. */
     int32_t covariance;
@@ -83,15 +88,17 @@ typedef struct {
     float epsilon;
     float gamma; /* with KVD_EVICT_SPREAD: weight of the variance */
     /*
-     * Tokens of a window, which stay or are dropped together (windowkv.c). 0: tokens are chosen one
-     * by one. Requires KVD_EVICT_ATTENTION.
+     * Number of tokens in a window; the tokens of a window stay or are dropped together
+     * (windowkv.c). 0: tokens are chosen one by one. Requires KVD_EVICT_ATTENTION.
      */
     int32_t review;
-    /* If review > 0: consecutive layers that keep the tokens that the first one chose. */
+    /*
+     * If review > 0: number of consecutive layers that keep the tokens chosen by the first of them.
+     */
     int32_t layers;
     /*
-     * If review > 0: 1 ranks windows by the mean of the larger half of their tokens' scores, 0 by
-     * the mean of all.
+     * If review > 0: 1 ranks windows by the mean over the half of their tokens with the largest
+     * scores, 0 by the mean over all tokens.
      */
     int32_t largest;
 } kvd_evict_rule;
@@ -105,8 +112,8 @@ typedef struct {
     size_t n;
     int n_layers;
     /*
-     * Statistics, [n_layers][each]. With KVD_EVICT_SPREAD: entropy and variance of the attention
-     * (cake.c). Otherwise: scores of the tokens, summed over all query heads.
+     * Statistics of all layers, [n_layers][each]. With KVD_EVICT_SPREAD: entropy and variance of
+     * the attention (cake.c). Otherwise: scores of the tokens, summed over all query heads.
      */
     const double *x;
     size_t each;
@@ -120,14 +127,15 @@ typedef struct {
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * Sets the budgets [n_layers] of a prompt. `budget` then returns the mean over the layers, for
-     * requests whose prompt was not computed. NULL if `budget` alone gives the budgets.
+     * Sets the budgets [n_layers] of a prompt from statistics of all its layers. NULL if `budget`
+     * alone gives the budgets. If not NULL, `budget` returns the mean over the layers, for timing
+     * runs that compute no prompt.
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
     /*
      * True if ranking needs keys with all d_head dimensions. The method cannot then be combined
-     * with one that removes dimensions.
+     * with a method that removes dimensions.
      */
     bool whole_keys;
 } kvd_tokens_eviction;

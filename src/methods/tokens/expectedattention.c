@@ -32,12 +32,13 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    float *cosine, *sine; /* RoPE tables [n + future][d / 2], then their means [d / 2] */
-    float *x;             /* [n][d] queries of one query head */
-    /* [n][d] R^T k and C R^T k of every key k. */
+    /* RoPE tables [n + future][d / 2], overwritten by the means over positions [d / 2] */
+    float *cosine, *sine;
+    float *x; /* [n][d] queries of one query head */
+    /* [n][d] R^T k and C R^T k of every key k (R and C: top of this file). */
     float *k, *y;
-    float *cov, *mean; /* C [d][d] and mu [d] */
-    /* [n] z for one query head, and the result summed over query heads. */
+    float *cov, *mean; /* covariance C [d][d] and mean mu [d] of the queries */
+    /* [n] softmax argument z for one query head, and token scores summed over query heads. */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -69,8 +70,8 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
 }
 
 /*
- * Writes R^T k, with the mean RoPE rotation R, to b->k for every key k. Then negates the sine
- * table, so that it undoes the rotation of queries.
+ * Writes R^T k to b->k for every key k, where R is the mean RoPE rotation. Then negates the sine
+ * table, so that kvd_rope_apply undoes the rotation of queries.
  */
 static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
@@ -110,7 +111,8 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
         /*
-         * RoPE tables may include a factor. Rotating back and forth then multiplies by its square.
+         * RoPE tables may include a constant factor. Rotating a query and undoing the rotation
+         * multiplies it by the square of the factor.
          */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }

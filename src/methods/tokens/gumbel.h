@@ -22,13 +22,13 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Returns the argument `head` of the functions below. */
+/* Returns the value for the parameter `head` of kvd_gumbel_bits and kvd_gumbelf. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));
 }
 
-/* 53 random bits b; the uniform random number in (0, 1) is (b + 1/2) / 2^53. */
+/* Returns 53 random bits b. The uniform random number in (0, 1) is (b + 1/2) / 2^53. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_bits(uint64_t head, uint32_t token)
 {
     return kvd_gumbel_mix(head ^ token) >> 11;
@@ -40,8 +40,8 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
 }
 
 /*
- * Single precision. A uniform number u above 1/2 is computed from 1 - u, because float32 has a
- * finer resolution near 0 than near 1.
+ * Returns a standard Gumbel number in single precision. A uniform number u above 1/2 is computed
+ * from 1 - u, because float32 has a finer resolution near 0 than near 1.
  */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {

@@ -1,12 +1,13 @@
 /*
  * Method importance: ZDC's important and unimportant tokens (ZDC section 5). The important tokens
- * of a layer are those whose softmax denominators, summed over query heads as logarithms (D-10),
- * are largest. The other tokens are stored at the smaller widths of dims_low (the plan's second set
- * of projections).
+ * of a layer have the largest sum of softmax denominators over the query heads, computed in
+ * logarithms (D-10). The other tokens are stored at the smaller widths of dims_low (the plan's
+ * second set of projections).
  *
- * With `mean` denominators are divided by the number of keys that the token sees, which the paper
- * does not do (D-11). The paper finds layers with similar sets offline; here every prompt decides.
- * Tokens after the prompt are at the high level (D-12). D-10 to D-12: docs/readings.md.
+ * With parameter `mean`, a denominator is divided by the number of keys that the token sees, which
+ * the paper does not do (D-11). The paper finds layers with similar token sets offline; this code
+ * compares them in every prompt. Tokens after the prompt are important (D-12). D-10 to D-12 are
+ * readings of the paper in docs/readings.md.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -101,8 +102,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     free(order);
     const int together = kvd_tokens_layers(v);
     /*
-     * From the last layer to the first, so that the two layers compared still have their own sets.
-     * Layers l .. end - 1 form a group.
+     * Goes from the last layer to the first, so that both compared layers still have their own
+     * token sets. Layers l .. end - 1 use the sets of layer l.
      */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
@@ -119,7 +120,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* A bit per entry stores if it is important. */
+/* entry_bits: one bit per cached token says if the token is important. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {

@@ -1,9 +1,12 @@
 /*
- * Method keyformer: keeps key tokens by a regularised score, and recent tokens (Adnan et al. 2024,
- * "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and Algorithm 1). The
- * score of token i sums exp((x_i + z_i) / tau) / sum_j exp((x_j + z_j) / tau) over the queries so
- * far. x are attention scores, z is Gumbel noise per token and query head, and tau rises from
- * `tau0` to `tau1`.
+ * Method keyformer: keeps recent tokens and the tokens with the largest regularised scores (Adnan
+ * et al. 2024, "Keyformer: KV Cache Reduction through Key Tokens Selection", section 3 and
+ * Algorithm 1). The score of token i is the sum over all queries so far of
+ *
+ *     exp((x_i + z_i) / tau) / sum_j exp((x_j + z_j) / tau),
+ *
+ * where x are attention scores and z is Gumbel noise per token and query head. tau rises from
+ * `tau0` to `tau1` during generation.
  */
 #include <math.h>
 #include <stdlib.h>

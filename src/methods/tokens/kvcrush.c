@@ -2,9 +2,9 @@
  * Method kvcrush: spends a part of the budget on tokens that represent the dropped ones (Jha et al.
  * 2025, "KVCrush: Key Value Cache Size-Reduction Using Similarity in Head-Behaviour", arXiv
  * 2503.00022, and its public code in OpenVINO GenAI). A token is described by one bit per query
- * head: 1 if it is among the `budget` most probable tokens of that head. Tokens that snapkv would
- * drop are ordered by the Hamming distance of their bits from an anchor, and every k-th of them
- * stays.
+ * head: 1 if it is among the `budget` most probable tokens of that head. The tokens that snapkv
+ * would drop are ordered by the Hamming distance of their bits from a reference pattern (the
+ * anchor). Some of them, evenly spaced in this order, stay.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
-/* Writes the Hamming distance of each token from the anchor. bit [old] is scratch. */
+/* Writes the Hamming distance of each token's bits from the reference bits (the anchor). */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
                      size_t old, size_t budget, uint8_t *bit, size_t *distance, kvd_err *err)
 {
@@ -44,8 +44,8 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
 }
 
 /*
- * Keeps n of the dropped tokens, spread evenly in order of their distance. No distance exceeds
- * `most`.
+ * Keeps n of the dropped tokens, evenly spaced in the order of `distance`. `most` is an upper bound
+ * of all distances.
  */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {

@@ -21,14 +21,17 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* `observe` writes token scores [n_kv_heads][n] for each layer. */
+/* Number of doubles that `observe` writes for a layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score [n] to at least the probabilities that query token t gives to the prompt. */
+/*
+ * Raises each score[i] to the probability that query token t gives to prompt token i, if that
+ * probability is larger.
+ */
 static void add_row(const kvd_tokens_shaped *z, const kvd_observed_prompt *r, size_t t,
                     const float *product, double *score)
 {

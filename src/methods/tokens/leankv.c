@@ -1,14 +1,17 @@
 /*
- * Method leankv: every KV head of every request drops insignificant tokens, lowers less significant
- * ones, and keeps the others (LeanKV sections 4.1 to 4.3 and Algorithm 1). L-1 to L-6 are
- * ambiguities of the paper, decided in docs/readings.md.
+ * Method leankv (registered as sparsity): every KV head of every request drops insignificant tokens
+ * and stores less significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
+ * L-1 to L-6 are ambiguities of the paper, decided in docs/readings.md.
  *
  * The significance of a token is the mean probability that it received from later tokens (L-4),
- * averaged over query heads (L-6). It is normalised to sum 1 over the tokens outside a window of
- * newest tokens (L-3). At the end of the prompt, tokens are dropped while the cumulative
- * significance is below `tl`, and lowered while it is below `th` (L-2). In a decode step, the token
- * that leaves the window is compared by itself with the significances, relative to the mean, at
- * which the prompt reached `tl` and `th` (L-1). Significances continue as running means (L-5).
+ * over all query heads (L-6). It is normalised to sum 1 over the tokens outside a window of newest
+ * tokens (L-3). At the end of the prompt, tokens are taken in rising order of significance. They
+ * are dropped while the cumulative significance is below `tl`, and lowered while it is below `th`
+ * (L-2).
+ *
+ * A decode step judges only the token that leaves the window. Its significance, relative to the
+ * mean, is compared with the values at which the prompt reached `tl` and `th` (L-1). Significances
+ * continue as running means (L-5).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,10 +29,16 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
-    /* Significance, relative to the mean, below which a token is dropped or lowered. */
+    /*
+     * Significance, relative to the mean, below which a token is dropped (cut_low) or stored at low
+     * precision (cut_high).
+     */
     double cut_low, cut_high;
     size_t room;
-    /* [room] sums of received probabilities, then [room] numbers of later tokens. */
+    /*
+     * [room] sums of probabilities that the tokens received, then [room] counts of those
+     * probabilities.
+     */
     double sum_rows[];
 } significance;
 
@@ -103,7 +112,7 @@ static double significance_of(const significance *s, size_t i)
     return s->sum_rows[i] / s->sum_rows[s->room + i];
 }
 
-/* Returns n if no token has the level `wanted`. */
+/* Returns the index of the least significant token of level `wanted`, or n if there is none. */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
     size_t least = n;
@@ -160,7 +169,10 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits: the score and the position of an entry (section 5 of the paper). */
+/*
+ * entry_bits counts the significance score and the position of a cached token (section 5 of the
+ * paper).
+ */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =
         {

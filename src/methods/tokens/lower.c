@@ -1,6 +1,7 @@
 /*
  * Method lower: MiKV (Yang et al. 2024, section 3). Tokens that h2o would drop are kept with fewer
- * bits or dimensions (the low level). Lowered entries stay low, since their exact numbers are lost.
+ * bits or dimensions (KVD_LEVEL_LOW). They never return to full precision, since their exact
+ * numbers are lost.
  */
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /*
  * Method mpcache: drops tokens of the prompt that none of its last tokens attends to, then reads
- * only some clusters of the rest (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache Eviction for
- * Efficient Private LLM Inference", arXiv 2501.06807, section 4, and its public code). The likeness
- * of a query and a cluster is the sum over channels of `alpha` q max + (1 - `alpha`) q min, where
- * max and min are over the keys of the cluster. A step examines the best large clusters, and reads
- * the best of their small clusters.
+ * only some clusters of the remaining tokens (Zeng et al. 2025, "MPCache: MPC-Friendly KV Cache
+ * Eviction for Efficient Private LLM Inference", arXiv 2501.06807, section 4, and its public code).
+ * The similarity of a query q and a cluster is the sum over channels of `alpha` q max + (1 -
+ * `alpha`) q min, where max and min are over the keys of the cluster. A decode step chooses the
+ * most similar large clusters, and reads the most similar small clusters in them.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -63,7 +63,10 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Extremes of large clusters follow from those of small clusters, so they are not stored. */
+/*
+ * The maxima and minima of keys in large clusters follow from those in small clusters, so only the
+ * latter are stored.
+ */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -75,8 +78,8 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 }
 
 /*
- * Writes the likeness of the queries and every cluster of `size` tokens. Returns the number of
- * clusters.
+ * Writes the similarity (top of this file) of the queries and every cluster of `size` tokens.
+ * Returns the number of clusters.
  */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
                       double *likeness)

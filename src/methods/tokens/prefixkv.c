@@ -2,7 +2,7 @@
  * Method prefixkv: sets the token budgets of layers such that every layer keeps the same fraction
  * of its attention (Wang et al. 2024, "PrefixKV: Adaptive Prefix KV Cache is What Vision
  * Instruction-Following Models Need for Efficient Generation", arXiv 2412.03409, section 3, and its
- * public code). The prefix of a layer is its most important tokens.
+ * public code).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,10 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* sum [n] are cumulative importances, the most important token first. */
+/*
+ * Returns the number of most important tokens that together have the fraction `share`. sum [n] are
+ * cumulative importances.
+ */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t low = 0, high = n - 1;
@@ -67,10 +70,13 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/* Returns the largest fraction of importance that fits into layers * budget tokens. */
+/*
+ * Returns the largest fraction of importance that all layers can keep with layers * budget tokens
+ * in total.
+ */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* Importances add up to 1, so a fraction of 2 keeps all tokens. */
+    /* The importances of a layer add up to 1, so the fraction 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
@@ -91,7 +97,10 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/* x [layers][n] is the importance of every token. `kept` includes the sinks and the last token. */
+/*
+ * Writes the number of tokens that each layer keeps, first tokens (sinks) and last token included.
+ * x [layers][n] is the importance of every token.
+ */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

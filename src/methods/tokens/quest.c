@@ -18,7 +18,10 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
-/* Pages may have gaps, because other methods may have dropped tokens. */
+/*
+ * Counts the pages of the sequence that have a cached token. Other methods may have dropped all
+ * tokens of a page.
+ */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
     const uint32_t page = (uint32_t)v->value[PAGE];

@@ -20,9 +20,11 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 typedef struct {
-    /* Queries of the prompt that found the token unimportant, averaged over query heads. */
+    /* Number of prompt queries that found the token unimportant, averaged over query heads. */
     double prompt;
-    /* One bit per step: 1 if the step found the token unimportant. Bit 0 is the newest step. */
+    /*
+     * One bit per decode step: 1 if the step found the token unimportant. Bit 0 is the newest step.
+     */
     uint64_t rows;
     uint32_t steps; /* steps since the token was appended */
 } entry;

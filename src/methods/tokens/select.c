@@ -136,7 +136,8 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
 }
 
 /*
- * True if token a should be dropped before token b. Among equal scores the earlier token is worse.
+ * True if token a should be dropped before token b: it has the smaller score or, among equal
+ * scores, the smaller index.
  */
 static bool worse(const double *score, size_t a, size_t b)
 {

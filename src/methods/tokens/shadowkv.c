@@ -33,7 +33,10 @@ typedef struct {
     size_t d;
 } shadowkv;
 
-/* State of a KV head. Landmarks [chunks][d] and one outlier flag per chunk follow in memory. */
+/*
+ * State of a KV head. The mean keys of the chunks [chunks][d] (landmarks) and one outlier flag per
+ * chunk follow in memory.
+ */
 typedef struct {
     size_t prompt, chunks;
 } shadow;
@@ -67,7 +70,10 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(shadow) + chunks * (q->d * sizeof(float) + 1);
 }
 
-/* Returns the smallest cosine of one of the keys with their mean. */
+/*
+ * Writes the mean of n keys k [n][d] to `mean`. Returns the smallest cosine of a key with this
+ * mean.
+ */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -90,7 +96,10 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Sets exact [n] to 1 for tokens whose keys stay exact. */
+/*
+ * Writes the mean key and the outlier flag of every chunk to the state. Sets exact [n] to 1 for
+ * tokens whose keys stay exact.
+ */
 static int find_landmarks(const shadowkv *q, shadow *s, const kvd_prompt_keys *p, uint8_t *exact,
                           kvd_err *err)
 {
@@ -124,7 +133,10 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/* Writes k [n][d] = X V_r V_r^T of one KV head, with X V_r and V_r rounded to the cache's type. */
+/*
+ * Replaces keys by their rank-r approximation: writes k [n][d] = X V_r V_r^T of one KV head, with X
+ * V_r and V_r rounded to the cache's type.
+ */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;

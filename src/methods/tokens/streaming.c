@@ -1,7 +1,7 @@
 /*
  * Method streaming: keeps the first tokens and the newest ones (Xiao et al. 2024, "Efficient
  * Streaming Language Models with Attention Sinks", arXiv 2309.17453, section 3.2). The first tokens
- * receive attention whatever their content. Kept tokens keep their original positions.
+ * receive attention whatever their content. Kept tokens keep their original RoPE positions.
  */
 #include "methods/tokens/tokens.h"
 

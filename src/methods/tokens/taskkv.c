@@ -29,7 +29,10 @@ static size_t window_rows(const kvd_parameter_values *v)
     return (size_t)v->value[WINDOW];
 }
 
-/* Writes the semantic vectors x [n_heads][d] and their distances from their mean. */
+/*
+ * Writes the semantic vector x [d] of each KV head, and its distance from the mean of these vectors
+ * over the heads.
+ */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -44,8 +47,8 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
         /*
-         * Two vectors are equally far from their mean. The distances stay 0, so that rounding does
-         * not choose.
+         * With two heads, both vectors are equally far from their mean. The distances stay 0, so
+         * that rounding errors do not decide.
          */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;

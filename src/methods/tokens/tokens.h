@@ -1,7 +1,7 @@
 /*
- * Methods of the tokens axis. A method decides which cached tokens of a KV head are kept, lowered
- * (stored with fewer bits or dimensions) or dropped. It decides at the end of the prompt and after
- * every decode step.
+ * Methods of the tokens axis. A method decides which cached tokens of a KV head are kept unchanged,
+ * lowered (stored with fewer bits or dimensions) or dropped. It decides at the end of the prompt
+ * and after every decode step.
  */
 #ifndef KVD_METHODS_TOKENS_TOKENS_H
 #define KVD_METHODS_TOKENS_TOKENS_H
@@ -14,25 +14,25 @@
 typedef struct {
     int layer, kv_head, group; /* group: query heads of the KV head */
     size_t n;
-    /* Tokens of the whole sequence if known, as in teacher forcing, else n. */
+    /* Number of tokens of the whole sequence if it is known (as in teacher forcing), else n. */
     size_t n_expected;
     /*
      * [n] Sum of the attention probabilities that a token received, over all rows and query heads.
      */
     const double *mass;
-    /* [n] Part of `mass` that a token received from its own query. */
+    /* [n] Part of `mass` that a token received from itself as a query. */
     const double *own;
-    /* Last prompt rows that `recent` covers. */
+    /* Number of rows at the end of the prompt that `recent` covers. */
     size_t window;
-    const double *recent; /* [group][n] probability received in the last `window` rows */
+    const double *recent; /* [group][n] sum of probabilities from the last `window` rows */
     /*
-     * [n] Number of (row, query head) combinations in `recent` in which the token's probability is
-     * below the mean of that row.
+     * [n] Number of queries counted in `recent` (row and query head) that give the token less than
+     * their mean probability.
      */
     const double *below;
     /* [n] Log of the softmax denominator of row t, averaged over the query heads. */
     const double *log_denominator;
-    /* [n] Like `mass`, for the softmax of the scores that `regularise` returns. */
+    /* [n] Like `mass`, but for the softmax of the scores that the method's `regularise` returns. */
     const double *score_mass;
     size_t d;
     /* Keys after RoPE, and values: n tokens of d = d_head floats, `ld` floats apart. */
@@ -43,7 +43,7 @@ typedef struct {
      */
     const float *q;
     size_t ldq;
-    /* [n] What `rank` wrote for this KV head. */
+    /* [n] Levels that the method's function `rank` wrote for this KV head. */
     const uint8_t *ranked;
 } kvd_prompt_attention;
 
@@ -62,9 +62,9 @@ typedef struct {
 typedef struct {
     int n_layers;
     size_t n;
-    /* [n_layers][n] Log of the sum over query heads of the softmax denominators of token t. */
+    /* [n_layers][n] Log of the sum over query heads of the softmax denominators of row t. */
     const double *log_denominator;
-    /* [n_layers][observed] What `observe` wrote, if the method has it. */
+    /* [n_layers][observed] Numbers that the method's function `observe` wrote, if it has one. */
     const double *observed;
 } kvd_prompt_layers;
 
@@ -84,7 +84,7 @@ typedef struct {
 
 typedef struct {
     size_t n;
-    /* [n] Level of every cached token; KVD_LEVEL_DROPPED for tokens to merge. */
+    /* [n] Level of every cached token. Tokens with KVD_LEVEL_DROPPED may be merged into others. */
     const uint8_t *level;
     const float *k; /* [n][d_k] keys as attention reads them */
     const float *v; /* [n][d_v] values as the cache stores them */
@@ -111,7 +111,7 @@ typedef struct {
     kvd_dtype type;
 } kvd_prompt_keys;
 
-/* Bits of the keys that `rebuild` stores: for each token, and once per KV head. */
+/* Bits that the rebuilt keys (`rebuild`) take in the cache: per token, and once per KV head. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -120,19 +120,21 @@ typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
     /*
-     * `lowers`: some cached tokens get KVD_LEVEL_LOW. `only_lowers`: in addition, no token is
-     * dropped.
+     * `lowers`: the method gives KVD_LEVEL_LOW to some cached tokens. `only_lowers`: it does so and
+     * drops no token.
      */
     bool lowers, only_lowers;
     /* Bits per cached token that the method stores in addition to K and V. */
     double entry_bits;
-    /* NULL if the CUDA engine cannot run the method. */
+    /* Description for the CUDA engine. NULL if the engine cannot run the method. */
     const kvd_tokens_eviction *eviction;
-    /* Last prompt rows that kvd_prompt_attention.recent covers. NULL means 0 rows. */
+    /*
+     * Returns the number of last prompt rows that kvd_prompt_attention.recent covers. NULL: 0 rows.
+     */
     size_t (*window)(const kvd_parameter_values *v);
     /*
-     * Returns an attention score after noise and temperature, as in Keyformer, for score_mass. May
-     * be NULL.
+     * Returns an attention score with noise added and divided by a temperature, as in Keyformer.
+     * kvd_prompt_attention.score_mass uses these scores. May be NULL.
      */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
@@ -149,16 +151,16 @@ struct kvd_tokens_method {
      */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * For methods that rank tokens by other numbers than softmax denominators. `observed` returns
-     * the number of doubles that `observe` writes per layer for a prompt of n tokens. `observe`
-     * must be thread-safe. If `repeats` is true, the first pass runs every prompt followed by a
-     * copy of itself.
+     * `observe` computes numbers by which `rank` chooses tokens, if not by softmax denominators.
+     * `observed` returns the number of doubles that `observe` writes per layer for a prompt of n
+     * tokens. `observe` must be thread-safe. If `repeats` is true, the model processes every prompt
+     * followed by a copy of the prompt.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
     /*
-     * Chooses the level of every token in all layers in a first pass, before the prompt is
+     * Chooses the level of every token in all layers, in a first pass over the prompt before it is
      * compressed. Writes level [n_layers][n] or, if the method has `observe`,
      * [n_layers][n_kv_heads][n]. `prompt` reads these levels in kvd_prompt_attention.ranked. NULL:
      * there is no first pass.
@@ -172,8 +174,8 @@ struct kvd_tokens_method {
                   kvd_err *err);
     /*
      * Writes level [n] of a KV head after a decode step. On entry `level` has the current levels,
-     * KVD_LEVEL_HIGH for the newest token. A level never rises. If tokens are dropped, the cache
-     * calls `forget`: the n tokens whose old indices are `kept` stay in the state.
+     * KVD_LEVEL_HIGH for the newest token. A level must not rise. If tokens are dropped, the cache
+     * then calls `forget`, which keeps the n tokens with old indices `kept` in the state.
      */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
@@ -181,7 +183,7 @@ struct kvd_tokens_method {
     /*
      * `prompt` and `step` for all n_heads KV heads of a layer; state, p, a and level have one
      * element per KV head. A method has exactly one of `prompt` and `prompt_heads`, or has
-     * `select`; it has at most one of `step` and `step_heads`.
+     * `select`. It has at most one of `step` and `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
@@ -189,8 +191,8 @@ struct kvd_tokens_method {
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /*
      * Merges dropped tokens into kept ones, after the prompt and, if `merges_steps` is true, after
-     * every step that drops tokens. On entry into [n] is n everywhere and weight [n] is 1. `merge`
-     * sets into[i] of a merged token i to the index of a kept token. K and V of a kept token become
+     * every step that drops tokens. On entry each into[i] is n and each weight[i] is 1. To merge
+     * token i, `merge` sets into[i] to the index of a kept token. K and V of the kept token become
      * the mean, with `weight`, of its own and of all tokens merged into it. Its position stays.
      * NULL: dropped tokens are lost.
      */
@@ -198,23 +200,23 @@ struct kvd_tokens_method {
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
     /*
-     * Replaces the keys of a KV head, at the end of a prompt, by keys rebuilt from a smaller form.
-     * Writes these keys, before RoPE, to k [n][d], and their size to *bits. Sets exact [n] to 1 for
-     * tokens whose original key stays. Also fills the state. Requires `select` and keys before
-     * RoPE. May be NULL.
+     * Replaces the keys of a KV head, at the end of a prompt, by an approximation that is stored in
+     * fewer bits. Writes these keys, before RoPE, to k [n][d], and their size to *bits. Sets
+     * exact[i] to 1 if the original key of token i stays. Also fills the state. Requires `select`
+     * and keys before RoPE. May be NULL.
      */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
     /*
-     * Chooses which cached tokens a decode step reads. On entry read [n] is 1; `select` sets it to
-     * 0 for tokens that are not read, which stay in the cache. The method may also drop tokens of
-     * the prompt. NULL: every step reads all tokens.
+     * Chooses which cached tokens a decode step reads. On entry each read[i] is 1; `select` sets it
+     * to 0 if the step must not read token i, which stays in the cache. `prompt` may still drop
+     * tokens. NULL: every step reads all tokens.
      */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
     /*
-     * Returns the bits of side information that `select` needs about n cached tokens of d numbers
-     * of number_bits bits. They are stored, and every step reads them.
+     * Returns the bits of side information that `select` needs about n cached tokens, each with d
+     * numbers of number_bits bits. The side information is stored, and every step reads it.
      */
     double (*select_bits)(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits);
@@ -228,12 +230,15 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
     kvd_tokens_windowkv, kvd_tokens_kvcrush, kvd_tokens_ems, kvd_tokens_elasticcache,
     kvd_tokens_taskkv, kvd_tokens_a2ats, kvd_tokens_mpcache, kvd_tokens_alisa, kvd_tokens_shadowkv;
 
-/* Fraction of tokens at the high level in a layer, for method importance. */
+/* Returns the fraction of tokens that are important in a layer, for method importance. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
-/* Parameter `layers` of method importance. */
+/* Returns the value of parameter `layers` of method importance. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
-/* Converts a budget parameter to tokens. A value below 1 is a fraction of `of`, rounded down. */
+/*
+ * Converts the value of a budget parameter to tokens. A value below 1 is a fraction of `of` tokens,
+ * rounded down.
+ */
 size_t kvd_tokens_budget(double value, size_t of);
 
 /* Fails if `value` is neither a fraction below 1 nor a whole number of tokens. */
@@ -251,15 +256,15 @@ typedef struct {
     const kvd_config *config;
 } kvd_tokens_shaped;
 /*
- * Implement `open` of methods with kvd_tokens_shaped; `close` is free(). The second function also
- * checks the budget as kvd_tokens_open_budget does.
+ * Implement `open` of methods whose private data is a kvd_tokens_shaped; their `close` must be
+ * free(). kvd_tokens_open_shaped_budget also checks the budget as kvd_tokens_open_budget does.
  */
 int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_method_setup *s,
                                   void **self, kvd_err *err);
 
-/* Implements `prompt` of methods whose `rank` has already chosen all levels. */
+/* Implements `prompt` of methods whose function `rank` has already chosen all levels. */
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
@@ -268,45 +273,48 @@ size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
 /*
- * The first parameters of snapkv, pyramidkv and adakv are `budget`, `window` and `kernel`.
- * KVD_WINDOW_KEYS is the index of the next one.
+ * Indices of the parameters `budget`, `window` and `kernel`, the first ones of methods snapkv,
+ * pyramidkv and adakv. KVD_WINDOW_KEYS is the index of the next parameter.
  */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
 void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule);
-/* Returns the number of prompt tokens before the last `window` ones, which always stay. */
+/*
+ * Returns the number of prompt tokens before the last `window` ones. The last `window` ones always
+ * stay.
+ */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p);
 /*
- * Writes the scores of the tokens before the last `window` rows of the prompt. A score is the sum
- * of the probabilities that these rows give to the `kernel` tokens centred on the token, over query
- * heads.
+ * Writes a score for each token before the last `window` rows of the prompt. The score is the sum,
+ * over these rows and the query heads, of the probabilities given to the `kernel` tokens centred on
+ * the token.
  */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
 
 int32_t kvd_evict_count(size_t n);
 /*
- * Budget of a method that drops tokens at every step: the `recent` newest tokens and `old` others
- * stay.
+ * Returns the budget of a method that drops tokens at every step. The `recent` newest tokens and
+ * `old` other tokens stay.
  */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
 /*
- * Budget of a method that drops tokens only at the end of the prompt: the `newest` newest tokens
- * and `old` others stay.
+ * Returns the budget of a method that drops tokens only at the end of the prompt. The `newest`
+ * newest tokens and `old` other tokens stay.
  */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
 /*
- * Sets the levels of the first n tokens to dropped, except for the k largest scores. Among equal
- * scores the later tokens stay.
+ * Sets the levels of the first n tokens to dropped, except for the k tokens with the largest
+ * scores. Among equal scores the later tokens stay.
  */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
 /*
- * Writes to a [n] the probabilities that prompt token t gives to tokens 0 .. t in one query head.
- * product [n] is scratch.
+ * Writes to a [n] the attention probabilities that prompt token t gives to tokens 0 .. t in one
+ * query head. product [n] is scratch.
  */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
@@ -315,8 +323,9 @@ void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r,
 size_t kvd_tokens_least(const double *score, size_t n);
 
 /*
- * GPU code. evict: methods that drop equal numbers of entries in every KV head; uneven: different
- * numbers; zdc: importance; leankv: sparsity. NULL if the program is linked without it.
+ * Implementations in the CUDA engine. evict: methods that drop equal numbers of tokens in every KV
+ * head. uneven: methods that drop different numbers. zdc: method importance. leankv: method
+ * sparsity. NULL if the program is linked without GPU code.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_leankv KVD_IF_LINKED;

@@ -1,9 +1,10 @@
 /*
- * Method windowkv: keeps whole windows of consecutive tokens, the same windows in a group of layers
- * (Zuo et al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for Efficient LLM
- * Inference", arXiv 2503.17922, section 3, and its public code). The score of a window is the mean
- * probability that the last tokens of the prompt give to its tokens or, with `largest`, to the
- * larger half of them. Budgets fall from group to group as in pyramidkv.
+ * Method windowkv: keeps whole windows of consecutive tokens, the same windows in all layers of a
+ * group (Zuo et al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for
+ * Efficient LLM Inference", arXiv 2503.17922, section 3, and its public code). The score of a
+ * window is the mean probability that its tokens receive from the last tokens of the prompt. With
+ * parameter `largest`, only the half of the tokens with the largest probabilities count. Token
+ * budgets fall from group to group as in pyramidkv.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* x [n] are the scores of the tokens of a window. May sort x. */
+/* Returns the score of a window from the scores x [n] of its tokens. May sort x. */
 static double score_of(const kvd_tokens_shaped *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -75,7 +76,9 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = old_of(w, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        /* The other layers of the group keep the windows of the first. */
+        /*
+         * Only the first layer of a group computes scores; the other layers keep the same windows.
+         */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
@@ -110,7 +113,10 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/* Sets level [old] of the tokens in dropped windows, those with the smallest scores. */
+/*
+ * Sets level [old] of the tokens in windows that are dropped, which are the windows with the
+ * smallest scores.
+ */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -154,7 +160,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Counts the last window as full, although it may be shorter. */
+/* The last window is counted as full, although it may have fewer tokens. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],

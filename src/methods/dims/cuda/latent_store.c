@@ -48,7 +48,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /* The latent row of a token holds K of all groups, then V of all groups. */
+    /* In memory, the latents of a token are K of all groups, then V of all groups. */
     for (int side = 0; side < 2; side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8)
@@ -173,7 +173,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
     const double token = (double)s->page_bytes / KVD_PAGE_TOKENS;
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* s->held includes the requests that finish in this iteration. */
+    /* s->held counts the requests that finish in this iteration, too. */
     s->held = 0;
     for (size_t i = 0; i < s->n_slots; i++)
         s->held += s->tokens[i] ? (double)s->tokens[i] * token + (double)s->slot_bytes : 0;

@@ -1,8 +1,8 @@
 /*
- * Pool of latent vectors (products of K or V with a projection matrix) in GPU memory. Used by
- * caches whose bf16 pages hold one layer at a time (kvd_gpu_method.one_layer). The pool stores all
- * layers as latents, under the page numbers of the cache. A group of adjacent KV heads shares one
- * latent of K and one of V.
+ * Pool of latent vectors (products of K or V with a projection matrix) in GPU memory, for caches
+ * whose bf16 pages hold only one layer at a time (kvd_gpu_method.one_layer). The pool stores the
+ * latents of all layers, under the page numbers of the cache. A group of adjacent KV heads shares
+ * one latent of K and one of V.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENT_STORE_H
 #define KVD_METHODS_DIMS_CUDA_LATENT_STORE_H
@@ -11,72 +11,80 @@
 #include "methods/dims/cuda/latents.h"
 
 /*
- * Layout of the latents of one layer; index [2]: 0 is K, 1 is V. The caller sets `rank` and
- * `matrix` before kvd_latent_store_init, and `up` and `applies_rope` before the first launch.
+ * Layout of the latents of one layer; index [2]: 0 is K, 1 is V. The caller must set `rank` and
+ * `matrix` before kvd_latent_store_init, and `up` and `applies_rope` before the first kernel
+ * launch.
  */
 typedef struct {
-    /* Elements of each group's latent vector, a multiple of 16, [n_groups]. */
+    /* Number of elements of each group's latent vector, [n_groups]; a multiple of 16. */
     int *rank[2];
     /*
-     * Offset in `up`, in elements, of the matrix B^T [d_head][rank] of each KV head, [n_kv_heads].
-     * -1: latents are read without a product.
+     * Offset in `up`, in elements, of the matrix B^T [d_head][rank] that rebuilds K or V of each KV
+     * head, [n_kv_heads]. -1: latents are used as they are.
      */
     int *matrix[2];
     const void *up;
     bool applies_rope;
     /*
-     * Elements per page of latents, and offset of the layer's first page in the pool, in elements.
+     * Number of elements of a page of latents, and offset of the layer's first page in the pool, in
+     * elements.
      */
     size_t page, at;
     int first_run, n_runs, max_rank;
-    /* Elements per token: sum of the ranks of all groups, of K and of V. */
+    /* Number of elements per token: the sum of the ranks of all groups, of K and of V. */
     size_t latent_pitch;
 } kvd_latent_layer;
 
 typedef struct {
     kvd_paged_cache *cache; /* borrowed */
     kvd_device_memory memory;
-    int heads; /* adjacent KV heads that share a latent */
+    int heads; /* number of adjacent KV heads that share a latent */
     kvd_latent_layer *layer;
     /* Device [n_layers][n_kv_heads]. */
     kvd_latent_head *head;
-    /* Offset in a page of each run of 8 elements, in device memory, [n_layers][n_runs]. */
+    /*
+     * Offset in a page of each 8 consecutive elements of a token's latents (a run): device memory,
+     * [n_layers][n_runs].
+     */
     int32_t *run;
     uint16_t *pool;
-    /* Bytes per page, summed over all layers. */
+    /* Bytes that one page takes in all layers together. */
     size_t page_bytes;
     /* True if each slot (request) has its own projection matrices. */
     bool of_slots;
-    size_t matrix_slot; /* elements of the matrices of one slot */
+    size_t matrix_slot; /* elements of the projection matrices of one slot */
     uint32_t *tokens;   /* number of tokens in each slot, [n_slots] */
     size_t n_slots, slot_bytes;
     double held;
 } kvd_latent_store;
 
-/* Creates the layers. The caller must then set their members that kvd_latent_layer names. */
+/*
+ * Allocates the array of layers. The caller must then set `rank`, `matrix`, `up` and `applies_rope`
+ * of each layer.
+ */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
 /*
- * Makes the device tables. The caller must have set the kept dimensions of all heads
- * (kvd_cache_layer.map) before.
+ * Makes the device tables. The caller must have set the layouts of K and V (kvd_cache_layer.map) of
+ * all layers before.
  */
 int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err);
 /*
- * Allocates the pool and fills it with random numbers, so that steps can be timed without computed
- * prompts.
+ * Allocates the pool and fills it with random numbers, so that decode steps can be timed without
+ * computing prompts.
  */
 int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
 /*
- * Describes the new rows of the first n decode steps of the running batch or, if `prompts` is true,
- * of its n prompts (or parts of prompts).
+ * Returns the new tokens of the first n decode steps of the running batch or, if `prompts` is true,
+ * of its first n prompts (or parts of prompts).
  */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n);
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
 /*
- * Returns the arguments that restore the pages of a layer. `prompts` and `n` are as in
- * kvd_latent_store_slices.
+ * Returns the arguments with which kvd_latent_restore computes the pages of a layer. `prompts` and
+ * `n` are as in kvd_latent_store_slices.
  */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
                                                   bool prompts, size_t n);

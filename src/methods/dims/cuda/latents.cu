@@ -1,8 +1,8 @@
 /*
  * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
- * V), where L are latents. The layout's blocks of 8 x 8 are mma.sync fragments in memory order. So
- * latents go directly from global memory to registers, and results directly back. The kernel is
- * memory-bound up to ranks of about d_head.
+ * V), where L are latents and B is a projection matrix. The layout's blocks of 8 x 8 are mma.sync
+ * fragments in memory order. So latents go directly from global memory to registers, and results
+ * directly back. The kernel is memory-bound up to ranks of about d_head.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -30,8 +30,8 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
 }
 
 /*
- * c are the numbers of tokens `token` + lane / 4 and `token` + lane / 4 + 8 that the lane holds.
- * d_head is 16 * W16.
+ * Applies RoPE to the numbers c that the lane holds of tokens `token` + lane / 4 and `token` + lane
+ * / 4 + 8. d_head is 16 * W16.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -67,18 +67,19 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
 }
 
 /*
- * Distance of two rows of B^T in shared memory, in elements. It avoids bank conflicts of ldmatrix.
+ * Distance of two rows of B^T in shared memory, in elements. The padding avoids bank conflicts of
+ * ldmatrix.
  */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
     return rank + 8;
 }
 
-enum { AHEAD = 4 /* steps of 16 ranks fetched at once */ };
+enum { AHEAD = 4 /* number of blocks of 16 ranks that are loaded at once */ };
 
 /*
- * Loads mma.sync operands of blocks k .. k + AHEAD - 1 of 16 ranks. Blocks after the last one are
- * 0.
+ * Loads the mma.sync operands of blocks k .. k + AHEAD - 1, of 16 ranks each. Blocks after the last
+ * one are 0.
  */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
@@ -192,7 +193,10 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
                       pack<true>(x[6], x[7]));
 }
 
-/* `low` are columns c .. c + 7 of a query, `high` are columns c + half .. c + half + 7. */
+/*
+ * Rotates two blocks of a query: `low` are columns c .. c + 7, `high` are columns c + half .. c +
+ * half + 7.
+ */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
 {
@@ -322,8 +326,8 @@ __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather
 }
 
 /*
- * A thread computes eight columns. 32 threads share the rows of A, and their sums are added in a
- * fixed order.
+ * 32 threads compute eight columns of the product, each from a part of the rows of the matrix A.
+ * Their sums are added in a fixed order.
  */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
@@ -399,7 +403,10 @@ template <int W16> restore_kernel restore_of(int w16)
     return restore<W16>;
 }
 
-/* Groups of 8 rows of the longest request, limited to what keeps the device busy. */
+/*
+ * Returns the number of groups of 8 tokens in the longest request, but at most what keeps the
+ * device busy.
+ */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -418,7 +425,10 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
     if (bad_slices(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) || a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
-    /* A decode step has one token, so runs of 8 columns, not tokens, are spread over CTAs. */
+    /*
+     * A decode step has one token per request, so blocks of 8 columns, not tokens, are distributed
+     * over CTAs.
+     */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),
           THREADS, 0, stream>>>(*a);

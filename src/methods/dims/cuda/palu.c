@@ -1,12 +1,12 @@
 /*
  * Method palu in the CUDA engine (see methods/dims/palu.c). The matrix product of Q, K and V gives
- * latent vectors of K and V. Every row attends to keys that are restored from latents, also the
- * keys of its own prompt.
+ * latent vectors of K and V. Every token attends to keys that are restored from latents, also to
+ * the keys of its own prompt.
  *
  * If the fused kernel supports the shape (kernels/rivals/palu_decode.h), it restores keys and
  * computes attention. Otherwise the pages of the layer are restored before attention. If no latent
- * of values is wider than a head, B_v is folded into W_O. Otherwise W_O would grow, so B_v is
- * applied separately.
+ * of values is wider than a head, B_v (the matrix that rebuilds values) is folded into W_O.
+ * Otherwise W_O would grow, so B_v is applied separately.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +26,9 @@ static int padded(int rank)
 }
 
 /*
- * The fused kernel derives the RoPE rotation of a position from two rows of the RoPE table. Angles
- * must be linear in the position, and every (cosine, sine) must have length 1.
+ * True if the fused kernel can run the model. It derives the RoPE rotation of a position from two
+ * rows of the RoPE table, so angles must be linear in the position, and every (cosine, sine) must
+ * have length 1.
  */
 static bool fuses(const kvd_palu *p)
 {
@@ -65,7 +66,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Ranks are rounded up to multiples of 16. */
+/* Sets the layouts of all layers. Ranks are rounded up to multiples of 16. */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -91,7 +92,7 @@ static int resolve(kvd_palu *p, kvd_err *err)
     return 0;
 }
 
-/* Makes the device pointers of kvd_palu.factor, which never change. */
+/* Makes the device array kvd_palu.factor, which is the same in all steps. */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
     const size_t heads = (size_t)p->method.cache->share->n_heads,
@@ -193,8 +194,8 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 }
 
 /*
- * Computes latents by separate matrix products. Needed if norms of K or biases are applied between
- * W_K and the projection.
+ * Computes latents by separate matrix products, for models with norms of K or biases between W_K
+ * and the projection.
  */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
@@ -355,7 +356,9 @@ static bool by_head(const kvd_plan *plan)
     return true;
 }
 
-/* The matrices still belong to the plan. */
+/*
+ * Copies the projections of this GPU's KV heads to p->own. The matrices still belong to the plan.
+ */
 static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
 {
     const kvd_gpu_share *const share = p->method.cache->share;

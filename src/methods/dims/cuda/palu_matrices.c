@@ -9,16 +9,16 @@
 
 static const char what[] = "matrices of palu";
 
-/* bf16 matrices that are assembled on the host for one copy to the device */
+/* bf16 matrices, assembled on the host and then copied to the device at once */
 typedef struct {
-    /* NULL while only the number n of elements is counted. */
+    /* NULL in the first pass, which only counts the n elements. */
     uint16_t *x;
     size_t n;
 } pile;
 
 /*
  * Appends x [rows][columns] as bf16 [to_rows][to_columns], padded with zeros, and returns its
- * offset. If `turned` is set, x is [columns][rows].
+ * offset. If `turned` is true, x is [columns][rows] and gets transposed.
  */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
@@ -33,7 +33,10 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/* Appends B_k of all heads in the element order of the fused kernel. */
+/*
+ * Appends the matrices B_k, which rebuild keys, of all heads in the element order of the fused
+ * kernel.
+ */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -114,8 +117,8 @@ int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err)
 }
 
 /*
- * Multiplies the rows [heads * d_head][d_model] of W_K and W_V of each group by A^T. The products
- * follow the rows of W_Q without gaps.
+ * Multiplies W_K and W_V of each group of heads, rows [heads * d_head][d_model], by the transpose
+ * of its projection matrix A. The products follow the rows of W_Q without gaps.
  */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {

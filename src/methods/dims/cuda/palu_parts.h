@@ -10,16 +10,18 @@
  * group of heads, B rebuilds K or V of one head (methods/dims/palu.c).
  */
 typedef struct {
-    /* True if attention sums latents of values, and B of the values is folded into W_O. */
+    /*
+     * True if B of the values is folded into W_O. Attention then outputs sums of latents of values.
+     */
     bool direct;
-    /* Matrices A [heads * d_head][rank] of all groups, for K and for V. */
+    /* Offsets of the matrices A [heads * d_head][rank] of all groups, for K and for V. */
     size_t down[2];
     /*
-     * Matrices B of K and V. up: transposed. up_pair: of the keys alone, in the element order of
-     * the fused kernel.
+     * Offsets of the matrices B. up: B^T of K and of V. up_pair: B of the keys in the element order
+     * of the fused kernel.
      */
     size_t up, up_pair;
-    /* Matrices B of values, [rank][d_head], not transposed. */
+    /* Offset of the matrices B [rank][d_head] of the values, not transposed. */
     size_t back;
 } kvd_palu_layer;
 
@@ -31,8 +33,8 @@ typedef struct {
     const kvd_dims *dims;
     kvd_dims own;
     /*
-     * True if the matrix product of Q, K and V gives latents. Norms or biases make it false, and a
-     * separate product is then necessary.
+     * True if the matrix product of Q, K and V gives latents. False if norms of K or biases prevent
+     * it; a separate product then computes latents.
      */
     bool folded;
     bool fused;
@@ -44,10 +46,10 @@ typedef struct {
     size_t rows_pitch;
     int n_clusters;
     void *workspace;
-    uint16_t *o; /* sums of latent values, [max_slices][n_heads * rank_v] */
+    uint16_t *o; /* attention output as latents of values, [max_slices][n_heads * rank_v] */
     /*
-     * Pointers for the batched product of sums of latents with B_v, in device memory,
-     * [n_layers][3][n_heads]. The three are B_v [rank_v][d_head], the sums and the output.
+     * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v: B_v
+     * [rank_v][d_head], the part of `o`, and the output of each query head.
      */
     const void **factor;
 } kvd_palu;
@@ -67,8 +69,8 @@ static inline kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
 
 int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err);
 /*
- * Folds A into W_K and W_V if `folded` is set. In layers with kvd_palu_layer.direct, folds B of the
- * values into W_O.
+ * If `folded` is set, multiplies W_K and W_V by A. In layers with kvd_palu_layer.direct, multiplies
+ * W_O by B of the values.
  */
 int kvd_palu_fold(const kvd_palu *p, kvd_err *err);
 

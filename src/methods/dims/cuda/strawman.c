@@ -1,7 +1,7 @@
 /*
  * Method strawman in the CUDA engine (see methods/dims/strawman.c). Phase compress: Gram matrices
- * by cuBLAS, eigenvectors by cuSOLVER. Phase rotate: products with the leading eigenvectors. Phase
- * restore: a decode step restores K and V of the whole layer.
+ * of K and V by cuBLAS, their eigenvectors by cuSOLVER. Phase rotate: products with the leading
+ * eigenvectors. Phase restore: a decode step rebuilds K and V of the whole layer.
  */
 #include "methods/cuda/paged_cache.h"
 
@@ -18,15 +18,15 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     /*
-     * `rank` is `width`, the number of kept dimensions, rounded up to a multiple of 16. n is the
-     * number of KV heads of K and V together.
+     * width: number of kept dimensions; rank: `width` rounded up to a multiple of 16; n: number of
+     * KV heads times 2 (K and V).
      */
     int width, rank, n;
-    /* Projection matrices on the device, [slots][n_layers][n][d_head][rank], those of K first. */
+    /* Device array [slots][n_layers][n][d_head][rank] of projection matrices, those of K first. */
     uint16_t *matrix;
-    /* K and V of prompts, [max_tokens][n][d_head]. */
+    /* Device array [max_tokens][n][d_head] of K and V of the prompts. */
     uint16_t *rows;
-    /* K and V of prompts after projection, [max_tokens][n][rank]. */
+    /* Device array [max_tokens][n][rank] of K and V of the prompts after projection. */
     uint16_t *cut;
     float *gram, *value;
     const kvd_cusolver *lib;
@@ -34,11 +34,11 @@ typedef struct {
     cusolverDnParams_t params;
     void *work, *host_work;
     size_t work_bytes, host_bytes;
-    /* Status of the n decompositions of a layer, on the device. */
+    /* Status of the n eigenvalue decompositions of a layer, on the device. */
     int *info;
-    /* Status of all decompositions, pinned host memory, [max_slices][n_layers][n]. */
+    /* Status of all eigenvalue decompositions, in pinned host memory, [max_slices][n_layers][n]. */
     int *host_info;
-    size_t prompts; /* prompts in the running iteration */
+    size_t prompts; /* number of prompts in the running iteration */
 } strawman;
 
 static strawman *self_of(kvd_gpu_method *m)
@@ -56,7 +56,7 @@ static size_t layer_elements(const strawman *s)
     return (size_t)s->n * (size_t)s->method.cache->config->d_head * (size_t)s->rank;
 }
 
-/* Leaves the eigenvectors of X^T X of every head in s->gram. X is [tokens][n][d]. */
+/* Writes the eigenvectors of X^T X of every head to s->gram. x is X [tokens][n][d] of all heads. */
 static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t prompt, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -84,7 +84,10 @@ static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t promp
                : 0;
 }
 
-/* x is [tokens][n][d], the result [tokens][n][rank]. */
+/*
+ * Multiplies x [tokens][n][d] by the matrices `a` and writes the products to `to`
+ * [tokens][n][rank].
+ */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
@@ -131,7 +134,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Prompts attend to unprojected K and V, so they are projected after attention. */
+/* Prompts attend to K and V without projection, so K and V are projected after attention. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     strawman *const s = self_of(m);

@@ -13,7 +13,10 @@ static const char what[] = "eviction";
 
 typedef struct {
     size_t tokens, entries;
-    /* Number of cached tokens at the end of the latest iteration, also of a finished request. */
+    /*
+     * Number of cached tokens at the end of the latest iteration, even if the request finished in
+     * that iteration.
+     */
     double held;
 } evict_slot;
 
@@ -51,7 +54,7 @@ static const evict *of_const(const kvd_gpu_method *m)
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* The result has no address of r, but cppcheck assumes so. */
+    /* False alarm of cppcheck: the returned structure keeps no address of the local variable r. */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
@@ -87,8 +90,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (i < it->n_steps && slot->tokens == s->before)
             continue;
         /*
-         * In timing runs, steps may follow tokens that were never computed. Such tokens count as a
-         * prompt.
+         * A timing run may start at a decode step, without computing the tokens before it. These
+         * tokens count as the prompt.
          */
         if (i >= it->n_steps && s->before)
             return kvd_fail(err,
@@ -123,7 +126,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* room for the token of the next step */
+        else /* room for the new token of the next step */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -206,7 +209,10 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
     if (!c->whole)
         return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
-    /* As on the CPU, scores come from rows of full width, but the projected rows are moved. */
+    /*
+     * Scores are computed from keys with all d_head dimensions, as on the CPU. The rows moved in
+     * the cache are the projected ones.
+     */
     kvd_evict_prompts_args whole = a;
     whole.map = c->whole[r->layer].map;
     whole.pool = c->whole_pool;
@@ -234,7 +240,10 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Scores and positions stay 0 for tokens that were never computed. */
+/*
+ * Allocates budgets, scores and positions. Scores and positions stay 0 for tokens that a timing run
+ * does not compute.
+ */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     evict *const e = of(m);
@@ -260,8 +269,9 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 }
 
 /*
- * x->future[n], device [half][2], has the mean cosine and sine of each RoPE pair over the positions
- * n .. n + future - 1. `local` selects the layers with rope_local_theta.
+ * Fills x->future, device [positions][half][2]. x->future[n] has the mean cosine and sine of each
+ * RoPE pair over the positions n .. n + future - 1. `local` selects the layers with
+ * rope_local_theta.
  */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
@@ -402,8 +412,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     if (make_work(e, err))
         return -1;
     /*
-     * The attention kernel writes softmax denominators only if they are read here. With a
-     * temperature, eviction computes its own.
+     * The attention kernel writes softmax denominators only if eviction reads them. With a
+     * temperature, eviction computes its own denominators.
      */
     const bool reads = e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0);
     e->method.lse = reads ? e->lse : NULL;
@@ -430,7 +440,7 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                : 0;
 }
 
-/* True if the plan can generate text, not only be timed. */
+/* True if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);

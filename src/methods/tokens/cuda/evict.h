@@ -31,13 +31,13 @@ typedef struct {
  * rotates dimensions i and i + dims/2 together, or 2 i and 2 i + 1 if `interleaved` is 1.
  */
 typedef struct {
-    int32_t dims, half; /* dimensions that RoPE rotates, and d_head / 2 */
+    int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
     /* Tables of kvd_rope_tables, device [positions][half]. NULL if the model has no RoPE. */
     const float *cosine, *sine;
     /*
-     * Mean cosine and mean sine of each RoPE pair over the positions n .. n + rule.future - 1,
-     * device [n][half][2]. n is the number of prompt tokens.
+     * Mean cosine and mean sine of each RoPE pair over the positions n .. n + rule.future - 1, for
+     * a prompt of n tokens: device [n][half][2].
      */
     const float *future;
     /* Square of the factor by which kvd_rope_tables multiplies all cosines and sines. */
@@ -45,7 +45,7 @@ typedef struct {
     float *work; /* kvd_evict_expected_bytes bytes on the device */
 } kvd_evict_expected;
 
-/* Whole prompts of a batch in one layer. */
+/* Arguments of kvd_evict_prompts: the whole prompts of a batch, in one layer. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
@@ -54,42 +54,42 @@ typedef struct {
     const kvd_evict_budget *budget;
     /* 1 if the device has sm_90. */
     int32_t hopper;
-    /* longest: tokens of the longest prompt. */
+    /* longest: number of tokens of the longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /* Device [batch]: first row in `q`, number of tokens and slot of each prompt. */
     const int32_t *q_start, *q_len, *slot;
     /* Device [batch][max_pages]. */
     const int32_t *page_table;
-    /* Queries in layout BLOCKED, on the device. */
+    /* Queries on the device, in layout BLOCKED (kernels/layout.h). */
     const void *q;
     void *pool; /* K and V pages of the layer, on the device */
     /*
-     * Logarithms of the softmax denominators, device [n_heads][n_q8]. Overwritten if the rule has a
-     * temperature.
+     * Natural logarithms of the softmax denominators, device [n_heads][n_q8]. Overwritten if the
+     * rule has a temperature.
      */
     float *lse;
     /*
-     * Scratch, device [n_heads][n_q8]: part of a token's score from each query head, such as the
-     * attention probability received.
+     * Scratch, device [n_heads][n_q8]: score of every token in each query head, such as the sum of
+     * attention probabilities that it received.
      */
     float *mass;
-    /* Output, device [n_kv_heads][n_q8]: score of every token. Not used with KVD_EVICT_FIRST. */
+    /* Output, device [n_kv_heads][n_q8]: score of every token. Not written with KVD_EVICT_FIRST. */
     float *score;
-    /* Output, device [n_kv_heads][n_q8]: indices of the tokens that stay, rising. */
+    /* Output, device [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. */
     int32_t *kept;
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
 /*
- * Computes the scores of whole prompts, chooses the tokens that stay, and moves their rows to the
- * front of the pages.
+ * Computes the scores of all prompt tokens, chooses the tokens that stay, and moves their K and V
+ * to the front of the cache pages.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Parts of kvd_evict_prompts. kvd_evict_score writes received attention probabilities to `mass`.
- * kvd_evict_score_sm90 does the same and requires sm_90. kvd_evict_score_keys and
- * kvd_evict_score_expected write `score`. kvd_evict_score_any runs the function that the rule and
- * the device require.
+ * The steps of kvd_evict_prompts. kvd_evict_score and kvd_evict_score_sm90 (for sm_90 only) write
+ * attention probabilities to `mass`. kvd_evict_score_keys and kvd_evict_score_expected write
+ * `score`. kvd_evict_score_any runs the one of these functions that the rule and the device
+ * require.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -99,7 +99,7 @@ cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 
-/* One decode step of every request of a batch in one layer. */
+/* Arguments of kvd_evict_steps: one decode step of every request of a batch, in one layer. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
@@ -107,8 +107,8 @@ typedef struct {
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
     /*
-     * Device [batch]: number of cached tokens, the newest included, and slot of each request. If
-     * `slot` is at least n_slots, the row is idle.
+     * Device [batch]: number of cached tokens, the newest included, and slot of each request. A row
+     * of the batch without a request has a slot of n_slots or more.
      */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
@@ -116,17 +116,17 @@ typedef struct {
     const void *q;             /* device [batch][q_pitch]: queries of the step */
     void *pool;
     /*
-     * Natural logarithms of the softmax denominators, device [batch][n_heads]. Not used with a
-     * temperature or with KVD_EVICT_FIRST.
+     * Natural logarithms of the softmax denominators, device [batch][n_heads]. Not used if the rule
+     * has a temperature, or with KVD_EVICT_FIRST.
      */
     const float *lse;
-    float *work; /* scratch, kvd_evict_steps_bytes bytes; for a temperature only */
+    float *work; /* scratch, kvd_evict_steps_bytes bytes; used only with a temperature */
 } kvd_evict_steps_args;
 
 /*
- * Adds the step's probabilities to the scores (not with KVD_EVICT_FIRST). If a KV head then has one
- * token too many, the newest token replaces the dropped one. `splits` CTAs share the tokens of a KV
- * head: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
+ * Adds the step's attention probabilities to the scores (not with KVD_EVICT_FIRST). If a KV head
+ * then has one token too many, the newest token takes the place of the dropped one. `splits` CTAs
+ * divide the tokens of a KV head among them: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);

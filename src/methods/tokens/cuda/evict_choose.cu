@@ -1,7 +1,7 @@
 /*
- * Chooses the tokens of a prompt that stay and moves their rows of K and V to the front of the
- * pages. move_kernel: token kept[i] >= i moves to index i, RUN tokens at a time. Every row that is
- * overwritten was read in the same run or in an earlier one.
+ * Chooses the tokens of a prompt that stay, and moves their rows of K and V to the front of the
+ * pages. move_kernel moves token kept[i] to index i <= kept[i], RUN tokens at a time. A run reads
+ * all its rows before it writes, so no row is overwritten before it was read.
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -33,7 +33,10 @@ __global__ void __launch_bounds__(CHOOSE)
         sum_heads<CHOOSE>(a, a.rule.whole_layer ? 0 : g * group,
                           a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
     const float *rank = score;
-    /* Smoothed scores overwrite `mass` of the KV head's first query head. */
+    /*
+     * Smoothed scores overwrite `mass` of the KV head's first query head, which is no longer
+     * needed.
+     */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
         smooth<CHOOSE>(score, old, a.rule.smooth, to);
@@ -62,7 +65,10 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Index of dims 8 block .. 8 block + 7 of token t, relative to K or V (of width d) in page 0. */
+/*
+ * Returns the index of dimensions 8 block .. 8 block + 7 of token t. It counts from the first
+ * element of K or V (of width d) in page 0.
+ */
 __device__ __forceinline__ size_t piece(const kvd_evict_prompts_args &a, const int32_t *page, int t,
                                         int block, int d)
 {
@@ -112,7 +118,9 @@ __global__ void __launch_bounds__(MOVE)
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /* With `whole_layer`, smoothing would overwrite sums that another CTA still reads. */
+    /*
+     * With `whole_layer` every CTA reads `mass` of all heads, so smoothing must not overwrite it.
+     */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1))
         return cudaErrorInvalidValue;

@@ -6,7 +6,8 @@
  *     z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
  *     score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
  *
- * Logarithms do not underflow. TOGETHER prompts share a launch, which limits the scratch memory.
+ * Scores are logarithms because the products could underflow. A launch handles at most TOGETHER
+ * prompts, so that the scratch memory stays small.
  */
 #include "methods/tokens/cuda/evict.h"
 
@@ -19,14 +20,14 @@ enum {
     THREADS = 256,
     ROWS = 64,
     PITCH = KVD_WIDTH_MAX + 4,
-    SLAB = 16, /* rows of the matrix R C R^T in shared memory */
+    SLAB = 16, /* rows of a [d][d] matrix that are in shared memory at a time */
     WEIGH = 512,
     BLOCKS = KVD_WIDTH_MAX / 32
 };
 
 /*
- * Floats of one CTA's sums over its queries x: (x - y)(x - y)^T [d][d], then x - y [d], then y [d].
- * y is the first query; subtracting it avoids cancellation.
+ * Returns the number of floats in which a CTA stores sums over its queries x: (x - y)(x - y)^T
+ * [d][d], then x - y [d], then y [d]. y is the first query; subtracting it avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -47,8 +48,8 @@ __device__ __forceinline__ float wide(uint16_t x)
 }
 
 /*
- * Copies `rows` queries from token t on to shared memory and undoes their RoPE. The other rows of x
- * become 0. All threads must call it, and __syncthreads before they read x.
+ * Copies `rows` queries, from token t on, to shared memory x and undoes their RoPE. Sets the other
+ * rows of x to 0. All threads must call it, and then __syncthreads before they read x.
  */
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (*x)[PITCH])
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Row of the mean RoPE rotation R: element i of R x is own * x[i] + other * x[partner]. */
+/* Row i of the mean RoPE rotation R as two numbers: (R x)[i] = own * x[i] + other * x[partner]. */
 struct turn {
     int partner;
     float own, other;
@@ -195,8 +196,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Address of dimensions 8 block .. 8 block + 7 of token t. `after` is 0 for K, and the elements of
- * K in a page for V.
+ * Returns the address of dimensions 8 block .. 8 block + 7 of token t. `after` is 0 for K. For V it
+ * is the number of elements that K takes in a page.
  */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
@@ -286,7 +287,10 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
     return x;
 }
 
-/* Returns |v|^2 of token 8 t8 + lane % 8 in all four lanes of the token, 0 from token n on. */
+/*
+ * Returns |v|^2 of token 8 t8 + lane % 8, or 0 if the token's index is n or more. All four lanes of
+ * a token return it.
+ */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
 {

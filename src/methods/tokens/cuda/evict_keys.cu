@@ -1,11 +1,11 @@
 /*
  * Scores the tokens of a prompt by their keys alone:
  *
- *   KVD_EVICT_SHORT_KEYS   score[t] = -|k_t|
- *   KVD_EVICT_ODD_KEYS     score[t] = -(k_t / |k_t|) . anchor,  anchor = mean over t of k_t / |k_t|
+ *     KVD_EVICT_SHORT_KEYS   score[t] = -|k_t|
+ *     KVD_EVICT_ODD_KEYS     score[t] = -(k_t / |k_t|) . (mean over s of k_s / |k_s|)
  *
- * A warp reads 8 keys at a time: lane l has 8 dims of token l % 8, in the blocks l / 8, l / 8 + 4
- * and so on.
+ * A warp reads 8 keys at a time. Lane l reads token l % 8, blocks l / 8, l / 8 + 4, ... of 8
+ * dimensions.
  */
 #include "methods/tokens/cuda/evict.h"
 

@@ -4,7 +4,7 @@
 
 #include "methods/tokens/cuda/evict.h"
 
-/* Returns a sort key that rises with the score and, among equal scores, with t. */
+/* Returns a sort key that rises with the score and, among equal scores, with the token index t. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
@@ -24,7 +24,7 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/* Sums the scores of the `width` tokens centred on each token. */
+/* Writes to to[t] the sum of the scores of the `width` tokens centred on token t. */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {

@@ -6,8 +6,8 @@
  * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first.
  *
  * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
- * the other operand pass through shared memory. Every tile is summed by itself, so that a total of
- * thousands loses no precision.
+ * the other operand pass through shared memory. Every tile is summed by itself, so that sums over
+ * thousands of tokens lose no precision.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -49,7 +49,7 @@ __device__ __forceinline__ void copies_done()
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* NULL for queries, which are contiguous. */
+    /* Page table of the keys. NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
@@ -60,7 +60,8 @@ struct side {
 };
 
 /*
- * Loads the 32 tokens of a warp as mma.sync fragments. Groups of 8 tokens beyond the prompt are 0.
+ * Loads 32 tokens, from token `from` on, as mma.sync fragments of a warp. Groups of 8 tokens that
+ * begin at n or later are 0.
  */
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -120,7 +121,7 @@ __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint3
 
 struct params {
     kvd_evict_prompts_args a;
-    /* Factor of q k: scale * log2(e) / temperature. */
+    /* Factor of the product q k: scale * log2(e) / temperature. */
     float factor;
     /* Factor of the noise: log2(e) / temperature; 0 if there is no noise. */
     float noise;
@@ -128,8 +129,8 @@ struct params {
 };
 
 /*
- * Adds the products of the lane's four tokens with tokens `other` and other + 1 of the tile. If
- * MASKED, products of a query with a later key do not count.
+ * Adds the contributions of tokens `other` and other + 1 of the tile to the sums of the lane's four
+ * tokens. If MASKED, pairs of a query and a later key do not count.
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
@@ -165,7 +166,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* If SUMS, writes `mass`. Otherwise writes `lse`, the logarithms of the softmax denominators. */
+/* If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators. */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)
 {

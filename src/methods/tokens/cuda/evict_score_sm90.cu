@@ -1,7 +1,7 @@
 /*
- * Computes the sums of evict_score.cu with instructions of sm_90: products by wgmma, tiles by bulk
- * copies. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs per
- * SM keep both busy.
+ * Computes the sums of evict_score.cu with instructions of sm_90: wgmma for products, bulk copies
+ * for tiles. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs
+ * per SM keep both busy.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -22,7 +22,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 struct params {
     kvd_evict_prompts_args a;
-    /* Factor of q k: scale * log2(e) / temperature. */
+    /* Factor of the product q k: scale * log2(e) / temperature. */
     float factor;
     /* Factor of the noise: log2(e) / temperature; 0 if there is no noise. */
     float noise;
@@ -32,8 +32,8 @@ struct params {
 struct shared {
     uint16_t held[HELD * KVD_WIDTH_MAX];
     uint16_t tile[2][TILE * KVD_WIDTH_MAX];
-    float column[SLOTS][TILE]; /* softmax denominators (log) of the queries in a tile */
-    float noise[2][2][TILE];   /* noise of keys, [warpgroup][tile % 2] */
+    float column[SLOTS][TILE]; /* logarithms of the softmax denominators of the queries in a tile */
+    float noise[2][2][TILE];   /* Gumbel noise of the keys in a tile, [warpgroup][tile % 2] */
     unsigned long long full[2], empty[2], held_full;
 };
 
@@ -41,11 +41,14 @@ struct shared {
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
-    /* NULL for queries, which are contiguous. */
+    /* Page table of the keys. NULL for queries, which are contiguous. */
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Bytes of those of the 64 tokens from t on that exist, rounded up to groups of 8. */
+    /*
+     * Returns the number of bytes of tokens t .. t + 63. Tokens from n on do not count, except
+     * those that complete a group of 8.
+     */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -60,7 +63,10 @@ struct side {
     }
 };
 
-/* Starts the copies of 128 tokens and, for queries, of lse. Called by one thread. */
+/*
+ * Starts copying 128 tokens to shared memory and, for queries, also their `lse`. One thread calls
+ * it.
+ */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {
@@ -72,14 +78,15 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Results of a thread for two tokens, which are 8 rows apart. */
+/* Sum, maximum and noise of the two tokens that a thread handles. The tokens are 8 apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
 /*
- * Adds the products x of tokens `token` and token + 8 with a tile, whose first token for this
- * thread is `other`. If MASKED, products of a query with a later key do not count.
+ * Adds the contributions of a tile to the sums of tokens `token` and token + 8. x are the products
+ * q k; `other` is the thread's first token in the tile. If MASKED, pairs of a query and a later key
+ * do not count.
  */
 template <bool SUMS, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
@@ -127,8 +134,8 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
 }
 
 /*
- * Multiplies 128 tokens of `held`, which stay in shared memory, with all tiles of `moves`. STEPS is
- * d_qk / 16.
+ * Multiplies 128 queries (or keys), which stay in shared memory, by tiles of the other operand,
+ * which are copied one after another. STEPS is d_qk / 16.
  */
 template <bool SUMS, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
@@ -190,7 +197,7 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
     }
 }
 
-/* If SUMS, writes `mass`. Otherwise writes `lse`, the logarithms of the softmax denominators. */
+/* If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators. */
 template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)
 {

@@ -1,9 +1,11 @@
 /*
  * Runs after the attention of a decode step: adds the step's attention probabilities to the scores
- * of the entries (cached tokens) and finds the entry that is dropped. The attention kernel keeps no
+ * of the cached tokens (entries) and finds the entry that is dropped. The attention kernel keeps no
  * probabilities, so q k is computed again. The entries of a KV head are divided among the CTAs of a
- * cluster, which exchange the smallest score. Equal inputs give equal bits in every run; another
- * cluster size rounds the softmax denominators differently.
+ * cluster, which exchange the smallest score.
+ *
+ * Equal inputs give equal bits in every run, but another cluster size rounds the softmax
+ * denominators differently.
  */
 #include <cooperative_groups.h>
 
@@ -53,12 +55,12 @@ template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank
 }
 
 struct candidate {
-    unsigned long long key; /* score in the upper half, position in the lower half */
+    unsigned long long key; /* score in the upper 32 bits, position in the lower 32 bits */
     int place;
 };
 
 struct shared {
-    /* Softmax per warp and query head: maximum, and sum of powers of 2 relative to it. */
+    /* Softmax per warp and query head: x is the maximum, y the sum of 2^(score - maximum). */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
@@ -69,13 +71,13 @@ struct head {
     int b, g, n, first, end, wide;
     uint32_t now;
     const int32_t *page;
-    uint16_t *pool; /* pages, from this KV head's first element on */
-    /* [n][wide] scores times log2(e), with noise and temperature applied. */
+    uint16_t *pool; /* first element of this KV head in page 0 */
+    /* [n][wide] attention scores times log2(e), with noise and temperature applied. */
     float *x;
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    bool own; /* true: a score is the probability in this step alone */
+    bool own; /* true: a token's score is its probability in this step alone, not a sum */
 };
 
 /* Temperature of this decode step, as in keyformer.c. */
@@ -87,7 +89,7 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
     return r.tau0 + (r.tau1 - r.tau0) * progress;
 }
 
-/* Queries of a KV head as mma.sync fragments, in HALVES sets of 8 heads. */
+/* Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads. */
 template <int HALVES> struct queries {
     uint4 q[HALVES][BLOCKS];
 
@@ -109,9 +111,9 @@ template <int HALVES> struct queries {
 };
 
 /*
- * Multiplies the queries by the keys of tokens e .. e + 15. acc [half][c] belongs to query head 8
- * half + 2 (lane % 4) + c % 2 and token e + lane / 4 + 8 (c / 2). The order of dims is permuted in
- * both operands, so that a lane reads 16 bytes.
+ * Multiplies the queries by the keys of tokens e .. e + 15. acc[half][c] belongs to query head 8
+ * half + 2 (lane % 4) + c % 2 and to token e + lane / 4 + 8 (c / 2). The order of dimensions is
+ * permuted in queries and keys, so that a lane reads 16 bytes at once.
  */
 template <int HALVES>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
@@ -224,8 +226,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
 }
 
 /*
- * Adds probability p to the score of token i. If token i may be dropped and its score is smaller,
- * it becomes `least`.
+ * Adds probability p to the score of token i. If token i may be dropped and its score is below that
+ * of `least`, it becomes `least`.
  */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
@@ -239,8 +241,8 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
 }
 
 /*
- * With a temperature: computes probabilities from w.x. Returns this thread's candidate for
- * eviction.
+ * Adds the step's probabilities to the scores, for rules with a temperature, from the scores in
+ * w.x. Returns this thread's candidate for eviction.
  */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
@@ -272,8 +274,8 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
 }
 
 /*
- * Without a temperature: uses the attention kernel's softmax denominators. Returns this thread's
- * candidate for eviction.
+ * Adds the step's probabilities to the scores, for rules without a temperature, with the attention
+ * kernel's softmax denominators. Returns this thread's candidate for eviction.
  */
 template <int HALVES>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -316,7 +318,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns the smallest candidate over all CTAs of the KV head, in every thread. */
+/* Returns the candidate with the smallest score over all CTAs of the KV head, in every thread. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -340,7 +342,7 @@ __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
     return least;
 }
 
-/* Moves 16 bytes, number c, of token `newest` of KV head g to index `place`. */
+/* Copies the c-th 16 bytes of K and V of token `newest` of KV head g to token index `place`. */
 __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                            const int32_t *page, int newest, int place, int c)
 {
@@ -473,8 +475,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     if (n <= budget.limit || budget.recent < 1)
         return;
     /*
-     * Beyond the limit, the `recent` last tokens form a ring, in which each new token overwrites
-     * the oldest.
+     * If the cache is full, the last `recent` indices form a ring: each new token overwrites the
+     * oldest token in it.
      */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
@@ -482,7 +484,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
                (int)threadIdx.x);
 }
 
-/* Query heads per KV head, rounded up to a power of 2. */
+/* Returns the number of query heads per KV head, rounded up to a power of 2. */
 int width_of(const kvd_attn_map *m)
 {
     int wide = 1;
@@ -498,7 +500,7 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * (size_t)width_of(m) * sizeof(float);
 }
 
-/* At least 64 cached tokens per CTA. */
+/* Returns the number of CTAs per KV head. Each CTA handles at least 64 cached tokens. */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

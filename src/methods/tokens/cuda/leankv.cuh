@@ -10,7 +10,7 @@
 namespace leankv
 {
 
-/* Returns -1 if the slot has no request. */
+/* Returns the index of a KV head in the pool, or -1 if the slot has no request. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -69,8 +69,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Scale and zero point of a vector; every lane of the warp passes N of its numbers. IEEE divisions
- * make the codes equal to those of kvd_quantise_group on the CPU.
+ * Returns scale and zero point of a vector, of which every lane of the warp passes N numbers. IEEE
+ * divisions make the codes equal to those of kvd_quantise_group on the CPU.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -110,8 +110,8 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
 }
 
 /*
- * Returns the sum over the threads before this one, and sets *all to the sum over the CTA. All
- * WARPS warps must call it.
+ * Returns the sum of x over all earlier threads, and sets *all to the sum over the CTA. All WARPS
+ * warps must call it.
  */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
@@ -137,7 +137,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
     return before + upto - x;
 }
 
-/* Sums x[i] over the CTA, in a fixed order, to all threads. */
+/* Replaces each x[i], in every thread, by its sum over the CTA. The order of summation is fixed. */
 template <int WARPS, int N> __device__ void sums(double (&x)[N])
 {
     __shared__ double part[WARPS][N];
@@ -158,7 +158,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs the key codes of token `row` into word number `at` of a lane of class c (lane % 4). */
+/* Packs key codes of token `row` into word number `at` of the lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -174,8 +174,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
 }
 
 /*
- * Returns the number of dimensions in word w of a lane's values, and sets *first to the first of
- * them. They are 8 apart.
+ * Returns the number of dimensions whose value codes are in word w of a lane, and sets *first to
+ * the first of them. These dimensions are 8 apart.
  */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
@@ -183,7 +183,7 @@ __device__ __forceinline__ int value_features(int bits, int lane, int w, int *fi
     return 8 / bits;
 }
 
-/* Write the codes of one token to row r of a tile. One warp calls these functions. */
+/* put_key and put_value write the codes of one token to row r of a tile. One warp calls them. */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {

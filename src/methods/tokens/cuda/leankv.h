@@ -22,20 +22,21 @@ enum {
     KVD_LEANKV_HIGH,
     KVD_LEANKV_LOW,
     KVD_LEANKV_LEVELS,
-    KVD_LEANKV_TILE = 16,       /* tokens whose codes are interleaved in one tile */
-    KVD_LEANKV_PAGE_TOKENS = 64 /* tokens of a high-precision page */
+    /* number of tokens in a tile, in which their codes are interleaved */
+    KVD_LEANKV_TILE = 16,
+    KVD_LEANKV_PAGE_TOKENS = 64 /* number of tokens in a high-precision page */
 };
 
 /*
- * Layout of a page of one precision. It has six segments of `tokens` entries each: keys from byte
- * 0, scales and zero points of keys, values, scales and zero points of values, scores, positions.
- * The members give the first byte of the other segments. Scales and zero points are float16; a code
- * q means scale q + zero. A score is the float32 sum of the attention probabilities received from
+ * Layout of a page of one precision. A page has six segments: keys, scales and zero points of keys,
+ * values, scales and zero points of values, scores, positions. The members give the first byte of
+ * each segment after the keys, which start at byte 0. Scales and zero points are float16; a code q
+ * means scale q + zero. A score is the float32 sum of the attention probabilities received from
  * later tokens, averaged over the query heads.
  */
 typedef struct {
-    int32_t k_bits, v_bits; /* bits of a code; k_bits: 8 or 4, v_bits: 8, 4 or 2 */
-    int32_t tokens;         /* tokens of a page; a multiple of KVD_LEANKV_TILE */
+    int32_t k_bits, v_bits; /* bits of a code of K (8 or 4) and of V (8, 4 or 2) */
+    int32_t tokens;         /* number of tokens in a page; a multiple of KVD_LEANKV_TILE */
     int32_t k_meta, v, v_meta, score, position;
 } kvd_leankv_precision;
 
@@ -47,21 +48,19 @@ typedef struct {
 
 size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 /*
- * d is 32, 64 or 128. k_bits and v_bits have one element per precision (high, low). A token of low
- * precision must not be larger than one of high precision. Returns -1 if an argument is out of
- * range.
+ * Computes the layout of pages for heads of d = 32, 64 or 128 dimensions. k_bits and v_bits have
+ * one element per precision (high, low). A token of low precision must not take more bytes than one
+ * of high precision. Returns -1 if an argument is out of range.
  */
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
 /*
  * Position of a code in a tile of 16 tokens: a 32-bit word and a shift within it. The order is that
- * of mma.sync m16n8k16 fragments, with tokens as rows for keys and dimensions (features) as rows
- * for values. Lane l (row l / 4, class l % 4) owns w words, stored in chunks of 4, 2 or 1 words per
- * lane.
+ * of mma.sync m16n8k16 fragments. The rows of a fragment are tokens for keys, and dimensions
+ * (features) for values. Each lane owns w words, stored in chunks of 4, 2 or 1 words per lane.
  *
- * Keys: a lane of class c has features 16 s + 4 c .. 16 s + 4 c + 3 of step s. The two codes of a
- * register are 4 or 8 codes apart in a word. Values: a lane of class c has tokens 2 c, 2 c + 1, 2 c
- * + 8 and 2 c + 9.
+ * Keys: a lane with lane % 4 = c has features 16 s + 4 c .. 16 s + 4 c + 3 for every s. Values: a
+ * lane with lane % 4 = c has tokens 2 c, 2 c + 1, 2 c + 8 and 2 c + 9.
  *
  * These are LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec] and [F / V_group, N / V_vec,
  * V_group, V_vec] (section 6 of the paper) with K_group 4, V_group 8, V_vec 4, within a tile of 16
@@ -77,7 +76,7 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Index in a tile of word w of a lane that owns `words` words. */
+/* Returns the index in a tile of word w of lane `lane`, if every lane owns `words` words. */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -87,7 +86,6 @@ KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_key_place(int d, int bits, int row,
                                                                     int feature)
 {
-    /* words per token and lane class (lane % 4) */
     const int per = d * bits / 128;
     const int s = feature / 16, c = feature % 16 / 4, b = feature % 4 / 2, a = feature % 2;
     const int w = row / 8 * per + s * bits / 8, lane = row % 8 * 4 + c;
@@ -110,75 +108,82 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* Number of cached tokens and of pages of a KV head of a slot, per precision (high, low). */
+/*
+ * Number of cached tokens, and number of pages, of one KV head of a slot, per precision (high,
+ * low).
+ */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Significance relative to the mean of the head. A token below cut[HIGH] is not stored at high
-     * precision; a token below cut[LOW] is dropped.
+     * Limits of significance, relative to the mean of the KV head. A token below cut[HIGH] is not
+     * stored at high precision. A token below cut[LOW] is dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
 /*
- * The host reads this state at the end of an iteration. The free pages are list[start .. end - 1],
- * with indices modulo the number of pages.
+ * State of the page pool, which the host reads at the end of an iteration. The free pages are
+ * list[start .. end - 1], with indices modulo the number of pages.
  */
 typedef struct {
     uint64_t start, end;
     /* number of cached tokens of high and of low precision */
     int64_t entries[KVD_LEANKV_LEVELS];
-    /* Pages requested and pages free when pages first ran short; 0 if they never did. */
+    /*
+     * Number of pages requested, and number of free pages, when pages first ran short. Both are 0
+     * if they never did.
+     */
     uint64_t wanted, left;
 } kvd_leankv_state;
 
 /*
- * Pool of pages, passed to kernels by value. Heads are indexed [n_slots][n_layers][n_kv_heads]. If
- * a slot number is n_slots or more, the row has no request and gets no pages.
+ * Pool of pages, passed to kernels by value. KV heads are indexed [n_slots][n_layers][n_kv_heads].
+ * A row of a batch whose slot is n_slots or more has no request and gets no pages.
  */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
     int32_t table_length;
-    /* [n_pages] Ring of page numbers (kvd_leankv_state). */
+    /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
     int32_t *list;
-    int32_t *table; /* [heads][table_length] page numbers */
+    int32_t *table; /* [KV heads of the pool][table_length] page numbers */
     kvd_leankv_head *head;
     kvd_leankv_state *state;
     char *page; /* [n_pages][page_bytes] */
 } kvd_leankv_pool;
 
 /*
- * Bytes of a slot without tokens: head records, page tables and KVD_LEANKV_SPARE_PAGES pages per KV
- * head, which may be partly filled.
+ * Returns the bytes that a slot takes in addition to its cached tokens: head records, page tables
+ * and KVD_LEANKV_SPARE_PAGES partly filled pages per KV head.
  */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
- * Assigns pages for layers first_layer .. first_layer + n_layers - 1 of the n slots in `slot`
- * (device). Every KV head gets pages for its tokens and `spare` more tokens of each precision. If
- * too few pages are free, no page is assigned and state->wanted is set. Heads are then cut to the
- * tokens that fit in their pages.
+ * Assigns pages in layers first_layer .. first_layer + n_layers - 1 to the n slots in `slot`
+ * (device). Every KV head gets pages for its tokens and for `spare` more tokens of each precision.
+ * If too few pages are free, no page is assigned and state->wanted is set. Tokens that do not fit
+ * in a head's pages are then dropped.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
-/* `slot` [n] is device memory. */
+/* Returns all pages of the n slots to the pool. `slot` [n] is device memory. */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
 /*
- * One decode step in one layer. Row i of the batch is the new token of slot[i] at position at[i].
- * Its K and V are row 0 of page page_table[i][0] of `fresh` (layout BLOCKED, kernels/layout.h).
+ * Arguments of one decode step in one layer. Row i of the batch is the new token of slot[i] at
+ * position at[i]. Its K and V are row 0 of page page_table[i][0] of `fresh` (layout BLOCKED,
+ * kernels/layout.h).
  */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: requests; group: query heads per KV head, at most 8. */
+    /* n: number of requests; group: query heads per KV head, at most 8. */
     int32_t layer, n, group;
-    /* Largest number of cached tokens of a KV head. */
+    /* Largest number of cached tokens that a KV head can have. */
     int32_t room;
-    int32_t splits;      /* CTAs that share a KV head of a row */
+    int32_t splits;      /* number of CTAs that divide the tokens of a KV head of a row */
     float scale;         /* usually 1 / sqrt(d) */
     const int32_t *slot; /* device [n]: slot of each row */
     const uint32_t *at;  /* device [n]: position of each new token */
@@ -186,65 +191,70 @@ typedef struct {
     int32_t max_pages;
     const void *fresh; /* device bf16 pages with K and V of the new tokens */
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
-    void *o;           /* output, in the shape of `q` */
+    void *o;           /* attention output, in the shape of `q` */
     /*
-     * Output, [n][n_kv_heads][room][columns]: attention scores times log2(e), high-precision tokens
-     * from the front, the others from the end backwards. `columns` is `group` rounded up to an even
-     * number.
+     * Output, [n][n_kv_heads][room][columns]: attention scores times log2(e). Scores of
+     * high-precision tokens are at the front, those of low-precision tokens run backwards from the
+     * end. `columns` is `group` rounded up to an even number.
      */
     float *score;
     /* Output, [n][n_kv_heads][8]: log2 of the softmax denominators. */
     float *lse2;
     float *partial; /* scratch, [n][n_kv_heads][splits][8][d + 2] */
-    /* Number of finished splits, [n][n_kv_heads]; 0 before and after each launch. */
+    /*
+     * Number of splits (CTAs) that have finished, [n][n_kv_heads]; 0 before and after each launch.
+     */
     uint32_t *arrived;
-    int32_t window; /* newest tokens that stay at high precision */
+    int32_t window; /* number of newest tokens that always stay at high precision */
 } kvd_leankv_steps;
 
 /*
- * Attention of one decode step over high-precision pages, low-precision pages and the new token in
- * bf16.
+ * Computes the attention of one decode step over the high-precision pages, the low-precision pages
+ * and the new token in bf16.
  */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
 /*
- * Algorithm 1 of the paper, after kvd_leankv_attend. Pages must have room for one more entry of
- * each precision.
+ * Stores the new token by Algorithm 1 of the paper. Must run after kvd_leankv_attend. Pages must
+ * have room for one more token of each precision.
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Whole prompts of a batch in one layer. Token t of prompt i is row q_start[i] + t of `q`. */
+/*
+ * Arguments for the whole prompts of a batch, in one layer. Token t of prompt i is row q_start[i] +
+ * t of `q`.
+ */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: prompts; n_q8: rows of `q`; longest: tokens of the longest prompt. */
+    /* n: number of prompts; n_q8: rows of `q`; longest: tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
     /*
-     * Fractions of a head's total significance, taken in rising order. Tokens within the first `th`
-     * are not kept at high precision; those within the first `tl` are dropped.
+     * Limits of the cumulative significance, over tokens in rising order, as fractions of a KV
+     * head's total. Below `th` a token is not kept at high precision; below `tl` it is dropped.
      */
     double th, tl;
     /* Device [n]: slot, first row in `q` and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
     const int32_t *page_table;
     int32_t max_pages;
-    const void *fresh; /* device bf16 pages with K and V of the prompts, BLOCKED */
+    const void *fresh; /* device bf16 pages with K and V of the prompts, in layout BLOCKED */
     const void *q;     /* queries, device bf16 in layout BLOCKED */
     /* Natural logarithms of the softmax denominators, device [n_heads][n_q8]. */
     const float *lse;
     /* Output, [n_heads][n_q8]: sum of the attention probabilities received from later tokens. */
     float *mass;
     /*
-     * Scratch, [n_kv_heads][n_q8]: indices of high-precision tokens, and from the end backwards of
-     * the others.
+     * Scratch, [n_kv_heads][n_q8]: indices of the high-precision tokens from the front, and of the
+     * low-precision tokens backwards from the end.
      */
     int32_t *source;
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`. kvd_leankv_compress then chooses levels, assigns pages and
- * writes codes.
+ * kvd_leankv_masses computes `mass`. kvd_leankv_compress then chooses the precision of each token,
+ * assigns pages and writes codes.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

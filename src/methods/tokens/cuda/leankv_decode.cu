@@ -4,13 +4,13 @@
  *
  *     O[h] = sum_j p_j (c_j s_j + z_j),   p = softmax over j of q . (c'_j s'_j + z'_j) / sqrt(d)
  *
- * c and c' are the codes of value and key, s and s' their scales, z and z' their zero points. Codes
- * are operands of the products: integers up to 255 are exact in float16 and bf16. A code is
- * converted by writing it into the last bits of 1024 (float16) or 128 (bf16). This offset is
- * subtracted together with the zero points.
+ * c and c' are the codes of value and key, s and s' their scales, z and z' their zero points.
+ * Tensor cores multiply the codes themselves: integers up to 255 are exact in float16 and bf16. A
+ * code is converted by writing it into the last bits of 1024 (float16) or 128 (bf16). This offset
+ * is subtracted together with the zero points.
  *
- * The kernel is bound by reading the codes and scales. Tiles of 16 tokens are dealt to the warps of
- * all splits in turn (section 6 of the paper), so the load is even. Results are merged in a fixed
+ * The kernel is bound by reading the codes and scales. Tiles of 16 tokens are distributed in turn
+ * over the warps of all CTAs of a KV head (section 6 of the paper). Results are merged in a fixed
  * order.
  */
 #include "kernels/cuda/mma.cuh"
@@ -23,8 +23,8 @@ enum {
     WARPS = 8,
     THREADS = 32 * WARPS,
     HEADS = 8,
-    STAGES = 3, /* tiles per warp in shared memory */
-    LAZY = 8    /* rescale only if p would exceed 2^LAZY */
+    STAGES = 3, /* number of tiles per warp in shared memory */
+    LAZY = 8    /* rescale the sums only if a term would exceed 2^LAZY */
 };
 
 __device__ __forceinline__ float exp2_fast(float x)
@@ -41,10 +41,13 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Codes of values below 8 bits become 128 + c in bf16. Codes of keys become 1024 + c in float16. */
+/* Number that is added when a value code becomes bf16: 128, or 0 for codes of 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns two key codes of step s (16 dimensions) as float16; b = 0 or 1 selects which two. */
+/*
+ * Returns two of a lane's four key codes of dimensions 16 s .. 16 s + 15 as float16, with 1024
+ * added. b = 0 or 1 selects which two.
+ */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -60,7 +63,10 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
     return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
 }
 
-/* Returns codes of two of a lane's four tokens as bf16, for half u of tile m of 16 dimensions. */
+/*
+ * Returns two of a lane's four value codes (tokens) as bf16, for dimensions 16 m + 8 u .. 16 m + 8
+ * u + 7. b selects which two.
+ */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
 {
@@ -91,7 +97,7 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running softmax of a lane. Index [2] is for query heads 2 (lane % 4) and 2 (lane % 4) + 1. */
+/* Running softmax of a lane. Index [2] selects query head 2 (lane % 4) or 2 (lane % 4) + 1. */
 template <int F> struct state {
     uint32_t q[F / 16][2];
     float factor[2], q_sum[2];
@@ -108,8 +114,8 @@ __device__ __forceinline__ float most_of_column(float x)
 }
 
 /*
- * Turns scores into probabilities relative to the running maximum. Rows beyond the last token must
- * be -INFINITY.
+ * Replaces scores s by 2^(s - running maximum). Scores of rows after the last token must be
+ * -INFINITY.
  */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
@@ -136,8 +142,8 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 }
 
 /*
- * The first `rows` rows of the tile are cached tokens. `score` receives their attention scores,
- * `step` floats apart; NULL for columns without a query head.
+ * Adds the first `rows` tokens of a tile to the running softmax. Writes their attention scores to
+ * `score`, which is NULL in lanes without a query head, `step` floats apart.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -196,25 +202,29 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 }
 
 /*
- * Tiles that a warp processes: first, first + stride, ... of the high-precision tokens, then of the
- * others.
+ * Tiles that a warp processes: number first, first + stride, ... of the high-precision tiles, then
+ * the same numbers of the low-precision tiles.
  */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* Page numbers: high-precision pages, then from low_pages on low-precision pages. */
+    /*
+     * Numbers of the high-precision pages and, from index low_pages on, of the low-precision pages.
+     */
     const int32_t *table;
     int first, stride, high, low, low_pages;
-    /* 2^32 divided by the number of tiles of a page, so that multiplications divide. */
+    /*
+     * 2^32 divided by the number of tiles in a page, so that a multiplication replaces a division.
+     */
     uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
-    uint32_t full; /* mbarriers in shared memory, one per ring slot */
+    uint32_t full; /* shared-memory address of the mbarriers, one per tile of the ring buffer */
 };
 
 /*
- * Offset in a page of part k of tile `in`. Parts 0 to 3 are keys, values, scales and zero points of
- * keys, and those of values.
+ * Returns the offset in a page of segment k of tile `in`. k is 0 for key codes, 1 for value codes,
+ * 2 for scales and zero points of keys, 3 for those of values.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -224,7 +234,9 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/* Starts the copies of a tile, which are complete after wait_tile. All lanes must call it. */
+/*
+ * Starts the copies of a tile to shared memory, which wait_tile waits for. All lanes must call it.
+ */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,
@@ -293,7 +305,7 @@ __device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
 }
 #endif
 
-/* Does nothing beyond the last tile. */
+/* Starts the copy of the warp's tile number `at`. Does nothing after the last tile. */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
     if (at < x.high + x.low) {
@@ -314,8 +326,8 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes n tiles of one precision, from the warp's tile `at` on. `score` is the score of the
- * first token of this precision.
+ * Processes n tiles of one precision, from the warp's tile number `at` on. `score` points to the
+ * score of the first token of this precision.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
@@ -351,14 +363,14 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* Softmax of one warp or split, for one query head. */
+/* Partial softmax of one warp or one split (CTA), for one query head. */
 struct part {
     float most, sum, zeros;
 };
 
 /*
- * Writes a query as float16, scaled by a power of 2 so that no bit is lost, and as float32 to x.
- * *factor is `scale` divided by that power of 2.
+ * Writes a query to q as float16, divided by a power of 2 so that no bit is lost, and to x as
+ * float32. *factor is `scale` times that power of 2.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -389,7 +401,10 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/* Merges the outputs of n warps, `pitch` floats apart. Returns their common maximum and sum. */
+/*
+ * Merges the attention outputs o of n warps, which are `pitch` floats apart. Returns their common
+ * maximum and sum.
+ */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])
@@ -452,7 +467,7 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
             all.most + log2f(all.sum);
 }
 
-/* Writes the partial output of this split. Returns true in the last split to arrive. */
+/* Writes the partial output of this CTA. Returns true in the CTA that finishes last. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -511,8 +526,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
     /*
-     * Dynamic shared memory: rings of tiles, later outputs [WARPS][HEADS][F]. Page numbers are at
-     * table_at.
+     * Dynamic shared memory: ring buffers of tiles, overwritten at the end by outputs
+     * [WARPS][HEADS][F]. Page numbers start at byte table_at.
      */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
@@ -569,7 +584,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* This rounded-up reciprocal gives exact quotients for fewer than 2^16 tiles. */
+    /* Rounding the reciprocal up makes the quotients exact for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];
@@ -590,7 +605,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                     !scores || high ? scores : scores + (size_t)(s.room - 1) * (size_t)columns,
                     high ? columns : -columns, lane, a);
     }
-    __syncthreads(); /* the outputs overwrite the rings of tiles */
+    __syncthreads(); /* the outputs overwrite the ring buffers of tiles */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll

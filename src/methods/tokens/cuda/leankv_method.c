@@ -1,7 +1,7 @@
 /*
  * Method leankv in the CUDA engine (gpu_method.h): token method sparsity with bits method hetero
- * (leankv.h). The bf16 pages hold one layer at a time: all rows of prompts, and the new row of
- * decode steps, which kvd_leankv_update quantises after attention.
+ * (leankv.h). The bf16 pages hold only the layer that is being computed: all tokens of prompts, and
+ * the new token of decode steps. kvd_leankv_update quantises the new token after attention.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +18,18 @@ typedef struct {
     cudaStream_t stream;
     double th, tl;
     size_t rows; /* number of rows of Q in layout BLOCKED */
-    size_t room; /* largest number of cached tokens of a KV head */
+    size_t room; /* largest number of cached tokens that a KV head can have */
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /* Finished slots [n_slots], then slots that start a new request [n_slots]; pinned. */
+    /*
+     * Slots of finished requests [n_slots], then slots in which a new request starts [n_slots];
+     * pinned.
+     */
     int32_t *host_leaving;
     uint32_t *known;
-    kvd_leankv_state *seen; /* pool state at the end of the iteration, pinned */
+    /* state of the page pool at the end of the iteration, in pinned memory */
+    kvd_leankv_state *seen;
 } leankv;
 
 static leankv *self_of(kvd_gpu_method *m)
@@ -41,7 +45,10 @@ static double value_of(const kvd_parameter *p, const kvd_parameter_values *v, co
     return v->value[i];
 }
 
-/* `slot` is pinned memory and must not change until the iteration has ended. */
+/*
+ * Returns the pages of n slots to the pool. `slot` is pinned memory and must not change until the
+ * iteration has ended.
+ */
 static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
@@ -58,7 +65,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
-    /* The device may still be reading the first half of the array. */
+    /* The device may still be reading the first half of host_leaving. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -93,7 +100,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/* The bf16 pages hold no earlier entries. */
+/* Returns 0: between iterations the bf16 pages hold no tokens. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -308,7 +315,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* On a GPU, hetero's codes hold the cached tokens of both precision levels. */
+/* True if the bits method is hetero, whose codes the kernels use at both precisions. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;

@@ -1,6 +1,6 @@
 /*
- * Memory manager of LeanKV's pages. One CTA assigns pages by an exclusive prefix sum over all
- * heads, so nothing needs locks. The assignment depends only on the order of heads.
+ * Memory manager of LeanKV's pages. One CTA assigns pages by an exclusive prefix sum over all KV
+ * heads, so locks are not needed. The assignment depends only on the order of the heads.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -14,7 +14,7 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns -1 if the slot has no request. */
+/* Returns the index of the i-th KV head in the pool, or -1 if its slot has no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -33,7 +33,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Drops tokens that the pages of the head do not hold. */
+/* Removes from *h the tokens for which the KV head has no pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(THREADS)
                           (unsigned long long)-(long long)h.n[l]);
         p.head[at] = kvd_leankv_head{};
     }
-    __syncthreads(); /* all threads have read `end` */
+    __syncthreads(); /* all threads have read p.state->end */
     if (threadIdx.x == 0)
         p.state->end = end;
 }

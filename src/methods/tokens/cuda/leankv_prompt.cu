@@ -1,7 +1,7 @@
 /*
  * LeanKV at the end of a prompt (section 4.2 of the paper): computes the attention probability that
- * every token received (its mass), decides which tokens are dropped, lowered or kept, and writes
- * their codes to pages.
+ * every token received (its mass). Then decides which tokens are dropped and which are stored at
+ * low or high precision, and writes their codes to pages.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -24,7 +24,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/* V starts PAGE * F elements after K. */
+/* Returns K of one page of a prompt. V starts PAGE * F elements after K. */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
@@ -42,7 +42,9 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
         r[i] = block[i * 32 + lane];
 }
 
-/* A warp handles 32 keys. CTAs with early keys have the most work and come first. */
+/*
+ * Writes `mass`; a warp handles 32 keys. CTAs with early keys have the most work and start first.
+ */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
 {
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* Rows beyond the prompt may hold any numbers; their sums are discarded. */
+    /* Rows after the end of the prompt may hold any numbers; their sums are discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -98,8 +100,8 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 }
 
 /*
- * The least significant tokens that reach a target sum: all tokens below `value`, and the first
- * `ties` tokens equal to `value`.
+ * Threshold of significance. Below it are all tokens with less significance than `value`, and the
+ * first `ties` tokens with exactly `value`.
  */
 struct border {
     uint32_t value; /* bits of a non-negative float */
@@ -107,12 +109,12 @@ struct border {
 };
 
 /*
- * Bisection over the bits of non-negative floats, which are ordered as the floats are. All threads
- * get the same result.
+ * Finds the thresholds below which the significances sum to less than the targets. Bisects the bits
+ * of non-negative floats, which are ordered as the floats are. All threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* Significances up to hi[k] always add up to at least target[k]. */
+    /* The significances up to hi[k] always sum to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};

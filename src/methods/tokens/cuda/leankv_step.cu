@@ -1,7 +1,7 @@
 /*
  * LeanKV after the attention of a decode step (Algorithm 1), one CTA per KV head of every request.
- * At most one cached token changes to low precision, at most one is dropped, and the new token
- * takes the freed index or the next one.
+ * At most one cached token changes to low precision, and at most one is dropped. The new token
+ * takes the index that became free, or the next unused one.
  */
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -11,11 +11,11 @@ namespace
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
 /*
- * Least significant token of a precision outside the window of newest tokens, the oldest among
- * equals.
+ * Least significant token of one precision, among the tokens outside the window of newest tokens.
+ * Among equals it is the oldest.
  */
 struct least {
-    /* Significance bits in the upper half, position in the lower half. */
+    /* Significance (float bits) in the upper 32 bits, position in the lower 32 bits. */
     unsigned long long key;
     int at;
 };
@@ -23,19 +23,22 @@ struct least {
 struct found {
     least level[KVD_LEANKV_LEVELS];
     /*
-     * Index, among the high-precision tokens, of the token that leaves the window of newest tokens;
-     * -1: none.
+     * Index, among the high-precision tokens, of the token that now leaves the window of newest
+     * tokens; -1 if there is none.
      */
     int leaving;
     float leaving_significance;
 };
 
 /*
- * Indices of cached tokens; those of high and of low precision are numbered separately. -1: no
- * token.
+ * Indices of the tokens that move in this step. Tokens of high and of low precision are numbered
+ * separately. -1: no token.
  */
 struct decision {
-    /* Token that changes from high to low precision: its old and its new index. */
+    /*
+     * Token that changes from high to low precision: its old index (lowered) and its new one
+     * (low_to).
+     */
     int lowered, low_to;
     /* Index of the new token among the high-precision tokens. */
     int fresh_to;
@@ -47,7 +50,7 @@ __device__ __forceinline__ float significance_of(unsigned long long key)
     return __uint_as_float((uint32_t)(key >> 32));
 }
 
-/* Attention probability of a token in this step, averaged over the query heads. */
+/* Returns the attention probability of a token in this step, averaged over the query heads. */
 __device__ __forceinline__ float received(const float (&score)[HEADS], const float *lse2, int group)
 {
     float sum = 0;
@@ -70,7 +73,7 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* The result is in thread 0. */
+/* Only thread 0 gets the results. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -101,7 +104,10 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/* `sum` adds the significances of the `body` cached tokens outside the window of newest tokens. */
+/*
+ * `sum` is the sum of the significances of the `body` cached tokens outside the window of newest
+ * tokens.
+ */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -145,7 +151,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
         i - k * tokens};
 }
 
-/* Rounds to bf16, as a bf16 cache would hold the vector. */
+/* Reads a key or value from its codes and rounds it to bf16, as a bf16 cache would hold it. */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -193,8 +199,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Warps 0 and 1 quantise again, at the low precision, the key and value of the lowered token. Warps
- * 2 and 3 write those of the new token, possibly over that token.
+ * Warps 0 and 1 write the key and value of token d.lowered at low precision. Warps 2 and 3 then
+ * write those of the new token, possibly to the place where token d.lowered was.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -253,8 +259,8 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the attention probabilities of this step to the scores. Thread 0 gets `sum` and `mine`, both
- * without the window of newest tokens.
+ * Adds the attention probabilities of this step to the scores. In thread 0, *sum and `mine` get the
+ * sum and the minima of significances outside the window of newest tokens.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
@@ -304,7 +310,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
               row = (int)blockIdx.y, now = (int)s.at[row];
     const int head = leankv::head_of(s.pool, s.slot[row], s.layer, g);
 #if __CUDA_ARCH__ >= 900
-    /* From here on, the next kernel may start and prefetch its weight matrix. */
+    /* After this instruction the next kernel may start and prefetch its weight matrix. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
     if (head < 0)
@@ -314,7 +320,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
-            return; /* no free page; the host reports it */
+            return; /* no free page; kvd_leankv_state reports it */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)

@@ -19,8 +19,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the bin at which the number of keys, counted from the last bin downwards, reaches *k. Then
- * sets *k to the number still wanted from this bin. The first warp calls it.
+ * Finds the digit of the k-th largest key: the bin at which the count of keys, from the last bin
+ * downwards, reaches *k. Then reduces *k by the keys in later bins. The first warp calls it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -50,8 +50,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns a threshold that exactly k of the n keys reach; 0 < k < n. `bin` is scratch
- * [KVD_SELECT_BINS] in shared memory. All threads of the CTA must call it.
+ * Returns a threshold such that exactly k of the n keys are equal or larger; 0 < k < n. `bin` is
+ * scratch [KVD_SELECT_BINS] in shared memory. All threads of the CTA must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
@@ -64,7 +64,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (n - 1) >> shift == 0 && shift > 0)
-            /* The lower half of a key is below n, so its bits from this shift on are 0. */
+            /* The lower half of a key is below n, so all its bits from `shift` up are 0. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -86,8 +86,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 }
 
 /*
- * Returns the number of earlier threads with `stays`, and sets *all to that of the CTA. All THREADS
- * threads must call it.
+ * Returns the number of earlier threads that pass `stays` = true, and sets *all to their number in
+ * the CTA. All THREADS threads must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {

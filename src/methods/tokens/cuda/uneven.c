@@ -30,30 +30,35 @@ typedef struct {
     size_t n_slots, max_len;
     uneven_slot *slot;
     size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
-    /* In `pages`, KV head g of layer l of slot s has number (s layers + l) kv + g. */
+    /* Lists of pages. KV head g of layer l of slot s has list number (s layers + l) kv + g. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
     /*
-     * Number of cached tokens of every KV head, the new token included, pinned
-     * [layers][heads.rows]. One more element is the number of decode steps.
+     * Number of cached tokens of every KV head, the new token included: pinned memory,
+     * [layers][heads.rows]. One more element at the end is the number of decode steps times kv.
      */
     int32_t *length;
     int32_t *lengths;
-    /* Number of tokens of the latest prompt that stay, device [layers][n_slots][kv]. */
+    /*
+     * Number of tokens that each KV head keeps of the latest prompt, device [layers][n_slots][kv].
+     */
     int32_t *count;
     int32_t *counted;
     float *mass, *score, *lse;
     int32_t *kept;
     unsigned long long *least;
-    /* For budgets that are computed after the last layer, from statistics of all layers. */
+    /* Data of methods whose budgets depend on all layers and are computed after the last one. */
     struct {
-        /* False if the method has no kvd_tokens_eviction.divide. */
+        /* True if the method has kvd_tokens_eviction.divide. */
         bool on;
-        /* True if the statistics are entropy and variance, false if they are scores of tokens. */
+        /*
+         * True if budgets depend on entropy and variance, false if they depend on scores of tokens.
+         */
         bool spreads;
-        size_t ranks;  /* number of scores of a token in a layer: kv, or 1 if heads share them */
+        /* number of scores of a token in a layer: kv, or 1 if KV heads keep the same tokens */
+        size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8]: scores of tokens */
         float *spread; /* scratch of kvd_uneven_rank on the device */
         double *pair;  /* entropy and variance, device [layers][n_slots][2] */
@@ -112,8 +117,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 }
 
 /*
- * Assigns pages to the KV heads of slice i (tokens of one request). If the budgets of a prompt are
- * computed after the last layer, there are pages for the whole prompt.
+ * Assigns pages to the KV heads of slice i (new tokens of one request). If the budgets of a prompt
+ * are computed after the last layer, the pages hold the whole prompt.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -132,7 +137,10 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/* Sets the numbers of cached tokens for timing runs, whose prompts were never computed. */
+/*
+ * For timing runs that compute no prompt: sets the numbers of cached tokens as if it had been
+ * computed.
+ */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -210,7 +218,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* one more token, for the next step */
+                /* one more, for the new token of the next step */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -218,12 +226,13 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            kvd_pages_keep(m->cache->pages, s->slot, 1); /* one page for the new token of a step */
+            /* one page for the next new token */
+            kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
 }
 
-/* The bf16 pages of a slot hold nothing between iterations. */
+/* Returns 0: between iterations the bf16 pages of a slot hold no tokens. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -325,7 +334,10 @@ static kvd_evict_layers statistics_of(const uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/* The CUDA stream calls this function on the host. It must not call CUDA functions. */
+/*
+ * Computes the budgets of prompts on the host. Called by the CUDA stream, so it must not call CUDA
+ * functions.
+ */
 static void CUDART_CB divide(void *of_method)
 {
     uneven *const e = of_method;
@@ -419,8 +431,8 @@ static void release(kvd_gpu_method *m)
 }
 
 /*
- * Timing runs read random numbers where nothing was computed. Before the first iteration, every KV
- * head has one cached token, in page 0.
+ * Allocates the pool and fills it with random numbers, which timing runs read if no prompt was
+ * computed. Before the first iteration, every KV head has one cached token, in page 0.
  */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
@@ -594,7 +606,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-/* True if the plan can generate text, not only be timed. */
+/* True if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !other_member(plan);

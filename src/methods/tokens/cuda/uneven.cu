@@ -1,8 +1,8 @@
 /*
- * Chooses the tokens of a prompt that stay if layers or KV heads keep different numbers of tokens,
- * and copies rows of K and V to pages of one KV head each. If the KV heads of a layer share a part
- * of the budget, ties are broken as on the CPU (adakv.c): among equal scores the later token of the
- * last head is largest.
+ * Chooses the tokens of a prompt that stay if layers or KV heads keep different numbers of tokens.
+ * Copies their rows of K and V to pages of one KV head each. If the KV heads of a layer share a
+ * budget, among equal scores a later token and a later KV head rank higher, as on the CPU
+ * (adakv.c).
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -12,13 +12,13 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256 };
-constexpr unsigned long long NONE = ~0ull; /* threshold that no sort key reaches */
+constexpr unsigned long long NONE = ~0ull; /* threshold that is above every sort key */
 typedef unsigned long long u64;
 
 struct head {
     kvd_evict_budget budget;
     int n, old;
-    int sink; /* first tokens of the prompt that always stay */
+    int sink; /* number of first prompt tokens that always stay */
     size_t at;
     const float *rank;
 };
@@ -32,7 +32,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores overwrite `mass` of the KV head's first query head. */
+    /* Smoothed scores are in `mass` of the KV head's first query head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
                                : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
     if (u.rank)
@@ -40,7 +40,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/* Sort keys of the first h.sink tokens are above all others. */
+/* Returns the sort key of token t in its KV head. The first h.sink tokens have the largest keys. */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
@@ -51,7 +51,7 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Sort key of token t of KV head g among all KV heads of the layer. */
+/* Returns the sort key of token t of KV head g among the tokens of all KV heads of the layer. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -134,7 +134,10 @@ __global__ void __launch_bounds__(CHOOSE)
         u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g] = place;
 }
 
-/* Index of dims 8 block .. 8 block + 7 of token t in a page's K or V of width d. */
+/*
+ * Returns the index of dimensions 8 block .. 8 block + 7 of token t in K or V (of width d) of a
+ * page.
+ */
 __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(COPY)
         static_cast<uint16_t *>(u.heads) +
         (size_t)u.table[((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages + (size_t)page] *
             (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
-    /* Groups of 8 tokens in the page; the last one is filled up with zeros. */
+    /* Number of groups of 8 tokens in the page. The last group is padded with zeros. */
     const int groups = (min(m - first, KVD_PAGE_TOKENS) + 7) / 8;
     for (int side = 0; side < 2; side++) {
         const int d = side ? d_v : d_k, after = side ? KVD_PAGE_TOKENS * d_k : 0;

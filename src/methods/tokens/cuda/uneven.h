@@ -1,6 +1,6 @@
 /*
  * Eviction at the end of a prompt for methods whose layers or KV heads keep different numbers of
- * tokens (pyramidkv, adakv, prefixkv, cake, windowkv). The rows that stay are moved from the pages
+ * tokens (pyramidkv, adakv, prefixkv, cake, windowkv). The rows that stay are copied from the pages
  * of a layer to pages of one KV head each.
  *
  * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls kvd_uneven_rank
@@ -20,19 +20,22 @@
 extern "C" {
 #endif
 
-/* Whole prompts of a batch in one layer. */
+/* Arguments for the whole prompts of a batch, in one layer. */
 typedef struct {
     /*
-     * `budget` [slot] is for this layer; `state` is not used. `pool` and `page_table` hold the
-     * prompts' rows before eviction.
+     * `prompt.budget` [slot] is for this layer. `prompt.state` is not used. `prompt.pool` and
+     * `prompt.page_table` hold the prompts before eviction.
      */
     kvd_evict_prompts_args prompt;
     /* Scratch, device [batch][n_kv_heads + 1]: thresholds of sort keys. */
     unsigned long long *least;
     int32_t *count; /* output, device [slot][n_kv_heads]: number of tokens that stay */
-    /* Page numbers in `heads`, device [batch * n_kv_heads][max_pages]. */
+    /*
+     * Page numbers (pages in `heads`) of each prompt and KV head, device [batch *
+     * n_kv_heads][max_pages].
+     */
     const int32_t *table;
-    /* Device pages of one KV head each. */
+    /* Device memory of the pages, each of which belongs to one KV head. */
     void *heads;
     /*
      * Scores of tokens, device [n_kv_heads][n_q8], or [1][n_q8] if rule.whole_layer is set. If
@@ -46,42 +49,53 @@ typedef struct {
     double *statistic;
     /* Scratch for `statistic`, device [n_heads][n_q8 / 64 + batch][2]. */
     float *spread;
-    /* 1 if `heads` already holds all tokens of the prompts. */
+    /* 1 if the pages in `heads` already hold all tokens of the prompts. */
     int32_t stored;
-    /* Consecutive layers, from this one on, that keep the tokens of kvd_uneven_windows. */
+    /*
+     * Number of consecutive layers, from this one on, that keep the tokens chosen by
+     * kvd_uneven_windows.
+     */
     int32_t layers;
-    /* Elements of `count` from one layer to the next. */
+    /* Number of elements in `count` from one layer to the next. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
-/* Computes the scores of whole prompts, then does the work of kvd_uneven_choose. */
+/* Computes the scores of all prompt tokens, then does the work of kvd_uneven_choose. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Chooses tokens by `rank` (or `mass`), fills `kept` and `count`, and copies the rows that stay. */
+/*
+ * Chooses tokens by `rank` (or `mass`), fills `kept` and `count`, and copies K and V of the tokens
+ * that stay.
+ */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Computes the scores `rank`, and `statistic` if the rule needs it. */
+/* Computes the scores in `rank`, and `statistic` if the rule is KVD_EVICT_SPREAD. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Scores windows (runs of rule.review tokens), and fills `kept` for this layer and `count` for
- * `layers` layers. Does not use `rank`.
+ * Chooses the windows (runs of rule.review tokens) with the largest scores. Fills `kept` for this
+ * layer and `count` for `layers` layers. Does not use `rank`.
  */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Copy rows of prompts to the pages of KV heads: kvd_uneven_store all tokens, kvd_uneven_copy those
- * in `kept`.
+ * Copy K and V of prompts to the pages in `heads`: kvd_uneven_store all tokens, kvd_uneven_copy the
+ * tokens in `kept`.
  */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Moves the rows in `kept` to the front of the pages of their KV head. */
+/* Moves K and V of the tokens in `kept` to the front of the pages of their KV head. */
 cudaError_t kvd_uneven_compact(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 
-/* One decode step of every request of a batch in one layer. */
+/* Arguments for one decode step of every request of a batch, in one layer. */
 typedef struct {
     kvd_attn_map map;
     int32_t batch, max_pages;
-    /* Device [batch]. A row whose slot is at least n_slots is idle. */
+    /*
+     * Device [batch]: slot of each row of the batch. A row whose slot is n_slots or more has no
+     * request.
+     */
     const int32_t *slot;
     int32_t n_slots;
-    /* The new token of request b is the first row of page from_table [b][0] of `from`. */
+    /*
+     * Page numbers in `from`. The new token of request b is the first row of page from_table[b][0].
+     */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages that hold all KV heads of the layer */
     /*
@@ -89,11 +103,11 @@ typedef struct {
      * n_kv_heads].
      */
     const int32_t *kv_len;
-    const int32_t *table; /* device [batch * n_kv_heads][max_pages]: pages in `heads` */
-    void *heads;          /* device pages of one KV head each */
+    const int32_t *table; /* device [batch * n_kv_heads][max_pages]: page numbers in `heads` */
+    void *heads;          /* device memory of the pages, each of one KV head */
 } kvd_uneven_step_args;
 
-/* Copies the new token of every request to the pages of every KV head. */
+/* Copies K and V of the new token of every request to the pages of each KV head. */
 cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

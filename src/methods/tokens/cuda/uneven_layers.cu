@@ -31,7 +31,10 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Index in `spread` of the first page of prompt b in query head h. A page has two elements. */
+/*
+ * Returns the index in `spread` of the partial sums of prompt b in query head h, two numbers per
+ * page.
+ */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
@@ -148,7 +151,10 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
 }
 
-/* Index of dims 8 block .. 8 block + 7 of token t, relative to K or V (of width d) in page 0. */
+/*
+ * Returns the index of dimensions 8 block .. 8 block + 7 of token t. It counts from the first
+ * element of K or V (of width d) in page 0.
+ */
 __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t, int block,
                                         int d)
 {

@@ -7,7 +7,7 @@
 
 #include "methods/cuda/paged_cache.h"
 
-/* For tests: cached tokens, and pages, of a KV head of a slot. */
+/* For tests: return the number of cached tokens, or of pages, of a KV head of a slot. */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 

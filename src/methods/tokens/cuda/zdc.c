@@ -1,4 +1,7 @@
-/* Method zdc in the CUDA engine: the hooks of every iteration and every layer (zdc.h). */
+/*
+ * Method zdc in the CUDA engine: functions that the engine calls in every iteration and every layer
+ * (zdc.h).
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,21 +26,24 @@ static const kvd_zdc *of_const(const kvd_gpu_method *m)
     return (const kvd_zdc *)(const void *)m;
 }
 
-/* Returns 0 if the plan's parameter `layers` is not used. */
+/* Returns the parameter `layers` of the plan's method, or 0 if it is not used. */
 static int together(const kvd_zdc *z)
 {
     return kvd_tokens_layers(&z->method.plan->tokens_values);
 }
 
-/* Sharing by `overlap` is decided on the device and not considered here. */
+/*
+ * Returns the layer whose token sets `layer` uses by the parameter `layers`. Does not consider
+ * `overlap`, by which the device decides.
+ */
 static int first_of(const kvd_zdc *z, int layer)
 {
     return together(z) ? layer - layer % together(z) : layer;
 }
 
 /*
- * For timing runs, whose prompts were never computed: sets the numbers of low (less important)
- * tokens, as if no layers shared token sets by `overlap`.
+ * For timing runs, whose prompts were never computed: sets the numbers of less important tokens as
+ * if parameter `overlap` had no effect.
  */
 static void suppose(const kvd_zdc *z, size_t slot, size_t prompt)
 {
@@ -63,7 +69,10 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 "one piece",
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
-        /* If `before` exceeds `known`, tokens were skipped. They are not part of the prompt. */
+        /*
+         * If `before` exceeds `known`, a timing run skipped tokens of the request. They are not
+         * part of the prompt.
+         */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
         suppose(z, s->slot, s->before);
@@ -189,7 +198,7 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 }
 
 /*
- * If the token sets come from an earlier layer by the parameter `layers`, prompts attend to the
+ * If an earlier layer has already chosen the token sets (parameter `layers`), prompts attend to the
  * rows as they will be stored.
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -243,8 +252,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
 }
 
 /*
- * Describes the work lists for n decode steps on the device. The first use of an n must not be
- * while a CUDA graph is captured.
+ * Creates the work lists of the attention kernel for n decode steps, unless they exist. The first
+ * call for an n must not happen during capture of a CUDA graph.
  */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {

@@ -1,17 +1,18 @@
 /*
  * Two widths (numbers of stored dimensions) of tokens on the device, for method importance and ZDC
  * section 5. Important tokens of a prompt (KVD_ZDC_HIGH) are stored at the widths of the plan's
- * `dims`, all other tokens (KVD_ZDC_LOW) at the smaller widths of `dims_low`. The columns of a low
- * row are the first columns of the wider row. Functions that launch kernels follow the conventions
- * of model/pass/cuda/blocks.h.
+ * `dims`, less important tokens (KVD_ZDC_LOW) at the smaller widths of `dims_low`. The row of a
+ * less important token has the first columns of the wider row. Functions that launch kernels follow
+ * the conventions of model/pass/cuda/blocks.h.
  *
  * A slot has a list of pages: one page of its own, then the pages of its row of the page table. In
- * every layer the first pages, at least one, hold the low tokens. The following pages hold the high
- * tokens and then the tokens after the prompt. All pages have the same size.
+ * every layer the first pages, at least one, hold the less important tokens. The following pages
+ * hold the important tokens and then the tokens after the prompt. All pages have the same size.
  *
- * Attention of steps is one launch (kernels/cuda/decode.h, second_len), in which a layer has twice
- * its number of heads. The second half reads the low rows with the first columns of the same
- * queries. kvd_zdc_merge then weights the two outputs by their softmax denominators.
+ * The attention of decode steps is one launch (kernels/cuda/decode.h, second_len), in which a layer
+ * has twice its number of heads. The second half of the heads reads the less important tokens with
+ * the first columns of the same queries. kvd_zdc_merge then adds the two outputs, weighted by their
+ * softmax denominators.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_H
@@ -27,8 +28,8 @@ extern "C" {
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
- * Bits of `level`. KVD_ZDC_RAW: the token is important in this layer. KVD_ZDC_USED: the token is
- * important in the token sets that the layer uses, which may be those of an earlier layer.
+ * Bits of `level`. KVD_ZDC_RAW: this layer itself ranks the token as important. KVD_ZDC_USED: the
+ * token is important in the token sets that the layer uses, which may be those of an earlier layer.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
@@ -38,29 +39,29 @@ enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
  */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns stored per token, multiples of 16 */
-    /* Leading columns of a low (less important) token that hold data; the rest are 0. */
+    /* Number of leading columns of a less important token that hold data; the others are 0. */
     int16_t kept[2];
-    /* Index of the element of a page at which the head's K or V starts. */
+    /* Index, in a page, of the element at which the head's K or V starts. */
     int32_t in_page[KVD_ZDC_STORES][2];
     /*
-     * Column of an output row at which the head's first query head starts. The row has outputs over
-     * important tokens, then over other tokens.
+     * Column of an output row at which the outputs of this KV head start. An output row has the
+     * attention outputs over important tokens, then those over other tokens.
      */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
 typedef struct {
     const int32_t *slot; /* device [batch] */
-    /* Page numbers of each request without the slot's own page, device [batch][pitch]. */
+    /* Page numbers of each request, without the slot's own page: device [batch][pitch]. */
     const int32_t *table;
-    /* The list of slot s starts with page own + s. */
+    /* The page list of slot s starts with page own + s. */
     int32_t pitch, own;
-    /* Device [slots][n_layers]: number of low (less important) tokens. */
+    /* Device [slots][n_layers]: number of less important tokens. */
     int32_t *n_low;
     int32_t n_layers, layer;
 } kvd_zdc_pages;
 
-/* Whole prompts of a batch in one layer. */
+/* Arguments of kvd_zdc_choose: the whole prompts of a batch, in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_heads, n_q8, longest;
@@ -68,20 +69,23 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* Natural logarithms of the softmax denominators, device [n_heads][n_q8]. */
     const float *lse;
-    int32_t mean; /* 1: divide a denominator by the number of keys that the token sees */
+    int32_t mean; /* 1: a denominator is divided by the number of keys that the token sees */
     double share; /* fraction of the tokens that are important */
-    /* Number of consecutive layers that use these token sets, this layer included. */
+    /*
+     * Number of consecutive layers, this one included, that use the token sets chosen in this
+     * layer.
+     */
     int32_t span;
     /*
-     * Smallest overlap at which this layer uses the token sets of the preceding layer. Both sets,
-     * of important and of other tokens, must overlap by at least this fraction. A value above 1
-     * disables the reuse.
+     * Smallest overlap at which this layer uses the token sets of the preceding layer. The set of
+     * important tokens and the set of other tokens must both overlap by at least this fraction. A
+     * value above 1 disables the reuse.
      */
     double overlap;
     float *value; /* scratch, device [n_q8]: importance of every token */
     /*
-     * Output, device [n_q8]: KVD_ZDC_RAW and KVD_ZDC_USED. Must stay unchanged between the layers
-     * of an iteration, as must `place`.
+     * Output, device [n_q8]: bits KVD_ZDC_RAW and KVD_ZDC_USED of every token. `level` and `place`
+     * must stay unchanged between the layers of an iteration.
      */
     uint8_t *level;
     /* Output, device [n_q8]: index of the token among the important or among the other tokens. */
@@ -89,18 +93,18 @@ typedef struct {
 } kvd_zdc_choose_args;
 
 /*
- * Chooses the important tokens: the fraction `share` with the largest logarithm of the sum over
- * query heads of exp(lse). Among equal tokens the earlier ones come first. If the layer uses the
- * sets of an earlier layer, `share` has no effect.
+ * Chooses the important tokens of each prompt. They are the fraction `share` of tokens with the
+ * largest log of the sum of exp(lse) over query heads. Among equal tokens the earlier ones are
+ * chosen. If the layer uses the sets of an earlier layer, `share` has no effect.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /*
- * Writes the importance over the query heads of this GPU to `to` [n_q8]. If several GPUs share the
- * heads, pass the arrays of all GPUs to kvd_zdc_choose in place of lse.
+ * Writes the importance of tokens, summed over the query heads of this GPU, to `to` [n_q8]. If
+ * several GPUs share the heads, pass the arrays of all GPUs to kvd_zdc_choose in place of lse.
  */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
-/* Whole prompts of a batch in one layer. */
+/* Arguments of kvd_zdc_move: the whole prompts of a batch, in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, longest;
@@ -110,23 +114,23 @@ typedef struct {
     const int32_t *place;
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     /*
-     * Device pages of the prompts (pages.table), in which all tokens have the columns of important
-     * tokens.
+     * Device pages that hold the prompts before the move. All tokens have the columns of important
+     * tokens in them.
      */
     const void *from;
-    /* Device pages of the layer that receive the rows. */
+    /* Device pages of the layer to which kvd_zdc_move copies the rows. */
     void *store;
     size_t page;
 } kvd_zdc_move_args;
 
 /*
- * Copies rows of K and V to the pages of important and of other tokens. Sets rows after the last
- * one of each kind to 0, up to a multiple of 8.
+ * Copies K and V of prompts to the pages of important and of other tokens. After the last important
+ * and the last other token, sets rows to 0 up to a multiple of 8.
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /*
- * Writes 0 into the columns of `pages` that low (less important) tokens do not keep. `pages` is
- * args->from.
+ * Sets to 0, in `pages` (the memory args->from), the columns that less important tokens do not
+ * store.
  */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
@@ -134,23 +138,23 @@ cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStrea
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
-    /* Number of important and of other tokens before token `first`. */
+    /* Number of important and of other tokens that precede token `first` in the prompt. */
     int32_t before[KVD_ZDC_STORES];
-    /* Number of important and of other tokens from token `first` to first + n - 1. */
+    /* Number of important and of other tokens among tokens first .. first + n - 1. */
     int32_t count[KVD_ZDC_STORES];
-    /* Elements of a packed row of an important and of another token. */
+    /* Number of elements of an important token, and of any other token, in `rows`. */
     int32_t entry[KVD_ZDC_STORES];
     /* Outputs of kvd_zdc_choose, on the device. */
     const uint8_t *level;
     const int32_t *place;
     /*
-     * Packed rows, device: rows of important tokens [count[HIGH]][entry[HIGH]], then rows of other
-     * tokens [count[LOW]][entry[LOW]]. A row has one head after another, K before V.
+     * Packed tokens, on the device: the important ones [count[HIGH]][entry[HIGH]], then the others
+     * [count[LOW]][entry[LOW]]. A token has one head after another, K before V.
      */
     void *rows;
     /*
-     * Device pages of 64 tokens, with the columns of important tokens. Page table[0] has tokens 0
-     * .. 63 of the prompt.
+     * Device pages of 64 tokens, in which all tokens have the columns of important tokens. Page
+     * table[0] has tokens 0 .. 63 of the prompt.
      */
     void *pages;
     const int32_t *table; /* device: page numbers of the prompt */
@@ -158,8 +162,8 @@ typedef struct {
 } kvd_zdc_rows_args;
 
 /*
- * kvd_zdc_pack copies from `pages` to `rows`, kvd_zdc_unpack from `rows` to `pages`. The latter
- * fills up low rows and the last group of 8 rows with zeros.
+ * kvd_zdc_pack copies tokens from `pages` to `rows`, kvd_zdc_unpack from `rows` to `pages`.
+ * kvd_zdc_unpack sets columns that `rows` lacks, and the rest of the last group of 8 tokens, to 0.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
@@ -171,34 +175,43 @@ typedef struct {
     /* Number of tokens of each request, the newest included, device [batch]. */
     const int32_t *kv_len;
     /*
-     * Output, device [n_layers][rows]: kv_len and second_len of kvd_decode. low_len counts low
-     * tokens, `end` all rows up to the newest token.
+     * Outputs, device [n_layers][rows], for kvd_decode. `low_len` (second_len) is the number of
+     * less important tokens. `end` (kv_len) is the number of rows from the start of the page list
+     * to the newest token.
      */
     int32_t *end, *low_len;
-    int32_t *table; /* output, device [rows][pitch + 1]: page lists */
+    int32_t *table; /* output, device [rows][pitch + 1]: page list of each request */
 } kvd_zdc_lists_args;
 
-/* `end` counts the newest token's row, so that the append kernel can take it as kv_len. */
+/*
+ * Fills `end`, `low_len` and `table`. The append kernel uses `end` as kv_len, so `end` must include
+ * the newest token.
+ */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
-/* Attention outputs of one decode step in one layer, over important and over other tokens. */
+/* Arguments of kvd_zdc_merge: attention outputs of one decode step in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, group;
-    int32_t hopper;           /* 1 if `o` comes from kernels for sm_90 */
+    int32_t hopper;           /* 1 if attention kernels for sm_90 wrote `o` */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t pitch, out_pitch;
-    /* Device [batch][pitch]: outputs over important tokens, then over other tokens. */
+    /*
+     * Device [batch][pitch]: attention outputs over important tokens, then those over other tokens.
+     */
     const void *o;
     /* Natural logarithms of the softmax denominators, device [batch][2 n_heads]. */
     const float *lse;
-    /* Output, device [batch][out_pitch], with as many columns as V of important tokens. */
+    /*
+     * Output, device [batch][out_pitch]: merged attention output, with the columns of V of
+     * important tokens.
+     */
     void *out;
 } kvd_zdc_merge_args;
 
 /*
- * Adds both outputs, weighted by their softmax denominators. If there are no low tokens, their
- * output has weight 0.
+ * Adds the attention outputs over important and over other tokens, weighted by their softmax
+ * denominators. If a slot has no other tokens, their output has weight 0.
  */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 

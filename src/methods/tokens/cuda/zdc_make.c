@@ -1,6 +1,6 @@
 /*
- * Method zdc in the CUDA engine: layouts of the pages of important (high) and of other (low)
- * tokens, and their memory (zdc.h).
+ * Method zdc in the CUDA engine: page layouts of important tokens (high) and of other tokens (low),
+ * and the memory of their pages (zdc.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +57,8 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
 }
 
 /*
- * `both` has twice the number of heads. The second half reads the first columns of the same queries
- * and writes its output after that of the first half.
+ * Makes a layout with twice the number of heads. The second half reads the first columns of the
+ * same queries, and writes its output after that of the first half.
  */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
@@ -77,7 +77,7 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Projections for low (less important) tokens, from the first head of this GPU on. */
+/* Returns the projections of this GPU's KV heads for less important tokens. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
     const kvd_dims *const dims = z->method.plan->dims_low;
@@ -85,8 +85,8 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * If the dimensions of important tokens are padded to the widest head, so are those of other
- * tokens.
+ * Computes the layouts of a layer. If all heads of important tokens have the width of the widest
+ * head, so have those of other tokens.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
@@ -128,8 +128,8 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
         /*
-         * The map `both` lists all heads with the dimensions of important tokens, then all heads
-         * with those of other tokens.
+         * Layout `both` lists all heads with the widths of important tokens, then all heads with
+         * those of other tokens.
          */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }

@@ -9,13 +9,16 @@ static __device__ __forceinline__ int zdc_pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Pages at the front of a slot's page list that hold its low tokens; at least one. */
+/*
+ * Returns the number of pages at the front of a page list that hold the n_low less important
+ * tokens; at least one.
+ */
 static __device__ __forceinline__ int zdc_low_pages(int n_low)
 {
     return zdc_pages_of(max(n_low, 1));
 }
 
-/* Number of the i-th page in the page list of request b. */
+/* Returns the number of the i-th page in the page list of request b. */
 static __device__ __forceinline__ int zdc_page(const kvd_zdc_pages &p, int b, int i)
 {
     return i ? p.table[(size_t)b * (size_t)p.pitch + (size_t)(i - 1)] : p.own + p.slot[b];
@@ -26,7 +29,10 @@ static __device__ __forceinline__ int zdc_low(const kvd_zdc_pages &p, int b)
     return p.n_low[(size_t)p.slot[b] * (size_t)p.n_layers + p.layer];
 }
 
-/* Index of columns 8 block .. 8 block + 7 of token t in a page's K or V (kernels/layout.h). */
+/*
+ * Returns the index of columns 8 block .. 8 block + 7 of token t in K or V of a page
+ * (kernels/layout.h).
+ */
 static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 {
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;

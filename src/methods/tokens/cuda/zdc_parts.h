@@ -6,23 +6,26 @@
 #include "methods/tokens/cuda/zdc_method.h"
 
 typedef struct {
-    /* Layout of the rows of low (less important) tokens. */
+    /* Layout of the pages of less important tokens. */
     kvd_attn_map low;
     /*
-     * Attention of decode steps: all heads at the widths of important tokens, then again at those
-     * of other tokens.
+     * Layout for the attention of decode steps: all heads at the widths of important tokens, then
+     * again all heads at those of other tokens.
      */
     kvd_attn_map both;
-    /* Bytes of an important and of another token in this layer. */
+    /* Bytes of an important token, and of any other token, in this layer. */
     double entry[KVD_ZDC_STORES];
-    /* Index in `store` of the element at which the layer's first page starts. */
+    /* Index in kvd_zdc.store of the first element of the layer's pages. */
     size_t at;
     void *workspace;
 } kvd_zdc_layer;
 
 typedef struct {
     size_t tokens;
-    /* Bytes of cache at the end of the latest iteration, also of a finished request. */
+    /*
+     * Bytes of cache at the end of the latest iteration, even if the request finished in that
+     * iteration.
+     */
     double held;
 } kvd_zdc_slot;
 
@@ -37,9 +40,9 @@ typedef struct {
     uint16_t *store;
     /* The page list of slot s starts with page own + s. */
     int32_t own;
-    /* [slots][n_layers] Low (less important) tokens, on the device and in pinned memory. */
+    /* [slots][n_layers] Number of less important tokens, on the device and in pinned memory. */
     int32_t *n_low, *host_low;
-    /* Device arrays of prompts (kvd_zdc_choose_args). */
+    /* Device arrays for the prompts of a batch (kvd_zdc_choose_args). */
     float *lse, *value;
     uint8_t *level;
     int32_t *place;
@@ -47,12 +50,15 @@ typedef struct {
     kvd_zdc_parts parts;
     /* Logarithms of the softmax denominators of decode steps, on the device. */
     float *lse_steps;
-    /* Attention outputs over important tokens, then over other tokens. */
+    /*
+     * Attention outputs of decode steps over important tokens, then over other tokens; on the
+     * device.
+     */
     void *o;
     int32_t *end, *low_len, *table;
     /*
-     * Work lists of the attention kernel on the device, [max_slices + 1]: works[n] is for n decode
-     * steps.
+     * Work lists of the attention kernel on the device, [max_slices + 1]. works[n] is used for n
+     * decode steps.
      */
     void **works;
     void *host_works;
@@ -63,7 +69,7 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
     return (size_t)z->method.cache->config->n_layers;
 }
 
-/* Call it after the layers of the cache are set up. */
+/* Must be called after the layers of the cache are set up. */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
 int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 

@@ -1,6 +1,6 @@
 /*
- * Prompts of method zdc: computes the importance of tokens, chooses the important (high) tokens and
- * moves rows into the pages of high and of low tokens.
+ * Prompts of method zdc: computes the importance of tokens, chooses the important tokens (high),
+ * and copies tokens to the pages of important and of other tokens (low).
  */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/* Among equal values an earlier token has the larger key. */
+/* Returns a sort key that rises with the value and, among equal values, falls with t. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -49,7 +49,7 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Common members of two sets as a fraction of the larger set. */
+/* Returns the number of common members of two sets, as a fraction of the larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Index of dims 8 block .. 8 block + 7 of row i of the important (or other) tokens, whose pages
- * start with number `first` in the page list.
+ * Returns the index of dimensions 8 block .. 8 block + 7 of the i-th important (or other) token.
+ * The pages of these tokens begin at index `first` of the page list.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -110,7 +110,7 @@ __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int f
            (size_t)(at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
 }
 
-/* Sets all but the first `kept` of 8 columns to 0. */
+/* Returns x with all but the first `kept` of its 8 columns set to 0. */
 __device__ __forceinline__ uint4 cut(uint4 x, int kept)
 {
     unsigned *const pair = reinterpret_cast<unsigned *>(&x);
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* If PACK, copies from pages to packed rows, otherwise from packed rows to pages. */
+/* If PACK is true, copies tokens from pages to packed rows, otherwise from packed rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_
     if (t < a.first || t >= (PACK ? end : (end + 7) / 8 * 8))
         return;
     const kvd_zdc_head &head = a.head[g];
-    const bool behind = t >= end; /* zeros that fill the last group of 8 rows */
+    const bool behind = t >= end;
     const int store = behind || a.level[t] & KVD_ZDC_USED ? KVD_ZDC_HIGH : KVD_ZDC_LOW;
     uint16_t *const row =
         static_cast<uint16_t *>(a.rows) +

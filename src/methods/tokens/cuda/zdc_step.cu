@@ -21,13 +21,13 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /* Important and other tokens are in separate pages, which takes at most one page more. */
+    /* Important and other tokens do not share pages, which takes at most one page more. */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
 }
 
-/* Waits for the kernels launched earlier on the stream. */
+/* Waits until the preceding kernel on the stream has ended. */
 __device__ __forceinline__ void wait_for_kernel_before()
 {
 #if __CUDA_ARCH__ >= 900
@@ -94,7 +94,7 @@ extern "C" cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *a, cudaStream_t s
     if (a->batch < 1 || a->batch > 65535 || a->n_kv_heads < 1 || a->group < 1 || !a->head ||
         !a->o || !a->lse || !a->out)
         return cudaErrorInvalidValue;
-    /* On Hopper the launch overlaps the end of the preceding kernel on the stream. */
+    /* On Hopper this kernel may start before the preceding kernel on the stream has ended. */
     cudaLaunchAttribute overlap;
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
