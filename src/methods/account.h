@@ -13,20 +13,20 @@ typedef enum {
     KVD_STEPWISE_PROJECT,
     KVD_STEPWISE_APPEND,
     KVD_STEPWISE_ATTEND,
-    /* Choice of tokens and channels, and quantisation. */
+    /* Choosing tokens and channels, and quantising. */
     KVD_STEPWISE_COMPRESS,
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
 /*
- * Counters of a plan that runs token by token. Sizes are in bits, summed over all steps. A step is
+ * Counters of a cache that runs token by token. Sizes are in bits, summed over all steps. A step is
  * one token after the prompt in one KV head of one layer.
  */
 typedef struct {
     size_t rows;
     double payload;
     double side; /* bits of scales, tables and indices */
-    /* Bits of scores, positions and bounds that methods keep per cached token. */
+    /* Bits of scores, positions and key bounds that methods keep for cached tokens. */
     double entries;
     /* Bits that attention read: the chosen cached tokens and the new token. */
     double read;
@@ -40,14 +40,14 @@ typedef struct {
      */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
-    /* Summed over threads. */
+    /* Time of each kvd_stepwise_part, summed over threads. */
     double seconds[KVD_STEPWISE_PARTS];
 } kvd_stepwise_account;
 
 void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_account *a);
 
 typedef struct {
-    /* Number of (sequence, layer) combinations. */
+    /* Number of calls of the attention hook, one per sequence and layer. */
     size_t calls;
     size_t tokens;
     /*
@@ -58,23 +58,23 @@ typedef struct {
     /* Number of stored elements of K and V. */
     size_t elements_kept;
     size_t elements_dense;
-    /* Bytes of the `tokens_held` tokens. */
+    /* Bytes that the tokens_held tokens take. */
     size_t bytes_stored;
     kvd_stepwise_account steps;
 } kvd_cache_account;
 
 /*
  * Checks the counters of one run of n_sequences sequences through layers first_layer .. n_layers-1.
- * There must be one call per sequence and layer. If the plan runs in blocks, the number of stored
- * elements must follow from the kept dimensions. Otherwise there must be n_steps steps per layer
- * and KV head.
+ * There must be one call per sequence and layer. If the plan runs in blocks, elements_kept must
+ * follow from the kept dimensions. Otherwise there must be n_steps steps per layer and KV head.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
 /*
- * Fails unless `a` counts `rows` steps and every method of the plan has changed some cached token.
+ * Fails unless `a` counts `rows` steps and every method of the plan has changed at least one cached
+ * token.
  */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
@@ -89,8 +89,8 @@ void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
 /*
- * Returns the number of tokens that all layers hold at the end of a sequence of n tokens, divided
- * by the number without attention windows.
+ * Returns the number of tokens that all layers hold after a sequence of n tokens, divided by the
+ * number that they would hold without attention windows.
  */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
@@ -107,9 +107,9 @@ typedef struct {
     /* As `nominal`, with dimensions rounded up to multiples of 16, as kernels store them. */
     double padded;
     /*
-     * Bytes of the projection matrices of Q and K of the whole model, stored once. It is 0 without
-     * RoPE, because W_Q and W_K then absorb these matrices. Projections of V count nothing (Z-2 of
-     * docs/readings.md).
+     * Bytes of the projection matrices of Q and K of the whole model, which are stored once.
+     * Without RoPE they are 0, because W_Q and W_K then absorb the matrices. Projections of V count
+     * nothing (Z-2 of docs/readings.md).
      */
     double basis;
     /* Fraction of elements removed, without and with rounding up to multiples of 16. */

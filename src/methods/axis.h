@@ -25,7 +25,7 @@
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
 /*
- * Precision level of a cached token. Methods that choose tokens assign it. Other methods store
+ * Precision level of a cached token, assigned by methods that choose tokens. Other methods store
  * fewer numbers or bits for a token at KVD_LEVEL_LOW.
  */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
@@ -50,14 +50,12 @@ typedef struct kvd_tradeoff {
     double most, least;
     /* True: a sweep multiplies the parameter by a constant ratio. False: it adds a constant. */
     bool geometric;
-    /*
-     * Name of a second parameter, whose default is at + slope * (value of the first). NULL: none.
-     */
+    /* Name of a second parameter, which defaults to at + slope * (value of `key`). NULL: none. */
     const char *with;
     double at, slope;
 } kvd_tradeoff;
 
-/* KVD_PARAMETER_TEXT counts the final 0. */
+/* Most parameters of a method, and bytes of a text value including the final 0. */
 enum { KVD_PARAMETERS_MAX = 16, KVD_PARAMETER_TEXT = 200 };
 typedef struct kvd_parameter_values {
     double value[KVD_PARAMETERS_MAX];
@@ -79,13 +77,13 @@ typedef enum {
     KVD_NEEDS_INPUT = 128         /* inputs of the layers, and the weights that multiply them */
 } kvd_needs;
 
-/* Must be the first field of the structure of every method. */
+/* Common part of all methods. Must be the first field of the structure of every method. */
 typedef struct kvd_method_info {
     const char *name;
     const char *summary; /* one line for --help */
     /*
-     * The list ends with key NULL. The pointer is NULL for methods that take their rotations from a
-     * spectrum file (zack, fdc, ...).
+     * Parameters; the list ends with key NULL. The pointer is NULL for methods that take their
+     * rotations from a spectrum file (zack, fdc, ...).
      */
     const kvd_parameter *parameter;
     const kvd_tradeoff *tradeoff; /* NULL: no parameter trades bytes for quality */
@@ -103,8 +101,8 @@ typedef struct kvd_method_info {
 } kvd_method_info;
 
 /*
- * Declares a symbol whose address is NULL in programs linked without its object file. Programs
- * without the CUDA engine thus contain no GPU code.
+ * Declares a symbol whose address is NULL if its object file is not linked. Programs without the
+ * CUDA engine thus contain no GPU code.
  */
 #define KVD_IF_LINKED __attribute__((weak))
 

@@ -34,8 +34,8 @@ static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g,
 }
 
 /*
- * Stores x [n] from element `at` on, in the data type of the cache. Replaces x by the rounded
- * numbers. Returns n.
+ * Writes x [n] to `store` from element `at` on, in the data type of the cache. Replaces x by the
+ * rounded numbers. Returns n.
  */
 static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
 {
@@ -52,8 +52,8 @@ static size_t sharing(const kvd_cache *c)
 }
 
 /*
- * If `a` is NULL, x is stored unprojected. cut [n][w] receives the stored numbers. Returns the
- * number of stored elements.
+ * Projects x by `a` and stores it; if `a` is NULL, stores x. cut [n][w] receives the stored
+ * numbers. Returns the number of stored elements.
  */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
@@ -87,8 +87,8 @@ typedef struct {
 } stored_head;
 
 /*
- * c->work holds n keys of d_head floats per head, then n values per head. Heads that share a latent
- * of V use the values of the first of them.
+ * Returns the memory of KV head g. c->work holds n keys of d_head floats per head, then n values
+ * per head. Heads that share a latent of V use the values of the first of these heads.
  */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
@@ -102,7 +102,10 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
                          .w_v = (size_t)h->d_v};
 }
 
-/* Stores n tokens of KV heads g .. g + sharing(c) - 1. Returns the number of stored elements. */
+/*
+ * Stores n tokens of the KV heads that share a latent with head g, which is the first of them.
+ * Returns the number of stored elements.
+ */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
 {
@@ -113,7 +116,8 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
     /*
-     * Latent keys use the memory of the values, and are rebuilt before the values overwrite them.
+     * Latents of keys use the memory of the values; the keys are rebuilt before the values are
+     * written.
      */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
@@ -123,7 +127,10 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
                      s.k + j * n * d);
     const size_t of_values =
         store_side(c, n, heads, d, s.w_v, in->v + from, ld, h->a_v, at + stored, s.v);
-    /* In a model that caches one latent vector per token, the value is part of the key. */
+    /*
+     * In a model that caches one latent vector per token, values are part of the keys and take no
+     * memory.
+     */
     return stored + (cf->latent ? 0 : of_values);
 }
 
@@ -165,7 +172,7 @@ static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t b
                                                             : n - 1;
     const size_t exact = prompt <= first ? 0 : prompt - first < rows ? prompt - first : rows;
     const size_t at = (base + first) * ldq + head * d;
-    /* The scale is that of unprojected heads, 1 / sqrt(d_head). */
+    /* scores are scaled by 1 / sqrt(d_head), also if heads are projected */
     const kvd_scores score = kvd_attention_scores(in, head);
     if (exact)
         kvd_attend_rows(first, exact, in->window, d, d, in->q + at, ldq, in->k + base * ldk + g * d,
@@ -209,7 +216,10 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
     c->account.bytes_stored += elements / n * held * kvd_dtype_bytes(c->plan->type);
 }
 
-/* The tables are computed again if n changes, because RoPE scaling may depend on the length. */
+/*
+ * Makes the RoPE tables. They are computed again if n changes, because RoPE scaling may depend on
+ * the length.
+ */
 static int make_tables(kvd_cache *c, const kvd_config *config, size_t n, kvd_err *err)
 {
     const size_t half = (size_t)config->d_head / 2, tables = config->rope_local_theta > 0 ? 2 : 1;
@@ -260,8 +270,9 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
 }
 
 /*
- * Runs sequences from .. to-1 in parallel, and KV heads too unless the plan needs them together.
- * Counters are added in a fixed order, so that equal runs give equal bits.
+ * Runs sequences from .. to-1 in parallel. KV heads run in parallel too, unless a method decides
+ * for all of them together. Counters are added in a fixed order, so that equal runs give equal
+ * bits.
  */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)
@@ -314,7 +325,7 @@ static int run_steps(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_e
 static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     kvd_cache *c = (kvd_cache *)(void *)self;
-    /* Only sequence_cache.h runs sequences call by call. */
+    /* a sequence that continues over several calls needs sequence_cache.h */
     assert(!in->start);
     return kvd_plan_stepwise(c->plan) ? run_steps(c, in, out, err) : run_blocks(c, in, out, err);
 }

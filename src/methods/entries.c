@@ -55,7 +55,7 @@ static void project_row(const kvd_head *h, int side, float *x)
     }
 }
 
-/* Dimensions that the token does not keep are read as 0. */
+/* Stores K or V of token i unquantised. Dimensions that the token does not keep become 0. */
 static void store_plain(kvd_head *h, int side, size_t i)
 {
     const size_t w = h->width[side], kept = width_of(h, side, i);
@@ -69,7 +69,10 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const double share =
         shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
                : 1 / (double)h->heads;
-    /* In a model that caches one latent vector per token, the value is part of the key. */
+    /*
+     * In a model that caches one latent vector per token, values are part of the keys and take no
+     * memory.
+     */
     if (side == KVD_VALUES && h->in->config->latent)
         return;
     set_bits(h, side, i,
@@ -77,7 +80,7 @@ static void store_plain(kvd_head *h, int side, size_t i)
 }
 
 /*
- * If keys are stored before RoPE, writes the keys of cached tokens from .. to-1 after RoPE to
+ * If keys are stored before RoPE, writes the keys after RoPE of cached tokens from .. to-1 to
  * h->k_read.
  */
 static void read_keys(kvd_head *h, size_t from, size_t to)
@@ -107,10 +110,7 @@ void kvd_head_append(kvd_head *h, size_t t)
     read_keys(h, i, i + 1);
 }
 
-/*
- * Copies the channels that pruning leaves from x [n][d] to y [n][n_keep] or, if `back`, from y to
- * x.
- */
+/* Copies the unpruned channels from x [n][d] to y [n][n_keep] or, if `back`, from y to x. */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
     for (size_t i = 0; i < n; i++)
@@ -147,7 +147,7 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 }
 
 /*
- * Collects the numbers to quantise for cached tokens from .. to-1. Returns false and leaves x alone
+ * Copies the numbers to quantise of cached tokens from .. to-1 to x. Returns false without a copy
  * if h->x already holds them as one block.
  */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
@@ -173,7 +173,7 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
         memcpy(x, decoded, n * h->width[side] * sizeof *x);
 }
 
-/* Fails if an input number is not finite, because its code would hide that. */
+/* Quantises a block. Fails if an input number is not finite, because its code would hide that. */
 static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded,
                       kvd_bits_count *count, kvd_err *err)
 {
@@ -248,7 +248,10 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/* Either all or none of the cached tokens from .. to-1 may have pruned channels. */
+/*
+ * Quantises K or V of cached tokens from .. to-1. Either all or none of them may have pruned
+ * channels.
+ */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;

@@ -39,7 +39,7 @@ void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld
             w[i * ld + j] = j < m ? (float)out[i * m + j] : 0.0F;
 }
 
-enum { OUTPUT_ROWS = 64 }; /* rows of W_O per call of the callback */
+enum { OUTPUT_ROWS = 64 }; /* rows of W_O in one call of the callback */
 
 bool kvd_folds_qk(const kvd_config *c)
 {
@@ -51,7 +51,10 @@ static const kvd_dims_head *head_at(const kvd_folded_list *l, int layer, size_t 
     return &l->dims->head[(size_t)layer * (size_t)l->dims->n_kv_heads + kv_head];
 }
 
-/* Returns NULL if the head is not projected. `*m` receives the number of columns. */
+/*
+ * Returns the matrix that is folded into Q, K or V of a head, or NULL. `*m` receives its number of
+ * columns.
+ */
 static const float *matrix_of(const kvd_folded_list *l, int layer, kvd_part part, size_t head,
                               size_t *m)
 {
@@ -151,7 +154,7 @@ typedef struct {
     const kvd_folded *folded;
     kvd_folded_sink sink;
     void *ctx;
-    /* Rows of one head, or OUTPUT_ROWS rows of W_O. */
+    /* Buffer for the rows of one head, or for OUTPUT_ROWS rows of W_O. */
     float *x;
     double *scratch;
 } run;
@@ -161,7 +164,10 @@ static const void *stored_at(const kvd_tensor *t, size_t element)
     return (const char *)t->data + element * kvd_dtype_bytes(t->dtype);
 }
 
-/* Returns NULL if rows row .. row + d_head - 1 do not change. */
+/*
+ * Returns the matrix that is folded into rows row .. row + d_head - 1, or NULL if they do not
+ * change.
+ */
 static const float *matrix_for_rows(const run *r, size_t row, size_t *m)
 {
     const kvd_folded *const f = r->folded;

@@ -40,7 +40,7 @@ void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, do
 void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld, float *w,
                       double *scratch);
 
-/* Largest number of weights (Q, K, V, ...) in one tensor. */
+/* Largest number of weights (Q, K, V, ...) that one tensor of a checkpoint can hold. */
 enum { KVD_FOLDED_PARTS = 3 };
 
 typedef struct {
@@ -76,15 +76,15 @@ int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_
                          kvd_err *err);
 void kvd_folded_list_release(kvd_folded_list *l);
 
-/* Returns true if nothing (RoPE, norms) is applied between W_Q, W_K and the attention scores. */
+/* Returns true if neither RoPE nor a norm is applied between W_Q, W_K and the attention scores. */
 bool kvd_folds_qk(const kvd_config *c);
 
-/* Returns NULL if the tensor with this stored name does not change. */
+/* Returns the entry of the tensor with this stored name, or NULL if the tensor does not change. */
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
 /*
- * Receives the next n elements of a tensor in `x`. If these elements did not change, `stored`
- * points to them in the checkpoint file, else it is NULL.
+ * Callback that receives the next n elements of a tensor in `x`. If these elements did not change,
+ * `stored` points to them in the checkpoint file, else it is NULL.
  */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);

@@ -7,7 +7,7 @@
 
 /*
  * Part of the text NAME,KEY=VALUE/VALUE,...: either the alternative values of one key, or text
- * without alternatives.
+ * between them.
  */
 typedef struct {
     const char *at;
@@ -20,8 +20,8 @@ typedef struct {
 enum { PIECES = 64 };
 
 /*
- * Finds the first slash that separates two values, and writes the start of these values to
- * `*value`. Slashes within paths are skipped. Returns NULL if there is no such slash.
+ * Finds the first slash that separates two alternative values, and writes the start of these values
+ * to `*value`. Slashes within paths are skipped. Returns NULL if there is no such slash.
  */
 static const char *find_slash(const char *at, const char **value)
 {

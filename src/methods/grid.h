@@ -22,7 +22,9 @@
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/* Records the plugins and files that the n methods name as inputs of the run, each file once. */
+/*
+ * Records the plugins and files that the n methods name as input files of the run, each file once.
+ */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 void kvd_method_print_all(void);

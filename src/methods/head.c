@@ -84,8 +84,8 @@ static void describe_window(kvd_head *h, size_t window)
         h->leaving = block > h->leaving ? block : h->leaving;
     }
     /*
-     * A new token is appended before the tokens that it no longer sees are removed, so the arrays
-     * need room for both.
+     * A new token is appended before the tokens that leave the attention window are removed, so the
+     * arrays need room for both.
      */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
@@ -149,14 +149,13 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 }
 
 /*
- * Multiplies the keys or values of this call by `matrix`, into h->cut[side]. If layers of the
- * prompt were merged, the prompt is read from the merged copy instead of x. KV heads that share one
+ * Writes the keys or values of this call, multiplied by `matrix`, to h->cut[side]. If the prompt's
+ * layers were merged, the prompt is read from the merged copy instead of x. KV heads that share one
  * latent vector are projected together.
  */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {
     const size_t ld = (size_t)h->in->config->n_kv_heads * h->d, w = h->width[side];
-    /* Offset in floats from the first head that shares the latent vector. */
     const size_t back = (size_t)h->g % h->heads * h->d;
     const size_t shared = h->prompts && !h->base ? h->n0 : 0;
     if (shared)

@@ -17,8 +17,8 @@ typedef struct {
     /* Prompts of the batch with merged layers. NULL unless the plan merges layers. */
     const kvd_prompts *prompts;
     /*
-     * Levels (KVD_LEVEL_*) of the prompt's tokens from a method that ranks tokens over all layers,
-     * or NULL.
+     * Levels (KVD_LEVEL_*) of the prompt's tokens if a method ranks tokens over all layers, else
+     * NULL.
      */
     const uint8_t *ranked;
     size_t sequence;
@@ -30,7 +30,7 @@ typedef struct {
     const kvd_tokens_method *tokens;
     /*
      * `most` is the largest number of cached tokens at any time. `leaving` is the number of tokens
-     * that leave the attention window together, because they are coded as one block.
+     * that leave the attention window at once, because they are coded as one block.
      */
     size_t most, leaving;
     int g;
@@ -59,20 +59,20 @@ typedef struct {
      */
     bool before_rope;
     size_t heads;
-    /* Number of dimensions of a key when attention reads it, in q_cut and k_read. */
+    /* Number of dimensions of a key that attention multiplies by a query. */
     size_t read;
 
     /*
-     * Number of tokens of one call that `cut` has room for, and number after the prompt that q_cut
-     * and o_cut have room for.
+     * `room` is the number of tokens that `cut` has room for. `step_room` is the number of tokens
+     * after the prompt that q_cut and o_cut have room for.
      */
     size_t room, step_room;
-    /* [room][width] Projected K and V of this call, from position `base` on. */
+    /* [room][width] Projected K and V of the tokens of this call, from position `base` on. */
     float *cut[KVD_N_SIDES];
     /*
-     * Tokens after the prompt, from position kvd_head_step_base on. q_cut [group][step_room][read]
-     * are projected queries. o_cut [group][step_room][width of V] are outputs before the projection
-     * back.
+     * Queries and outputs of tokens after the prompt, from position kvd_head_step_base on. q_cut
+     * [group][step_room][read] are projected queries. o_cut [group][step_room][width of V] are
+     * attention outputs before the projection back.
      */
     float *q_cut, *o_cut;
 
@@ -80,11 +80,11 @@ typedef struct {
     /* [most] position of each cached token */
     uint32_t *position;
     uint8_t *level; /* [most] KVD_LEVEL_* of each cached token */
-    /* [most][width] K and V of the cached tokens as a read decodes them. */
+    /* [most][width] Decoded K and V of the cached tokens. */
     float *x[KVD_N_SIDES];
     /* [most][read] Keys after RoPE. Empty unless before_rope is set. */
     float *k_read;
-    /* [most] Sum of the attention probabilities that each cached token received. */
+    /* [most] Sum of the attention probabilities that each cached token has received. */
     double *mass;
     /* [most] Number of probabilities summed in `mass`. */
     double *seen;
@@ -93,18 +93,18 @@ typedef struct {
      * tables and indices.
      */
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
-    /* Number of the oldest cached tokens whose K, and whose V, are quantised. */
+    /* Number of cached tokens, from the oldest on, whose K, and whose V, are quantised. */
     size_t coded[KVD_N_SIDES];
     uint32_t stream[KVD_N_SIDES];
     /*
-     * [d] Mask of the n_keep key channels that pruning leaves. It applies to the first `pruned`
+     * [d] Mask of the n_keep key channels that are not pruned. It applies to the first `pruned`
      * cached tokens.
      */
     uint8_t *keep;
     size_t n_keep, pruned;
     /*
-     * [d][n_basis] Orthonormal basis for K and for V, computed from the prompt, then scratch for
-     * n_basis numbers. NULL: the method does not project by such a basis.
+     * [d][n_basis] Orthonormal basis computed from the prompt, for K and for V. Scratch for n_basis
+     * numbers follows. NULL: the method does not compute such a basis.
      */
     float *basis[KVD_N_SIDES];
     size_t n_basis;
@@ -123,12 +123,12 @@ typedef struct {
     /* [KVD_ATTEND_ROWS][n0] Attention scores of one block of prompt queries. */
     float *block;
     /*
-     * [most] New level of each cached token. While a step attends, 1 for each cached token that the
-     * step reads, else 0.
+     * [most] New level of each cached token. During attention of a decode step, 1 for each cached
+     * token that the step reads, else 0.
      */
     uint8_t *decision;
     size_t *kept;
-    /* [5 + group][n0] Statistics of the prompt's attention: struct `statistics` in stepwise.c. */
+    /* [5 + group][n0] Memory for struct `statistics` of stepwise.c. */
     double *statistics;
     kvd_stepwise_account *account;
     double last;
@@ -150,7 +150,7 @@ void kvd_head_release(kvd_head *h);
  */
 double kvd_head_entry_bits(const kvd_head *h);
 
-/* Returns the first position of this call after the prompt. */
+/* Returns the position of the first token of this call that is not part of the prompt. */
 size_t kvd_head_step_base(const kvd_head *h);
 
 /* Returns the query at position t of the j-th query head of this KV head. */
@@ -181,23 +181,23 @@ int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 /* Appends the token at position t uncoded, at KVD_LEVEL_HIGH. */
 void kvd_head_append(kvd_head *h, size_t t);
 /*
- * Removes the cached tokens that positions from t on no longer attend to, in blocks of h->leaving
- * tokens.
+ * Removes the cached tokens that have left the attention window of the token at position t, in
+ * blocks of h->leaving tokens.
  */
 void kvd_head_leave(kvd_head *h, size_t t);
 /*
- * Quantises the cached tokens that are older than the newest ones that the method keeps exact. If
- * `prompt`, they are coded as one block.
+ * Quantises the cached tokens that are no longer among the newest tokens, which the method keeps
+ * exact. If `prompt`, they are coded as one block.
  */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 /*
- * Lowers and drops cached tokens as h->decision [m] says. If `merges`, the method may first merge
- * dropped tokens into kept ones.
+ * Lowers the precision of cached tokens, or drops them, as h->decision [m] says. If `merges`, the
+ * method may first merge dropped tokens into kept tokens.
  */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
 /*
- * Removes the key channels that the method chooses from all cached tokens but the newest. The mask
- * of kept channels takes d bits.
+ * Removes the key channels that the method selects from all cached tokens but the newest. The mask
+ * of kept channels is counted as d bits.
  */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
 /*

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tokens before .. before + n - 1 of one request. */
+/* Tokens that one request has in an iteration: number `before` and the n - 1 tokens after it. */
 typedef struct {
     uint32_t request;
     /* cache slot of the request, below max_batch */
@@ -17,11 +17,14 @@ typedef struct {
     uint32_t before;
     uint32_t n;
     /*
-     * Number of input plus output tokens. Token budgets of methods and the longrope tables depend
-     * on it. 0: the engine's max_len is used.
+     * Number of input and output tokens of the request. Token budgets of methods and the longrope
+     * tables depend on it. 0: the engine's max_len is used.
      */
     uint32_t whole;
-    /* 1 if a token is sampled after these tokens. */
+    /*
+     * 1 if a token is sampled after this slice; 0 if the slice does not reach the end of the
+     * prompt.
+     */
     int emits;
     /* 1 if the sampled token is the request's last. The slot is free afterwards. */
     int last;

@@ -14,10 +14,12 @@
 
 /* Named combination of methods, such as zdc = importance+zack. */
 typedef struct {
-    /* Must be the first member. Keys in info.tradeoff are written NAME.KEY, or p and p_u. */
+    /*
+     * Must be the first member. Keys in info.tradeoff are written NAME.KEY; p and p_u have no NAME.
+     */
     kvd_method_info info;
     const char *members;
-    /* Default parameters "KEY=VALUE,...". NULL: the defaults of its members hold. */
+    /* Default parameters "KEY=VALUE,..." of the combination. NULL: the members' own defaults. */
     const char *usual;
 } combination;
 
@@ -49,8 +51,8 @@ static const combination mikv = {
 };
 
 /*
- * DIMS reduces head dimensions by a spectrum file, MAKER by projections of its own, CHANNELS by
- * what it sees in each prompt.
+ * DIMS methods project by rotations of a spectrum file, MAKER methods by projections that they
+ * compute. CHANNELS methods reduce dimensions anew for each prompt.
  */
 typedef enum { DIMS, MAKER, CHANNELS, LAYERS, TOKENS, BITS, COMBINATION } method_kind;
 static const char *const axis_of[] = {"dims", "dims", "dims", "layers", "tokens", "bits"};
@@ -132,7 +134,10 @@ static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_CHANNELS] = CHANNELS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
-/* Methods of plugins follow those of `registry`. Returns NULL if there is no i-th method. */
+/*
+ * Returns the i-th method: those of `registry`, then those of plugins. Returns NULL if there is
+ * none.
+ */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {
     kvd_plugin_kind of_plugin;
@@ -283,7 +288,7 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
     return 0;
 }
 
-/* `names` is NAME+NAME... and is modified. */
+/* Adds the methods in `names`, NAME+NAME..., to `*m`. `names` is modified. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {

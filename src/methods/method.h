@@ -21,7 +21,10 @@ typedef enum {
     KVD_WIDTH_RULE_LOSS,       /* singular values are losses in nats; only for method fisher */
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
-/* "eq6", "eq6-energy", "error", "loss". Files of kept dimensions (rates.h5) use the same names. */
+/*
+ * Names of the rules: "eq6", "eq6-energy", "error", "loss". Files of kept dimensions (rates.h5) use
+ * them too.
+ */
 extern const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES];
 
 /*
@@ -36,8 +39,8 @@ typedef struct {
     /* All parameters but p, r and ranks, such as "h2o.heavy=0.1,h2o.recent=0.1". */
     char settings[320];
     /*
-     * Members that act on layers, tokens or bits, or that make their own projections. This plan is
-     * never opened itself: a run copies it, adds dims, type, prompt and seed, and opens the copy.
+     * Members that act on layers, tokens or bits, or that compute their own projections. This plan
+     * is a template: a run copies it, adds dims, type, prompt and seed, and opens the copy.
      */
     kvd_plan plan;
     /*
@@ -53,8 +56,8 @@ typedef struct {
     /* Parameter `p`: fraction of the dimensions of Q, K and V to remove. */
     double p;
     /*
-     * Parameters `p.qk` and `p.v`: fractions to remove of Q and K, and of V. Either both are given
-     * or neither.
+     * Parameters `p.qk` and `p.v`: fraction of the dimensions to remove from Q and K, and from V.
+     * Either both are given or neither.
      */
     double p_side[2];
     /* Parameter `r`: removal rate of Eq. 6 of the ZACK paper. */
@@ -73,8 +76,8 @@ typedef struct {
     /* Default parameters "KEY=VALUE,..." of a named combination such as mikv, or NULL. */
     const char *usual;
     /*
-     * Parameter that a named combination such as zdc varies to trade bytes for quality. NULL unless
-     * the combination is the last name in the text.
+     * Parameter of a named combination such as zdc that trades bytes for quality. NULL unless the
+     * combination is the last name in the text.
      */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
@@ -100,10 +103,7 @@ typedef struct {
     const char *axis;
     /* NULL unless the method projects heads onto the rotations of a spectrum file. */
     const kvd_dims_method *dims;
-    /*
-     * True if the method saves memory without a method of another axis and without a file of its
-     * own.
-     */
+    /* True if the method saves memory without another method and without a file of its own. */
     bool alone;
 } kvd_method_entry;
 /*

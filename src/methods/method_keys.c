@@ -199,7 +199,6 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     if (!strcmp(key, keep_layers) && !kvd_method_is_none(m))
         return set_keep_layers(m, value, seen, KEY_KEEP_LAYERS, err);
     const bool of_dims = find_dims_key(key) >= 0;
-    /* A dot in a key such as p.qk does not separate a method name from a key. */
     const char *const dot = of_dims ? NULL : strchr(key, '.');
     int member = -1, at = -1;
     if (dot) {
@@ -229,7 +228,10 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
 }
 
-/* For each precision level, the user may give one fraction for Q, K and V, or one for each. */
+/*
+ * Fails if fractions are given twice. For each precision level, the user may give one fraction for
+ * Q, K and V, or one for Q and K and one for V.
+ */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if ((seen & KEY_P) && (seen & KEY_R))
@@ -359,7 +361,10 @@ int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
 
 static const kvd_tradeoff tradeoff_of_p = {"p", 0.1, 0.8, false, NULL, 0, 0};
 
-/* Returns NULL if the member called `name`, of `len` characters, has no such parameter. */
+/*
+ * Returns parameter `key` of the member called `name`, of `len` characters, or NULL if there is
+ * none.
+ */
 static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len, const char *key,
                                     kvd_keyed *member)
 {
@@ -375,7 +380,7 @@ static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len,
     return NULL;
 }
 
-/* `dotted` is "NAME.KEY". Returns NULL if there is no such parameter. */
+/* Returns the parameter that `dotted`, "NAME.KEY", names, or NULL if there is none. */
 static const kvd_parameter *find_dotted(kvd_method *m, const char *dotted, kvd_keyed *member)
 {
     const char *const dot = strchr(dotted, '.');
@@ -397,8 +402,8 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
 }
 
 /*
- * Writes the trade-off parameter `key` of the member `name` to `*out`. A NULL `name` or `key`
- * matches anything. Returns false if nothing matches.
+ * Writes the trade-off parameter `key` of the member `name` to `*out`. If `name` or `key` is NULL,
+ * any name or key matches. Returns false if there is none.
  */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
 {
@@ -467,7 +472,8 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value)
 }
 
 /*
- * `name` is "p", "p_u" or NAME.KEY. If only_free, a parameter that the user gave keeps its value.
+ * Sets the parameter `name`: "p", "p_u" or NAME.KEY. If only_free, a parameter that the user gave
+ * keeps its value.
  */
 static void set(kvd_method *m, const char *name, double value, bool only_free)
 {

@@ -7,16 +7,19 @@
 
 #include "methods/method.h"
 
-/* Any member but one that takes its rotations from a spectrum file (zack, fdc, ...). */
+/*
+ * Member of a combination. Members that take their rotations from a spectrum file (zack, fdc, ...)
+ * are not represented.
+ */
 typedef struct {
     const kvd_method_info *info;
-    /* stored in the kvd_method */
+    /* parameter values; stored in the kvd_method */
     kvd_parameter_values *values;
 } kvd_keyed;
 
 enum { KVD_MEMBERS = 6 /* most members with parameters in one combination */ };
 
-/* Returns the number of members. A quantiser comes last. */
+/* Writes the members to `out` and returns their number. A quantiser comes last. */
 int kvd_method_members(kvd_method *m, kvd_keyed out[KVD_MEMBERS]);
 
 /* Returns the index of `key` in the member's parameters, or -1. */

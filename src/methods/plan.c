@@ -96,8 +96,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
 }
 
 /*
- * Some method must put tokens at KVD_LEVEL_LOW, and no head may keep more dimensions there than at
- * KVD_LEVEL_HIGH.
+ * Fails unless a method puts tokens at KVD_LEVEL_LOW, and if a head keeps more dimensions at that
+ * level than at KVD_LEVEL_HIGH.
  */
 static int check_low(const kvd_plan *p, kvd_err *err)
 {
@@ -221,7 +221,7 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* Either random projections or random quantisation tables can be drawn, not both. */
+    /* Random projections or random quantisation tables can be drawn, not both. */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
     return s;

@@ -15,8 +15,9 @@
 #define KVD_PROMPT_OF_SEQUENCE SIZE_MAX
 
 /*
- * If all fields but `type` are zero, the cache is uncompressed. Pointers are borrowed, except
- * `made`, `kept` and the `self` pointers, which kvd_plan_close frees, and on_gpu.
+ * Compression of a cache. If all fields but `type` are zero, the cache is uncompressed. Pointers
+ * are borrowed, except on_gpu and those that kvd_plan_close frees: `made`, `kept` and the `self`
+ * pointers.
  */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;
@@ -31,13 +32,13 @@ typedef struct kvd_plan {
     /* Method that makes its own projections, such as palu, or NULL. */
     const kvd_dims_maker *maker;
     /*
-     * Method that shortens heads by what it sees in each prompt. Set only if `dims` and `maker` are
-     * NULL.
+     * Method that removes dimensions or channels of K and V anew for each prompt. Set only if
+     * `dims` and `maker` are NULL.
      */
     const kvd_channels_method *channels;
     /*
-     * Projections of tokens at KVD_LEVEL_LOW, from the same rotations as `dims` and with no more
-     * columns. NULL: these tokens use `dims`.
+     * Projections of tokens at KVD_LEVEL_LOW, from the same rotations as `dims` and with at most as
+     * many columns. NULL: these tokens use `dims`.
      */
     const kvd_dims *dims_low;
     const kvd_bits_method *bits;
@@ -77,8 +78,8 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
 /*
- * Returns p itself, or the uncompressed plan in layers that keep_layers leaves alone. p must be
- * open.
+ * Returns p itself or, in layers that parameter keep_layers excludes, the uncompressed plan. p must
+ * be open.
  */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
@@ -114,10 +115,10 @@ bool kvd_plan_draws(const kvd_plan *p);
 /* Returns true if attention reads K and V in float32 exactly as the model computes them. */
 bool kvd_plan_changes_nothing(const kvd_plan *p);
 
-/* Returns true if the plan does more than keep some dimensions of every head (`dims`). */
+/* Returns true if the plan does more than reduce heads to fixed numbers of dimensions (`dims`). */
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 
-/* Returns a mask of kvd_needs bits. */
+/* Returns the inputs that the plan's methods need, as a mask of kvd_needs bits. */
 unsigned kvd_plan_needs(const kvd_plan *p);
 
 #endif

@@ -172,7 +172,10 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
                   : 0;
 }
 
-/* `*removal_rate` is written as kvd_widths_side_for_p writes it. */
+/*
+ * Chooses kept dimensions of Q and K (side 0) or V (side 1) that remove the fraction p. Sets
+ * `*removal_rate` only if the method uses Eq. 6.
+ */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
 {
@@ -212,7 +215,7 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 
 /*
  * Restores all d_head dimensions where parameters `cut` and `keep_layers` forbid projection. Writes
- * the resulting fractions of unstored elements.
+ * the resulting fractions of removed elements.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
@@ -246,7 +249,10 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
     return status ? kvd_in(err, "the low level") : 0;
 }
 
-/* Compares the fractions that the user gave; heads are compared when the plan is opened. */
+/*
+ * Fails if the user's p_u (fraction to remove at KVD_LEVEL_LOW) is below p. Single heads are
+ * compared when the plan is opened.
+ */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {
     static const char *const side_name[] = {".qk", ".v"};
@@ -380,7 +386,7 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
         else
             failed = kvd_point_of_rates(m, i, &list[i], err);
         if (failed) {
-            /* The last element may be incomplete; freeing it is allowed. */
+            /* an element that is not complete can be freed too */
             kvd_points_free(list, i + 1);
             return -1;
         }

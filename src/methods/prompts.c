@@ -37,8 +37,8 @@ static double log_sum(const float *score, size_t n)
 }
 
 /*
- * Adds the softmax denominators of queries first .. first+rows-1 of one head to sum [rows]. Both
- * are logarithms. `block` has room for [rows][first + rows] scores.
+ * Adds the softmax denominators of queries first .. first+rows-1 of one head to sum [rows]. All are
+ * stored as logarithms. `block` has room for [rows][first + rows] scores.
  */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
@@ -342,8 +342,8 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
 }
 
 /*
- * A method may need every prompt twice. Fails if two copies do not fit into the sequence or, in
- * generation, into the positions of the model.
+ * Checks a method that reads every prompt twice. Fails if two copies do not fit into the sequence
+ * or, in generation, into the positions of the model.
  */
 static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_batch *b,
                          const size_t *length, const size_t *whole, kvd_err *err)
@@ -383,7 +383,8 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
         /*
-         * In generation, a whole length that is too short for two copies of the prompt is raised.
+         * In generation, the length of a sequence is raised if two copies of the prompt do not fit
+         * in it.
          */
         if (b->whole && whole[s] < times * length[s])
             whole[s] = times * length[s];

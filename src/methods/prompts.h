@@ -25,8 +25,8 @@ typedef struct {
     /* [n_layers][tokens][n_kv_heads * d_head] K and V of all prompts. */
     float *x[KVD_N_SIDES];
     /*
-     * [n_layers][n_sequences] Stored bits of a prompt in one layer, divided by the uncompressed
-     * bits, for K and for V. NaN: this layer was not merged.
+     * [n_layers][n_sequences] Stored bits of K and of V of a prompt in one layer, divided by the
+     * uncompressed bits. NaN: this layer was not merged.
      */
     double *share[KVD_N_SIDES];
     /*
@@ -40,7 +40,7 @@ typedef struct {
      * sequence s begin at observed_at[s].
      */
     double *observed;
-    /* [n_sequences + 1] */
+    /* [n_sequences + 1] First element of each sequence in `observed`. */
     size_t *observed_at;
     /*
      * KVD_LEVEL_* of every prompt token. The part of sequence s begins at n_layers * offset[s] and

@@ -1,8 +1,8 @@
 /*
  * Compressed caches of sequences that are being generated, as an attention hook for batches with
- * `start` (model/pass/batch.h). The first call for a sequence brings its whole prompt, whatever
- * plan.prompt says. Every later token attends to the cached tokens, itself included. The results
- * equal those of cache.h with the same prompt, except for rounding.
+ * `start` (model/pass/batch.h). The first call for a sequence brings its whole prompt; plan.prompt
+ * is ignored. Every later token attends to the cached tokens and to itself. The results equal those
+ * of cache.h with the same prompt, except for rounding.
  */
 #ifndef KVD_METHODS_SEQUENCE_CACHE_H
 #define KVD_METHODS_SEQUENCE_CACHE_H

@@ -27,13 +27,15 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 
 typedef struct {
     /*
-     * [n0] each. `mass` is the sum of the attention probabilities that a prompt token received;
-     * `own` is the part from the token's own query. log_denominator is averaged over the query
+     * [n0] Statistics of each prompt token. `mass` is the sum of the attention probabilities that
+     * it received; `own` is the part from its own query. log_denominator is averaged over the query
      * heads. score_mass is `mass` from regularised scores. `below` counts how many of the last
-     * `window` queries gave the token less than the mean probability.
+     * `window` queries gave it less than the mean probability.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
-    /* [group][n0] Attention probability from the last `window` queries. */
+    /*
+     * [group][n0] Attention probability that the last `window` queries gave to each prompt token.
+     */
     double *recent;
     size_t window;
 } statistics;
@@ -154,8 +156,8 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * In a layer with an attention window, appends only the tokens that the last prompt token sees. `s`
- * may be NULL.
+ * Appends the prompt to the cache; in a layer with an attention window, only the tokens that the
+ * last prompt token attends to. `s` may be NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {

@@ -12,8 +12,9 @@ static double weight(double s, bool energy)
 }
 
 /*
- * Adds the smallest first. All comparisons with a removal rate add in this order, so that
- * breakpoints match to the last bit.
+ * Returns the sum of the singular values or, if `energy`, of their squares. The smallest are added
+ * first. All sums that are compared with a removal rate use this order, so that they agree to the
+ * last bit.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -76,8 +77,9 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
     /*
-     * Every dimension but the first of a head can be removed. Its breakpoint is the sum of its
-     * singular value and all smaller ones, divided by the sum of all.
+     * Every dimension of a head but the first can be removed. Its breakpoint is the smallest
+     * removal rate that removes it: the sum of its singular value and all smaller ones, divided by
+     * the sum of all.
      */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
@@ -176,10 +178,6 @@ static void leave_other(kvd_widths *w, int side)
         w->kept[1 - side][i] = w->d_head;
 }
 
-/*
- * kvd_widths_for_p reaches wanted_p over Q, K and V together. It receives the matrices of `side`
- * twice, so that wanted_p holds for this side alone.
- */
 int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                           bool energy, double *r, kvd_widths *w, kvd_err *err)
 {
@@ -192,15 +190,15 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
 }
 
 /*
- * Edge of the lower convex hull of a head's error as a function of kept dimensions. Removing `dims`
- * dimensions costs `slope` nats each.
+ * Edge of the lower convex hull of a head's error as a function of kept dimensions. Removing one
+ * dimension along this edge costs `slope` nats; the edge has `dims` dimensions.
  */
 typedef struct {
     double slope;
     /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
     size_t head;
     int32_t dims;
-    /* Edge 1 is at the most kept dimensions. */
+    /* Number of the edge in its head, from 1 for the edge with the most kept dimensions. */
     int order;
 } edge;
 
@@ -292,8 +290,8 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     qsort(edges, m, sizeof *edges, compare_edges);
 
     /*
-     * The slopes of one head rise towards small widths, so sorting all edges by slope keeps the
-     * order within each head.
+     * Along the hull of one head, slopes rise as dimensions are removed. Sorting all edges by slope
+     * therefore keeps the order within each head.
      */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {

@@ -43,8 +43,8 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
                     kvd_err *err);
 
 /*
- * Writes to `*r` the smallest removal rate that removes at least the fraction wanted_p of all
- * dimensions of Q, K and V, and the kept dimensions to `*w`.
+ * Finds the smallest removal rate that removes at least the fraction wanted_p of all dimensions of
+ * Q, K and V. Writes it to `*r`, and the kept dimensions to `*w`.
  */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, bool energy,
                      double *r, kvd_widths *w, kvd_err *err);

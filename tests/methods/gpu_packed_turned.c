@@ -40,7 +40,7 @@ typedef struct {
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* Number of compared vectors, and of vectors whose codes differ from the CPU's. */
+    /* Number of compared vectors, and of those whose codes differ from the CPU's. */
     size_t rows, other;
     double worst, attention;
     void *device[16];
@@ -132,7 +132,6 @@ static int open_bench(bench *w, const test_case *t, kvd_err *err)
         for (size_t i = 0; i < n; i++)
             w->x[side][i] = number(bits_of((float)(kvd_rng_normal(&r) + (double)(i % 7 == 0))));
     }
-    /* One vector is zero and has no direction. */
     memset(w->x[0] + at(w, 2, 3, 1), 0, (size_t)t->d * sizeof(float));
     w->q = need(n_q * sizeof *w->q);
     for (size_t i = 0; i < n_q; i++)
@@ -247,7 +246,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* A vector with a wrong code has a relative error of at least 1e-3. */
+        /* a vector with a wrong code has a relative error of at least 1e-3 */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -269,7 +268,10 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/* The newest token's K and V are read exactly, not from codes. */
+/*
+ * Compares the attention outputs of a decode step with double precision. The newest token's K and V
+ * are read from bf16, all others from codes.
+ */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;

@@ -43,9 +43,9 @@ static const uneven_case uneven_cases[] = {
 };
 
 /*
- * Writes to recent [n_heads][n] the attention probabilities summed over the last `window` queries,
- * and to lse [n_heads][n_q8] the log-sum-exps of scores. n_q8 counts the tokens of all prompts,
- * each rounded up to a multiple of 8.
+ * Computes exact attention of prompt b. Writes to recent [n_heads][n] the probabilities summed over
+ * the last `window` queries, and to lse [n_heads][n_q8] the log-sum-exps of scores. n_q8 counts the
+ * tokens of all prompts, each rounded up to a multiple of 8.
  */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
@@ -76,10 +76,11 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
 }
 
 typedef struct {
-    double *recent; /* attention of the last `window` queries, [n_heads][n] */
+    /* [n_heads][n] attention probabilities, summed over the last `window` queries */
+    double *recent;
     kvd_prompt_attention *p;
     uint8_t **level;
-    double *score; /* scores of the tokens before the window, [n_kv_heads][n] */
+    double *score; /* [n_kv_heads][n] scores of the tokens that may be dropped */
 } layer_case;
 
 static layer_case layer_make(const fixture *f, const uneven_case *u, const kvd_parameter_values *v,
@@ -119,9 +120,9 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Compares the tokens that the device and the CPU keep for prompt b. `old` is the number of tokens
- * before the newest ones, which are always kept. Tokens that only one of the two keeps must have
- * nearly equal scores. Returns the number of errors.
+ * Compares the tokens that the device and the CPU keep for prompt b. Tokens from number `old` on
+ * must be kept. Tokens that only one of the two keeps must have nearly equal scores. Returns the
+ * number of errors.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -137,7 +138,7 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
             i += (size_t)stays;
             if (stays == (c->level[g][t] != KVD_LEVEL_DROPPED))
                 continue;
-            wrong += t >= old; /* the newest tokens are always kept */
+            wrong += t >= old; /* tokens from number `old` on must be kept */
             if (stays)
                 ours[n_ours++] = c->score[g * n + t];
             else
@@ -157,7 +158,10 @@ static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const 
     return wrong;
 }
 
-/* Returns the address of element i of K (side 0) or V (side 1) at index `place` of KV head g. */
+/*
+ * Returns the address of dimension i of K (side 0) or V (side 1) of the token at index `place` in
+ * KV head g.
+ */
 static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                        int side, int place, int i)
 {
@@ -170,8 +174,9 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 }
 
 /*
- * Returns the number of wrong elements. Expected are the m tokens `kept`; then, if `step` is 1,
- * token 0 again; then zeros up to a multiple of 8 tokens.
+ * Returns the number of wrong elements of K and V in the pages of KV head g of prompt b. Expected
+ * are the m tokens `kept`; then, if `step` is 1, token 0 again; then zeros up to a multiple of 8
+ * tokens.
  */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
@@ -253,8 +258,8 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 }
 
 /*
- * The new K and V of every request equal the K and V of its first token. One entry of the batch is
- * idle.
+ * Runs a decode step in which the new K and V of every request equal those of its first token. One
+ * more step in the batch is padding.
  */
 static void run_step(const fixture *f, outputs *o)
 {
@@ -325,7 +330,7 @@ static void run_case(const uneven_case *u)
     kvd_method m;
     void *self = NULL;
     test_case shape = u->shape;
-    shape.steps = 8; /* leaves room in the pages for the token of a decode step */
+    shape.steps = 8; /* makes the pages large enough for a decode step */
     make(&f, &shape);
     const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
     const kvd_config config = {.n_layers = u->n_layers,
@@ -421,7 +426,7 @@ typedef struct {
     uint16_t *heads;
 } layer;
 
-/* `sharp` is the standard deviation. It makes the layers of a case differ. */
+/* Draws normal queries with the standard deviation `sharp`, which differs from layer to layer. */
 static void draw_queries(fixture *f, double sharp)
 {
     for (int b = 0; b < f->batch; b++)
@@ -488,8 +493,8 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
 }
 
 /*
- * Adds to `*off` the number of KV heads that keep one token more or less than on the CPU. Returns
- * the number of wrong choices.
+ * Compares the kept tokens of one layer and prompt with the CPU's. Adds to `*off` the number of KV
+ * heads that keep one token more or less than on the CPU. Returns the number of wrong choices.
  */
 static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i, int b,
                        const int32_t *kept, const int32_t *count, int *off)
@@ -517,7 +522,10 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
         }
         if (number == mine)
             continue;
-        /* One token more or less is allowed, but the kept tokens must have the largest scores. */
+        /*
+         * The number of kept tokens may differ by one, but they must be those with the largest
+         * scores.
+         */
         *off += 1;
         wrong += r->review || number > mine + 1 || mine > number + 1 || mine + old < n;
         memset(c.level[g], KVD_LEVEL_HIGH, n);
@@ -611,8 +619,8 @@ static size_t heads_bytes(const fixture *f)
 }
 
 /*
- * The pages must hold the tokens in `kept`, or all tokens if it is NULL. Returns the number of
- * wrong elements.
+ * Compares the pages with the tokens in `kept`, or with all tokens if it is NULL. Returns the
+ * number of wrong elements.
  */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)

@@ -34,8 +34,8 @@ static void rotate(uint32_t position, float *x)
 }
 
 /*
- * Uses the last token of the calibration file as the query. Sets read [N] to 1 for the tokens that
- * the decode step reads.
+ * Runs a decode step whose query is the last token of the calibration file. Sets read [N] to 1 for
+ * the tokens that the step reads.
  */
 static void choose(const char *text, uint8_t *read)
 {
@@ -98,7 +98,7 @@ static void expected(const double *keys, size_t budget, uint8_t *want)
                 score[t] += (double)q[c] * keys[t * D + c];
         }
         for (size_t t = SINK; t + LOCAL < N; t++) {
-            size_t better = 0; /* ties: the later token is read */
+            size_t better = 0; /* of two equal scores, the later token is read */
             for (size_t i = SINK; i + LOCAL < N; i++)
                 better += score[i] > score[t] || (i > t && score[i] >= score[t]);
             want[t] |= better < budget;
@@ -133,8 +133,8 @@ static void centroids_of_all_keys_are_exact(void **state)
 }
 
 /*
- * Plain k-means uses the distance (k - c) H (k - c)^T with the second moment H of the queries. The
- * method uses a factor L of H = L L^T instead.
+ * Compares the centroids with those of plain k-means with the distance (k - c) H (k - c)^T, where H
+ * is the second moment of the queries. The method uses a factor L of H = L L^T instead.
  */
 static void few_centroids_are_those_of_queries(void **state)
 {

@@ -21,8 +21,8 @@ static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
 /*
- * Multiplies Q, K and V of every head by the same matrix a [D][D]. `qk` and `v` name the singular
- * values of the projections.
+ * Sets projections that multiply Q, K and V of every head by the same matrix a [D][D]. `qk` and `v`
+ * name the singular values that belong to them.
  */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
@@ -119,12 +119,18 @@ static void errors_are_alike(void **state)
                 hi = fmax(hi, e);
             }
         }
-        /* One bit more or less changes the error of a dimension by a factor of about 4. */
+        /*
+         * Dimensions with bits must have similar errors: one bit more or less changes the error of
+         * a dimension by a factor of about 4.
+         */
         assert_true(without > 0 && without < D && hi < 6 * lo && largest_without < 2 * hi);
         code("kvquant,bits=2,outliers=0,sink=0", &dims, NULL, (kvd_side)side, 1, 0);
         for (size_t j = 0; j < D; j++)
             plain += error_of(j, &variance);
-        /* kvquant gives every dimension the same number of bits. */
+        /*
+         * With kvquant, which gives every dimension the same number of bits, the error must be
+         * larger.
+         */
         assert_true(sum < plain / 2);
     }
 }
@@ -152,8 +158,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * The squared singular values of method fisher are costs in nats, comparable between heads. These
- * costs must decide the numbers of bits, not the variances of the data.
+ * The squared singular values of method fisher are costs in nats, comparable between heads. allot
+ * must distribute bits by these costs, not by the variances of the data.
  */
 static void singular_values_decide(void **state)
 {
@@ -173,11 +179,13 @@ static void singular_values_decide(void **state)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    /* The variance rises from one dimension to the next, while the cost falls. */
+    /* Variances double from one dimension to the next, while costs fall. */
     falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
-    /* Errors in the keys of this head cost most, so it gets far more than 1 bit per number. */
+    /*
+     * Layer 1, head 0 has the largest costs, so that its keys get far more than 1 bit per number.
+     */
     assert_true(count.payload > 6.0 * N * D);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 0, 0);
     assert_true(count.payload < 1.0 * N * D);
@@ -185,8 +193,8 @@ static void singular_values_decide(void **state)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If V has no projections, the loss of an error in V is unknown. Each head's K and V then have
-     * bit budgets of their own.
+     * If V has no projections, the costs of K and V cannot be compared. Each head's K and V then
+     * have budgets of bits of their own.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

@@ -28,7 +28,7 @@ static int setup(void **state)
     kvd_rng_seed(&r, 4, 1);
     for (size_t i = 0; i < N; i++) {
         for (size_t j = 0; j < D; j++)
-            /* Channel 5 is 20 times larger than the others. */
+            /* numbers in channel 5 are 20 times larger */
             x[i * D + j] = (float)(kvd_rng_normal(&r) * (j == 5 ? 20 : 1));
         level[i] = KVD_LEVEL_HIGH;
         mass[i] = exp(kvd_rng_normal(&r));
@@ -89,8 +89,8 @@ static void more_bits_lose_less(void **state)
 }
 
 /*
- * kivi quantises keys per channel and values per token, so the large channel spoils other channels
- * of values only.
+ * kivi quantises keys per channel and values per token, so that a channel of large numbers
+ * increases the errors of other channels in values only.
  */
 static void channels(void **state)
 {
@@ -100,7 +100,7 @@ static void channels(void **state)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    /* Squared errors without channel 5, which has large numbers. */
+    /* Squared errors of keys (a) and values (b), without the large numbers of channel 5. */
     double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
@@ -110,8 +110,8 @@ static void channels(void **state)
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
     /*
-     * 32 bits per group of 32 numbers: a channel of 150 keys has 5 groups, a value vector of 48 has
-     * 2.
+     * Scale and zero point take 32 bits per group of 32 numbers. A channel of 150 keys has 5
+     * groups, a value vector of 48 numbers has 2.
      */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
@@ -140,7 +140,10 @@ static void salient_tokens_lose_less(void **state)
     }
 }
 
-/* Tests gear. A low-rank correction must make a matrix of low rank exact, however few the bits. */
+/*
+ * Tests gear. If K is a matrix of low rank, the low-rank correction must make it exact, however few
+ * the bits.
+ */
 static void outliers_and_low_rank(void **state)
 {
     (void)state;
@@ -201,9 +204,9 @@ static void channels_of_two_bits_and_of_one(void **state)
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
     /*
-     * Half of the channels have 2 bits, and 32 bits for scale and zero point per group of 32
-     * tokens. The rest have 1 bit, and 16 bits for a mean magnitude per group. The 150 tokens have
-     * 5 groups. One more bit per channel tells whether it has 2 bits.
+     * In vidkv, half of the key channels have 2 bits, and 32 bits for scale and zero point per
+     * group of 32 tokens. The rest have 1 bit, and 16 bits for a mean magnitude per group. The 150
+     * tokens have 5 groups. One more bit per channel tells whether it has 2 bits.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -225,8 +228,9 @@ static void channels_of_two_bits_and_of_one(void **state)
     }
     assert_int_equal(m, D / 2);
     /*
-     * The Fourier coefficient at frequency 0 is the sum over the channels, which does not depend on
-     * their order.
+     * Key channels with 1 bit store signs of the Fourier transform over the channels. The
+     * coefficient at frequency 0, the sum over these channels, must therefore be decoded with the
+     * right sign.
      */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
@@ -252,8 +256,8 @@ static void channels_of_two_bits_and_of_one(void **state)
 }
 
 /*
- * Each number becomes s, 0 or -s, where s is the mean magnitude of a group. Five numbers take 8
- * bits.
+ * Tests the values of vidkv. Each number becomes s, 0 or -s, where s is the mean magnitude of a
+ * group. Five numbers take 8 bits.
  */
 static void ternary_values(void **state)
 {
@@ -310,8 +314,8 @@ static double loss_of(const double *histogram, int bins, const double *found, in
 }
 
 /*
- * Returns the smallest squared error of dividing the bins from `first` on into n ranges. Tries all
- * divisions.
+ * Returns the smallest squared error if the bins from `first` on are divided into n ranges. Tries
+ * all divisions.
  */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
@@ -356,7 +360,10 @@ static void levels_are_the_best(void **state)
     }
 }
 
-/* The error must be at most half a step, except for rounding of scale and zero point to float16. */
+/*
+ * Numbers quantised in groups must have errors of at most half a step, except for rounding of scale
+ * and zero point to float16.
+ */
 static void groups_lose_half_a_step(void **state)
 {
     (void)state;

@@ -57,7 +57,10 @@ static double distance(const float *a, const float *b, size_t n)
     return sqrt(diff / norm);
 }
 
-/* `out` is filled with NaN first, so that unwritten elements are found. */
+/*
+ * Computes attention through a cache. `out` is filled with NaN first, so that unwritten elements
+ * are found.
+ */
 static void run(const kvd_dims *dims, kvd_dtype type, float *out, kvd_cache_account *account)
 {
     kvd_err err = {""};
@@ -208,10 +211,6 @@ static void test_cut_is_zero_padding(void **state)
                 if (j >= dims.head[i].d_qk)
                     full.head[i].a_q[row * D + j] = 0;
                 if (j >= dims.head[i].d_v)
-                    /*
-                     * The matrix b_v may stay whole, because its other rows are multiplied by zeros
-                     * only.
-                     */
                     full.head[i].a_v[row * D + j] = 0;
             }
     run(&dims, KVD_F32, out, NULL);
@@ -222,8 +221,8 @@ static void test_cut_is_zero_padding(void **state)
 }
 
 /*
- * A_v^T may be multiplied into the head's part of W_O. The outputs in the kept dimensions times
- * A_v^T W_O must equal the full outputs times W_O.
+ * A_v^T can be multiplied into a head's part of W_O. The outputs in the kept dimensions times A_v^T
+ * W_O must then equal the full outputs times W_O.
  */
 static void test_ragged_output_product(void **state)
 {
@@ -277,8 +276,8 @@ static void test_one_head_cut_leaves_the_others(void **state)
             const size_t first = t * HEADS * D, second = first + GROUP * D;
             assert_true(distance(out + first, dense + first, GROUP * D) < 1e-6);
             /*
-             * If a query sees one key, the output is that key's V, so cutting Q and K changes
-             * nothing.
+             * If a query sees a single key, the output is that key's V, and removing dimensions of
+             * Q and K changes nothing.
              */
             const int alone = t == data.offset[0] || t == data.offset[1] || t == data.offset[2] ||
                               t == data.offset[3];
@@ -307,7 +306,7 @@ static void test_account(void **state)
     assert_int_equal(a.elements_dense, TOKENS * 2 * KV * D);
     assert_int_equal(a.bytes_stored, 2 * a.elements_kept);
     const kvd_plan plan = {.dims = &dims, .type = KVD_BF16}, none = {.type = KVD_BF16};
-    /* The run began at layer 1, so it does not cover the whole model. */
+    /* The run had layer 1 only, so the check passes with first_layer 1 and fails with 0. */
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 1, &err), 0);
     assert_int_equal(kvd_cache_check(&a, &config, &plan, SEQUENCES, TOKENS, TOKENS, 0, &err), -1);
     assert_string_equal(err.msg, "the cache acted 4 times, not on each of 4 sequences in 2 layers");
@@ -330,7 +329,7 @@ static void test_rounded_store(void **state)
         const double error = distance(out, dense, TOKENS * HEADS * D);
         assert_true(error > unit[i] / 10 && error < 4 * unit[i]);
     }
-    /* The output for a sequence of one token is its V, rounded. */
+    /* The output of the first token of a sequence is its V, rounded to the cache's type. */
     uint16_t half[D];
     kvd_from_f32(KVD_F16, data.v + data.offset[1] * KV * D, half, D);
     kvd_to_f32(KVD_F16, half, v, D);

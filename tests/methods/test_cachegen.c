@@ -51,9 +51,9 @@ static double spread_of(size_t j)
 }
 
 /*
- * Steps are half the standard deviation for layer 0, and the whole one for layer 1. A normal number
- * has an entropy of 2.047 bits in steps of its standard deviation, and 3.047 bits in half steps.
- * Anchors have 8 bits.
+ * Tests the sizes with quantisation steps of half the standard deviation for layer 0, and the whole
+ * one for layer 1. A normal number has an entropy of 2.047 bits in steps of its standard deviation,
+ * and 3.047 bits in half steps. Anchor tokens have 8 bits.
  */
 static void steps_and_bits(void **state)
 {
@@ -105,12 +105,12 @@ static void wider_steps_lose_more_and_store_less(void **state)
         before = off / all;
         stored = count.payload;
     }
-    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need far less than one bit */
+    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit */
 }
 
 /*
- * With own=1, all channels share one frequency table. The stream must not be much longer, because
- * all channels have the same distribution when divided by their steps.
+ * With own=1, the tables are made from each block, and all channels use the same one. The code must
+ * not be much longer, because channels divided by their steps have the same distribution.
  */
 static void blocks_with_tables_of_their_own(void **state)
 {
@@ -121,7 +121,7 @@ static void blocks_with_tables_of_their_own(void **state)
         own = code("cachegen,own=1", (kvd_side)side, 1, 1);
         const double tables = own.side - count.side - 16.0 * D;
         assert_true(tables > 20 && tables <= 8.0 * KVD_RANS_TABLE_ROOM);
-        /* With own=1 the numbers of anchors take 8 bits; otherwise they are entropy-coded. */
+        /* Anchor tokens take 8 bits per number with own=1; otherwise they are entropy-coded. */
         assert_true(own.payload > 0.98 * count.payload && own.payload < 1.2 * count.payload);
         for (size_t j = 0; j < D; j++) {
             const double step = spread_of(j);
@@ -145,7 +145,9 @@ static void blocks_with_tables_of_their_own(void **state)
     }
 }
 
-/* For numbers far outside the calibration data, differences must be limited to 127 steps. */
+/*
+ * Codes numbers far outside the calibration data. Their differences must be limited to 127 steps.
+ */
 static void other_numbers(void **state)
 {
     (void)state;

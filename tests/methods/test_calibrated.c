@@ -43,8 +43,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /*
- * Apart from outliers, a channel must have at most 2^bits distinct numbers, and each key must
- * become the nearest of them.
+ * Tests the keys of kvquant. Apart from outliers, a channel must have at most 2^bits distinct
+ * numbers, and each key must become the nearest of them.
  */
 static void keys_have_levels(void **state)
 {
@@ -92,14 +92,14 @@ static void keys_have_levels(void **state)
                 }
             }
             /*
-             * Even without outliers, rounding of the range may make the smallest and largest number
-             * of each channel outliers of 32 bits.
+             * Even with outliers=0, rounding of the range may make the smallest and the largest
+             * number of a channel outliers, of 32 bits each.
              */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
 }
 
-/* An outlier takes 16 bits and a 16-bit index. */
+/* Tests the outliers of values in kvquant. An outlier takes 16 bits and a 16-bit index. */
 static void values_keep_both_ends(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void values_keep_both_ends(void **state)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* A fraction of 0.2 also rounds to one outlier at each end of a vector of 8. */
+    /* With outliers=0.2, a vector of 8 numbers also has one outlier at each end. */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
@@ -144,7 +144,10 @@ static void more_bits_lose_less(void **state)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* Without qnorm, the standard deviation of the decoded numbers shrinks. */
+/*
+ * With qnorm=1, kvquant's decoded numbers keep mean and standard deviation. Without it, the
+ * standard deviation shrinks.
+ */
 static void qnorm_keeps_moments(void **state)
 {
     (void)state;
@@ -175,7 +178,10 @@ static void qnorm_keeps_moments(void **state)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* `of` returns the squared gradient of one token, head and dimension. */
+/*
+ * Writes a file of squared gradients. The function `of` returns the squared gradient of one token,
+ * head and dimension.
+ */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {
@@ -265,7 +271,10 @@ static void fisher_file_is_read_as_written(void **state)
     kvd_fisher_close(&f);
 }
 
-/* Uses the squared gradients f as weights if `use`. */
+/*
+ * Codes K and V of layer 1 with a quantisation method. If `use`, the squared gradients f are the
+ * weights.
+ */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];
@@ -303,7 +312,10 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/* error[0] sums over keys whose squared gradient is 1e-3, error[1] over keys with 1e-9. */
+/*
+ * Sums the squared errors of keys: error[0] over keys whose squared gradient is 1e-3, error[1] over
+ * keys with 1e-9.
+ */
 static void errors_of_keys(const float *all, double error[2])
 {
     kvd_err err;
@@ -338,7 +350,7 @@ static void kvquant_weighs_numbers(void **state)
     write_fisher(N, dump.corpus_hash, of_large_keys);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
     code_all("kvquant,bits=2,sink=0,weights=0", &f, true, weighted,
-             settings); /* a parameter that the user set keeps its value */
+             settings); /* weights=0, set by the user, must remain */
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     assert_memory_equal(plain, weighted, sizeof plain);
     code_all("kvquant,bits=2,sink=0,weights=2", &f, true, weighted, settings);

@@ -87,8 +87,8 @@ static void test_biorthogonal_cut(void **state)
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
         /*
-         * B_v A_v and A_k^T A_q must be identity matrices of the kept dimensions. A_v B_v and A_q
-         * A_k^T are then projectors.
+         * B_v A_v and A_k^T A_q must be identity matrices, so that A_v B_v and A_q A_k^T are
+         * projectors.
          */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
@@ -195,7 +195,7 @@ static void refused(const kvd_dims_method *m, const char *why)
     kvd_dims d;
     assert_int_equal(kvd_dims_build(&d, m, &spectrum, &widths, &err), -1);
     assert_string_equal(err.msg, why);
-    kvd_dims_release(&d); /* releasing is allowed after a failure */
+    kvd_dims_release(&d); /* a failed build may be released too */
 }
 
 static void test_refuses(void **state)
@@ -256,25 +256,25 @@ static void test_bytes(void **state)
     kvd_dims d;
     kvd_cache_bytes b;
     /*
-     * The 4 heads together keep 17 of 32 dimensions of Q and K, and 18 of 32 of V: 35 numbers of 2
-     * bytes. Padding to multiples of 16 exceeds d_head = 8, so the padded cache has all 32 + 32
-     * numbers.
+     * The 4 heads together keep 17 of 32 dimensions of Q and K, and 18 of 32 of V. A token thus
+     * takes 35 numbers of 2 bytes. Widths padded to multiples of 16 are limited to d_head = 8, so
+     * the padded cache has all 32 + 32 numbers.
      */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
     assert_true(b.dense == 128 && b.nominal == 70 && b.padded == 128);
-    /* 17 columns of 8 numbers of 2 bytes. The rotation of V is folded into weights. */
+    /*
+     * The matrices of Q and K have 17 columns of 8 numbers of 2 bytes. The matrices of V are folded
+     * into weights.
+     */
     assert_true(b.basis == 2 * 8 * 17);
     assert_true(fabs(b.overall_p - (1 - 35.0 / 64)) < 1e-15 && b.overall_p16 == 0);
     assert_true(fabs(b.overall_p - kvd_widths_p(&widths, 0)) < 1e-15);
     kvd_dims_release(&d);
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
-    /*
-     * Method balanced multiplies Q and K by two different matrices: 2 matrices of 17 columns of 8
-     * numbers of 2 bytes.
-     */
+    /* Method balanced multiplies Q and K by two different matrices, so that their size doubles. */
     assert_true(b.basis == 2 * 2 * 8 * 17);
     kvd_dims_release(&d);
     kvd_cache_count_bytes(&config, NULL, 4, &b);
@@ -316,8 +316,8 @@ static void test_method_text(void **state)
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
     /*
-     * Four removal rates p (ZDC's Eq. 5): of important (p_i) and unimportant (p_u) tokens, for Q
-     * and K (qk) and for V.
+     * ZDC's Eq. 5 has four fractions p: for important (p_i) and unimportant (p_u) tokens, for Q and
+     * K (qk) and for V.
      */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     assert_int_equal(

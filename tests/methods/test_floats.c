@@ -31,7 +31,10 @@ static int tear_down(void **state)
     return close_dump(state);
 }
 
-/* `*n` receives the number of elements. The caller must free the result. */
+/*
+ * Reads a tensor of the oracle file. `*n` receives the number of elements. The caller must free the
+ * result.
+ */
 static float *tensor(const char *name, size_t *n)
 {
     kvd_tensor t;
@@ -129,8 +132,8 @@ static void blocks_of_torchao(void **state)
 }
 
 /*
- * The last block of a vector is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48 codes
- * and 3 scales in nvfp4.
+ * Tests vectors whose last block is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48
+ * codes and 3 scales in nvfp4.
  */
 static void ends_of_rows(void **state)
 {
@@ -143,12 +146,14 @@ static void ends_of_rows(void **state)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* 448 = 7 * 64, but the largest code is 6. */
+    /* 448 = 7 * 64 becomes 6 * 64, because 6 is the largest number of the format. */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* The scale of a block with maximum 448 is 448 / 6 = 74.7, rounded to 72 in E4M3. */
+    /*
+     * The scale of a block with the largest magnitude 448 is 448 / 6 = 74.7, rounded to 72 in E4M3.
+     */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
@@ -180,7 +185,10 @@ static void codes_per_channel(void **state)
     }
 }
 
-/* `head` -1: all heads together. */
+/*
+ * Returns the largest magnitude in the calibration data of a layer. `head` -1: of all heads
+ * together.
+ */
 static float largest_of(kvd_x what, int layer, int head)
 {
     static float rows[N * D], scratch[N * D];
@@ -194,7 +202,9 @@ static float largest_of(kvd_x what, int layer, int head)
     return most;
 }
 
-/* scale=1: one scale per layer. scale=2: one scale per KV head. */
+/*
+ * Tests fp8 and nvfp4 with calibrated scales: one per layer (scale=1) or one per KV head (scale=2).
+ */
 static void scales_of_calibration(void **state)
 {
     (void)state;

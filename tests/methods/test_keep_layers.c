@@ -38,7 +38,7 @@ static void fill(void)
     }
 }
 
-/* All layers have equal Q, K and V. The attention outputs go to out [LAYERS][OUT]. */
+/* Runs a method on layers with equal Q, K and V. The attention outputs go to out [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};
@@ -88,7 +88,7 @@ static void first_and_last_layers(void **state)
             if (!(fabsf(got[j] - expected) < 2e-6f))
                 fail_msg("%s, layer %zu: %g, not %g", text, l, (double)got[j], (double)expected);
         }
-        /* Two of five layers are compressed. */
+        /* keep_layers=2:1 leaves two of five layers compressed. */
         const double held = all.payload + all.side + all.entries,
                      expected = (3 * all.dense + 2 * held) / 5;
         assert_true(fabs(some.payload + some.side + some.entries - expected) < 1e-9 * expected);

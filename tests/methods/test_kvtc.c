@@ -26,7 +26,7 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* x is K or V of all heads of layer 1. Returns the mean squared error. */
+/* Codes x, K or V of all heads of layer 1. Returns the mean squared error. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -52,7 +52,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* DEFLATE adds a fixed overhead to the budget. */
+/* Tests that codes keep the budget of bits, up to the fixed overhead of DEFLATE. */
 static void budgets(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void sinks(void **state)
     for (size_t i = 0; i < 5 * (size_t)WIDE; i++)
         assert_true((i < WIDE) != (y[i] == kvd_round_f16(x[i])));
     position[0] = 0;
-    /* All 300 tokens have position 0, so each counts as the first token of a sequence. */
+    /* All 300 vectors are coded as first tokens of a sequence. */
     for (size_t i = 0; i < 300; i++)
         position[i] = 0;
     (void)code("kvtc,bits=4,sink=1", KVD_VALUES, &with);
@@ -102,7 +102,7 @@ static void sinks(void **state)
 }
 
 /*
- * The calibration data depend on few principal components. The error must be below that of
+ * Uses calibration data that depend on few principal components. The error must be below that of
  * quantising each head alone with more bits.
  */
 static void decorrelation(void **state)
@@ -137,7 +137,7 @@ static void decorrelation(void **state)
                  (plain.payload + plain.side) / (N * D));
 }
 
-/* Bits are counted after DEFLATE, so equal tokens must take few bits. */
+/* Tests that bits are counted after DEFLATE: equal tokens must take few bits. */
 static void streams(void **state)
 {
     (void)state;
@@ -154,8 +154,8 @@ static void streams(void **state)
 enum { PARTS = 20 };
 
 /*
- * Writes division i. Either bits[0] and bits[1] are the bits of two groups of 8 components, or
- * bits[0] is that of one group of 16 and bits[1] is -1.
+ * Writes the i-th division of 16 principal components into groups: bits[0] and bits[1] are the bits
+ * of two groups of 8. If bits[1] is -1, bits[0] is the bits of one group of 16.
  */
 static void way(int i, int *bits)
 {
@@ -219,8 +219,9 @@ static void measure_ways(kvd_x what, int layer, double *error)
 }
 
 /*
- * No division of both layers with at most as many bits may have an error smaller by more than 2 %.
- * kvtc measures errors on 256 sampled tokens, this test on all.
+ * Compares the groups that kvtc chose with all divisions of the components of both layers. None
+ * with at most as many bits may have an error smaller by more than 2 %. kvtc measures errors on 256
+ * sampled tokens, this test on all.
  */
 static void divisions_are_the_best(void **state)
 {

@@ -25,10 +25,10 @@ static void fill(void)
     kvd_rng_seed(&r, 3, 1);
     for (size_t i = 0; i < (size_t)N * WIDTH; i++) {
         before[0][i] = (float)kvd_rng_normal(&r);
-        for (size_t l = 1; l < LAYERS; l++) /* each layer resembles the one before it */
+        for (size_t l = 1; l < LAYERS; l++) /* each layer resembles the layer before it */
             before[l][i] = before[l - 1][i] * 1.5f + (float)kvd_rng_normal(&r);
     }
-    memset(before[0] + 5 * D, 0, D * sizeof(float)); /* a vector without a direction */
+    memset(before[0] + 5 * D, 0, D * sizeof(float)); /* a zero vector has no direction */
     for (size_t i = 7 * D; i < 8 * D; i++) /* vectors of opposite direction in the two layers */
         before[1][i] = -2 * before[0][i];
 }
@@ -68,8 +68,8 @@ static double turn(const float *x, const float *y)
 }
 
 /*
- * minicache merges the directions of two layers' vectors and keeps their lengths. gamma = 0 merges
- * all vectors.
+ * minicache merges the directions of two layers' vectors and keeps the lengths of both. With gamma
+ * = 0 all vectors are merged.
  */
 static void lengths_are_kept(void **state)
 {
@@ -82,7 +82,7 @@ static void lengths_are_kept(void **state)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                /* Both layers have the same direction. */
+                /* The merged vectors of both layers must have the same direction. */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }
@@ -98,7 +98,7 @@ static void ends_of_the_arc(void **state)
         for (size_t j = 0; j < (size_t)N * HEADS; j++)
             assert_true(j == 5 || turn(after[1 - t] + j * D, before[t] + j * D) < 1e-5);
     }
-    /* At t = 0.5 the merged direction must be halfway between both directions. */
+    /* At t = 0.5 the merged direction must be halfway between the directions in the two layers. */
     const kvd_parameter_values v = {.value = {0.5, 0.5, 0}};
     (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -144,7 +144,7 @@ static void the_widest_angles_stay(void **state)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* gamma = 1 stores all vectors unmerged except those with the smallest angle. */
+        /* With gamma = 1, only the vectors with the smallest angle may be merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -168,8 +168,8 @@ static void groups_of_layers(void **state)
 }
 
 /*
- * Computes the singular values, in falling order, of the matrix with a row per token and all heads
- * and layers in its columns.
+ * Computes the singular values, in falling order, of the matrix whose rows are tokens and whose
+ * columns are the dimensions of all heads and layers.
  */
 static void singular_values(size_t n, double *sigma)
 {
@@ -193,13 +193,13 @@ static double error2(size_t n)
 }
 
 /*
- * By Eckart and Young, the least possible squared error of rank r is the sum of the squared
- * singular values after the first r.
+ * Tests xkv. By Eckart and Young, the least possible squared error of rank r is the sum of the
+ * squared singular values after the first r.
  */
 static void the_tail_is_lost(void **state)
 {
     (void)state;
-    /* For small n the matrix has fewer rows (tokens) than columns. */
+    /* If n is small, the matrix has fewer rows (tokens) than columns. */
     for (size_t n = 10; n <= N; n += 30) {
         double sigma[N];
         fill();
@@ -231,8 +231,8 @@ static void full_rank_is_the_identity(void **state)
 }
 
 /*
- * With one layer, X has more rows than columns, so xkv uses the eigenvectors of X^T X instead of X
- * X^T.
+ * Tests xkv on one layer. The data X then have more rows than columns, so that xkv uses the
+ * eigenvectors of X^T X instead of X X^T.
  */
 static void one_narrow_layer(void **state)
 {

@@ -21,7 +21,9 @@
 
 static kvd_safetensors *file;
 
-/* The caller must free the result. */
+/*
+ * Reads a tensor of the oracle file, which must have n elements. The caller must free the result.
+ */
 static float *tensor(const char *name, size_t n)
 {
     kvd_tensor t;
@@ -165,7 +167,7 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/* The rebuilt keys must be those of W_K, cut to rank 8. */
+/* The keys that palu rebuilds must be those of W_K, cut to rank 8. */
 static void palu(void **state)
 {
     (void)state;
@@ -323,7 +325,7 @@ static void weighted(void **state)
                                           .position = position,
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
-                /* Half of the range, without outliers, of each key channel or value vector. */
+                /* Half of the range of each key channel or value vector, without outliers. */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -338,8 +340,8 @@ static void weighted(void **state)
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
                     /*
-                     * k-means minimises the error of numbers that are divided by half the range of
-                     * their channel or vector.
+                     * k-means weights errors by the squared gradient, for numbers that are divided
+                     * by half the range of their channel or vector.
                      */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
@@ -364,7 +366,10 @@ static void weighted(void **state)
     }
 }
 
-/* Our ranks must equal those of the authors' code, except that ours is 1 if theirs is 0. */
+/*
+ * The ranks that palu finds must equal those of the authors' code, except that they are 1 where the
+ * authors have 0.
+ */
 static void ranks(void **state)
 {
     (void)state;

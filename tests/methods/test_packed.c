@@ -54,7 +54,10 @@ static void every_number_has_its_bits(void **state)
         }
 }
 
-/* Codes 2 p and 2 p + 1 must be 16 bits apart in one word, so that one mask extracts both. */
+/*
+ * Codes 2 p and 2 p + 1 of a lane must be 16 bits apart in one word, so that one mask extracts
+ * both.
+ */
 static void pairs_stand_in_halves(void **state)
 {
     (void)state;
@@ -83,7 +86,7 @@ static void levels_are_a_stream(void **state)
 }
 
 /*
- * The 32 codes of a lane are operands A of mma.m16n8k16. Code n = 8 k + 2 r + e belongs to the k-th
+ * The 32 codes of a lane are A operands of mma.m16n8k16. Code n = 8 k + 2 r + e must be in the k-th
  * operand, register r, half e.
  */
 static void numbers_are_fragments(void **state)
@@ -108,10 +111,6 @@ static void scales_have_places_of_their_own(void **state)
     for (int x = 0; x < 16; x++) {
         seen[kvd_packed_scale(x)]++;
         seen[kvd_packed_scale(x) + 4]++;
-        /*
-         * A lane reads the scales of the four x with equal x % 8 / 2, and their zero points, as one
-         * block of 16 bytes.
-         */
         assert_int_equal(kvd_packed_scale(x) / 8, x % 8 / 2);
     }
     for (int i = 0; i < 32; i++)
@@ -123,7 +122,10 @@ static void scales_have_places_of_their_own(void **state)
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
-/* A lane must read 8 (keys) or 16 (values) adjacent scale bytes. */
+/*
+ * A lane must be able to read the scale bytes of its tokens as 8 (keys) or 16 (values) adjacent
+ * bytes.
+ */
 static void blocks_have_a_scale_per_token(void **state)
 {
     (void)state;
@@ -142,7 +144,7 @@ static void blocks_have_a_scale_per_token(void **state)
                           nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 16},
                           mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 32},
                           turned = {.bits = 4, .v_group = KVD_WIDTH_MAX, .norms = true};
-    /* Bytes of a token, times 64 tokens, times K and V. */
+    /* bytes of a token, for 64 tokens of K and of V */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);
@@ -158,7 +160,7 @@ static float as_half(float x)
     return x;
 }
 
-/* Decoded numbers must equal those of kvd_quantise_group bit for bit. */
+/* Codes of groups must be decoded to the numbers of kvd_quantise_group, bit for bit. */
 static void groups_come_back(void **state)
 {
     (void)state;

@@ -20,8 +20,8 @@ static int set_up(void **state)
 }
 
 /*
- * Returns the sum of the squared singular values except the first r; `*all` receives the sum of
- * all.
+ * Returns the sum of the squared singular values of `rows` after the first r. `*all` receives the
+ * sum of all.
  */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
@@ -62,8 +62,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
 }
 
 /*
- * By Eckart and Young, the least squared error of a group is the sum of the squared singular values
- * beyond the rank.
+ * By Eckart and Young, the least squared error of a group of heads is the sum of the squared
+ * singular values after the first r, for rank r.
  */
 static void palu_is_the_best_of_its_rank(void **state)
 {
@@ -78,7 +78,7 @@ static void palu_is_the_best_of_its_rank(void **state)
         kvd_plan plan = m.plan;
         if (kvd_plan_open(&plan, &setup, &err))
             fail_msg("%s", err.msg);
-        /* Four heads per group were requested, but the model has two. */
+        /* palu groups four heads by default, but the model has two. */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
             for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -118,8 +118,8 @@ static void palu_of_single_heads(void **state)
 }
 
 /*
- * Computes the ranks that palu finds for every group of heads, and returns their sum. `drawn`, if
- * not NULL, replaces the singular values of the calibration data.
+ * Computes the ranks that palu finds for every group of heads, and returns their sum. If `drawn` is
+ * not NULL, its singular values replace those of the calibration data.
  */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
@@ -158,21 +158,21 @@ static void palu_gives_ranks_by_information(void **state)
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /*
-     * 32 ranks (4 heads, K and V, 4 on average) are divided in proportion to the Fisher
-     * information: 1 for each of the four K, and 1, 3, 3 and 5 for V. The sum is 16, so information
+     * 32 ranks (4 heads, K and V, 4 on average) are divided in proportion to the Fisher information
+     * of the 8 matrices: 1 for each K, and 1, 3, 3 and 5 for V. The sum is 16, so that information
      * 1 gives rank 2.
      */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
     /*
-     * The five matrices with information 1 have rank 2 each, and share the 2 ranks that V of the
-     * last head cannot take: 12 in all.
+     * The five matrices with information 1 have rank 2 each. They also get the 2 ranks that V of
+     * the last head cannot use, 12 in all.
      */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
-    /* The proportional rank of V of the last head would be 10, but a head has only 8 dimensions. */
+    /* In proportion, V of the last head would have rank 10, but a head has only 8 dimensions. */
     assert_int_equal(rank[1][1][KVD_VALUES], 8);
     /*
      * For any Fisher information, ranks must have the requested sum and be between 1 and the number
@@ -188,7 +188,7 @@ static void palu_gives_ranks_by_information(void **state)
             keys[j] = exp(3 * kvd_rng_normal(&rng));
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
-        /* If two heads form a group, the sum of ranks counts the group's rank twice. */
+        /* the sum of ranks counts the rank of a group once per head */
         assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
@@ -215,9 +215,9 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * ZACK's Eq. 6: one removal rate r applies to all heads. The singular values that a head drops are
- * at most the fraction r of their sum, and dropping one more would exceed r. The sum of ranks may
- * be smaller than requested by at most one rank per matrix.
+ * Tests ranks by ZACK's Eq. 6. The singular values that a head removes are at most the fraction r
+ * of their sum, and removing one more would exceed r. r is the same for all heads. The sum of ranks
+ * may be smaller than requested by at most one rank per matrix.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -260,8 +260,8 @@ static void palu_gives_ranks_by_eq6(void **state)
 }
 
 /*
- * If palu draws random matrices, ranks must follow by Eq. 6 of ZACK from the given singular values.
- * Groups of heads must be refused, because their singular values are not known.
+ * If palu draws random matrices, ranks must follow by Eq. 6 of ZACK from the singular values of a
+ * spectrum file. Groups of heads must be refused, because their singular values are not known.
  */
 static void palu_draws_matrices_of_given_spread(void **state)
 {

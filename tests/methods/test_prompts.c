@@ -60,8 +60,8 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
 }
 
 /*
- * Returns the log of the sum of exp(score) over heads and visible keys, for query t of sequence s
- * in layer l.
+ * Returns the logarithm of the sum of exp(score) for query t of sequence s in layer l, over all
+ * heads and the keys that the query sees.
  */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
@@ -90,7 +90,7 @@ static void denominators_of_all_layers(void **state)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    /* big = 1: scores of some hundreds, whose exponentials overflow. */
+    /* With big = 1, scores are some hundreds, and their exponentials overflow. */
     for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;
@@ -113,7 +113,10 @@ static void denominators_of_all_layers(void **state)
         }
 }
 
-/* With minicache at t = 1, the deeper of two merged layers must be unchanged. */
+/*
+ * Tests the merged K and V of minicache. With t = 1, the deeper of two merged layers must be
+ * unchanged.
+ */
 static void rows_of_all_layers(void **state)
 {
     (void)state;

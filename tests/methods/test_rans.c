@@ -15,7 +15,10 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/* Uses the frequencies of the n symbols. Returns the number of bytes; `*entropy` is in bits. */
+/*
+ * Codes and decodes the n symbols with their own frequencies. Returns the number of bytes;
+ * `*entropy` is in bits.
+ */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -64,17 +67,18 @@ static void every_kind_of_input(void **state)
         symbol[i] = (uint8_t)fmin(fmax(rint(1.5 * kvd_rng_normal(&r) + 100), 0), 255);
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.001 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* far less than one bit per symbol */
+    for (size_t i = 0; i < N; i++) /* symbols of much less than one bit */
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
-    memset(symbol, 255, sizeof symbol); /* a single symbol takes only the coder's state */
+    /* if there is one symbol only, the code is the coder's state */
+    memset(symbol, 255, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
     memset(symbol, 0, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
 }
 
-/* Each symbol must take the entropy of its own frequency table. */
+/* Codes symbols with several frequency tables. Each must take the bits of its own table. */
 static void contexts(void **state)
 {
     (void)state;
@@ -154,7 +158,7 @@ static void rare_symbols(void **state)
     }
 }
 
-/* A stream is written in several calls and decoded from the last call to the first. */
+/* Writes a stream in several calls, and decodes it from the last call to the first. */
 static void streams_continue(void **state)
 {
     (void)state;

@@ -18,8 +18,8 @@ static int set_up(void **state)
 }
 
 /*
- * The sign of the Walsh-Hadamard matrix at (i, j) is the parity of the bits that i and j have in
- * common.
+ * Multiplies by the Walsh-Hadamard matrix. The sign of its element (i, j) is the parity of the bits
+ * that are set in both i and j.
  */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
@@ -84,12 +84,15 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        apart += diff > 1e-5 * norm; /* scales are rounded to 11 bits */
+        apart += diff > 1e-5 * norm; /* allows for rounding of scales to 11 bits */
     }
     return apart;
 }
 
-/* A number halfway between two codes may round to either, so few tokens may differ. */
+/*
+ * A number halfway between two codes may be rounded to either, so that few tokens may differ from
+ * the reference.
+ */
 static void rotations(void **state)
 {
     (void)state;

@@ -22,8 +22,8 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
 static uint8_t kept[KV * STEPS * N];
 
 /*
- * The matrix with a row per token and K of all heads in its columns has rank RANK. Its numbers grow
- * along the sequence.
+ * Draws K so that the matrix with a row per token and all heads in its columns has rank RANK. Keys
+ * of neighbouring tokens are correlated.
  */
 static int set_up(void **state)
 {
@@ -62,7 +62,10 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/* `outlier` is set for the chunks whose keys differ most from their mean, which are always read. */
+/*
+ * Computes the mean key of each chunk of tokens. Sets `outlier` for the chunks whose keys differ
+ * most from their mean, which are always read.
+ */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -162,7 +165,7 @@ static double difference(const char *text, size_t *unread)
 }
 
 /*
- * If a step reads all chunks, and keys have the stored rank, the outputs must equal dense
+ * If a step reads all chunks, and the rank is that of the keys, the outputs must equal dense
  * attention.
  */
 static void whole_budget_and_rank_are_the_model(void **state)

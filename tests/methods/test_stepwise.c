@@ -149,8 +149,8 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
 }
 
 /*
- * A layer with a sliding window must store just the tokens that its next query may see. An eviction
- * method must not act on such a layer unless the window holds the whole sequence.
+ * A layer with a sliding window must store only the tokens that its next query may see. An eviction
+ * method must leave the layer alone unless the window holds the whole sequence.
  */
 static void a_window_is_all_that_is_held(void **state)
 {
@@ -209,7 +209,6 @@ static void dropping_what_is_old_is_a_window(void **state)
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
-    /* The first 30 tokens are a prompt, whose queries attend to all earlier tokens. */
     dense(p, 0, got);
     for (size_t s = 0; s < 2; s++)
         memcpy(want + offset[s] * HEADS * D, got + offset[s] * HEADS * D,
@@ -235,7 +234,7 @@ static void widths_are_those_of_the_cache(void **state)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            /* Gives the elements the size of those of an orthogonal matrix. */
+            /* scales the elements to the size of those of an orthogonal matrix */
             matrices[i][j] *= 0.25f;
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
@@ -247,7 +246,7 @@ static void widths_are_those_of_the_cache(void **state)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* Either result may round a number to the neighbouring 16-bit value. */
+        /* the two results may round a number to different 16-bit values */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -255,8 +254,8 @@ static void widths_are_those_of_the_cache(void **state)
 }
 
 /*
- * Returns the largest difference between the outputs in blocks and token by token. `*share`
- * receives the stored fraction of the dense cache.
+ * Returns the largest difference between outputs computed in blocks and token by token. `*share`
+ * receives the stored bits divided by those of the dense cache.
  */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
@@ -293,8 +292,8 @@ static void shrink(kvd_rng *r, float *x, size_t n)
 }
 
 /*
- * Latents are vectors of which K and V are linear functions. A latent belongs to one KV head or to
- * both; a shared latent has more numbers than a head's K.
+ * Tests latents, vectors of which K and V are linear functions. A latent belongs to one KV head or
+ * to both; a shared latent has more numbers than a head's K.
  */
 static void latents_in_blocks_are_those_of_rows(void **state)
 {
@@ -360,7 +359,7 @@ static void prompts_in_blocks_are_those_of_rows(void **state)
                                .prompt = prompts[i / 4 % 5]};
         double share;
         assert_true(blocks_against_rows(&plan, p, &share) < (plan.type == KVD_F32 ? 1e-5 : 4e-3));
-        /* For i >= 20 all dimensions are kept. */
+        /* From i = 20 on, all dimensions are kept. */
         if (i >= 20 && plan.type == KVD_F32) {
             dense(p, windows[i % 2], got);
             assert_memory_equal(got, want, sizeof got);
@@ -380,7 +379,8 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
 }
 
 /*
- * If KVD_LEVEL_LOW keeps fewer dimensions, K and V at odd positions must lose the other dimensions.
+ * Tokens at odd positions are stored at KVD_LEVEL_LOW. If it keeps fewer dimensions, their K and V
+ * must lose the other dimensions.
  */
 static void lowered_entries_are_cut(void **state)
 {
@@ -406,9 +406,6 @@ static void lowered_entries_are_cut(void **state)
     run(&cut, p, got, &a);
     assert_int_equal(a.lowered, (45 / 2 + LONGEST / 2) * KV_HEADS);
     assert_true(a.payload < a.dense);
-    /*
-     * K and V at odd positions lose their last dimensions, except in the token of the step itself.
-     */
     problem *q = make(0);
     for (size_t s = 0; s < 2; s++)
         for (size_t t = offset[s] + 1; t + 1 < offset[s + 1]; t += 2)
@@ -418,7 +415,10 @@ static void lowered_entries_are_cut(void **state)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* At even positions the newest token has all dimensions. */
+        /*
+         * Only outputs at even positions are compared, because the newest token has all dimensions
+         * also at an odd position.
+         */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -
@@ -455,8 +455,8 @@ static void coded_entries(void **state)
 }
 
 /*
- * Callbacks of a made-up method that quantises all heads together: a block holds, for each token, K
- * or V of all heads in one vector.
+ * Callbacks of a made-up method that quantises all heads together: a block holds one vector for
+ * each token, with K or V of all heads.
  */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -470,7 +470,7 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     const problem *const p = self;
     (void)err;
     assert_true(b->d == KV_HEADS * D && b->kv_head == 0);
-    /* Vector i of the block must be K or V of the same position in one of the two sequences. */
+    /* Each vector of the block must be the K or V at this position in one of the two sequences. */
     for (size_t i = 0; i < b->n; i++) {
         const float *const rows = b->side == KVD_KEYS ? p->k : p->v, *const x = b->x + i * b->d;
         assert_true(!memcmp(x, rows + b->position[i] * b->d, b->d * sizeof *x) ||
@@ -495,8 +495,8 @@ static void codes_of_all_heads(void **state)
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
         /*
-         * The made-up method counts one bit per 32-bit number, and two bits per token, for each of
-         * K and V.
+         * The made-up method counts one bit for each 32-bit number, and two bits for K and for V of
+         * each token.
          */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
@@ -513,8 +513,8 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
 }
 
 /*
- * One channel has large keys and small queries, and determines the scale that all channels share.
- * Balancing must keep the precision of the other channels.
+ * Tests balancing of key channels. One channel has large keys and small queries, and determines the
+ * scale of all channels. Balancing must keep the precision of the other channels.
  */
 static void balanced_channels(void **state)
 {
@@ -552,7 +552,7 @@ static void balanced_channels(void **state)
 }
 
 /*
- * Tests think, which removes the channels i of the prompt's keys with the smallest sum over heads
+ * Tests think, which prunes channels i of the prompt's keys: those with the smallest sum over heads
  * of |Q_i| |K_i|. The newest keys keep all channels.
  */
 static void pruned_channels(void **state)
@@ -605,8 +605,8 @@ static void pruned_channels(void **state)
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
     /*
-     * Every remaining number must take 8 instead of 32 bits. The 32 bits of scale and zero point
-     * per vector are counted apart.
+     * Channels that are not pruned must take 8 instead of 32 bits per number. Scale and zero point
+     * of a vector, 32 bits, are counted separately.
      */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};
@@ -621,8 +621,8 @@ static void pruned_channels(void **state)
 }
 
 /*
- * Reference of strawman: multiplies every K or V of a head by R_p R_p^T. R_p are the first `width`
- * right singular vectors of K or V of the prompt.
+ * Reference of strawman: multiplies every K or V of a head by R_p R_p^T, where R_p are the first
+ * `width` right singular vectors of the prompt's K or V.
  */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)
@@ -684,7 +684,7 @@ static void projected_requests(void **state)
 }
 
 /*
- * A number beyond float16's range is infinite in a float16 cache. Quantisation must refuse it and
+ * A number beyond the range of float16 is infinite in a float16 cache. Quantisation must fail and
  * name its position.
  */
 static void infinite_numbers(void **state)

@@ -38,7 +38,7 @@ static void steps_of_public_code(void **state)
 }
 
 /*
- * Tests quest, which reads only some pages of tokens in each step. The public code has one query
+ * Tests quest, which reads only some pages of tokens in each step. The authors' code has one query
  * head per KV head.
  */
 static void pages_that_are_read(void **state)
@@ -68,7 +68,10 @@ static void pages_that_are_read(void **state)
             read += kept[i] * 2.0 * D * 32; /* K and V of a token, in float32 */
     }
     for (size_t t = PROMPT; t < N; t++)
-        /* quest stores the smallest and the largest key of each channel per page of 8 tokens. */
+        /*
+         * quest stores the smallest and the largest number of each key channel for every page of 8
+         * tokens.
+         */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -107,7 +110,7 @@ static void merged_tokens(void **state)
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
     assert_true(a.payload >= b.payload && a.payload <= b.payload);
     assert_int_equal(a.dropped, b.dropped);
-    /* The kept tokens of the prompt are chosen before the first merge. */
+    /* The tokens of the prompt to keep are chosen before any are merged. */
     for (size_t g = 0; g < KV; g++)
         assert_memory_equal(kept + g * STEPS * N, h2o + g * STEPS * N, N);
     double most = 0;
@@ -129,8 +132,8 @@ static void merges_refused(void **state)
 }
 
 /*
- * cake and kvzip divide a budget of tokens among layers, after computing the attention of all
- * layers.
+ * Tests cake and kvzip, which divide a budget of tokens among layers after computing the attention
+ * of all layers.
  */
 static void budgets_from_all_layers(void **state)
 {
@@ -142,8 +145,8 @@ static void budgets_from_all_layers(void **state)
 }
 
 /*
- * With adakv, heads keep different numbers of tokens, whose sum must be the budget. With alpha = 1,
- * every head must keep what snapkv keeps.
+ * Tests adakv. Heads keep different numbers of tokens, whose sum must be the budget. With alpha =
+ * 1, every head must keep what snapkv keeps.
  */
 static void one_budget_for_all_heads(void **state)
 {
@@ -156,7 +159,7 @@ static void one_budget_for_all_heads(void **state)
     const kvd_stepwise_account a = run("adakv,budget=12,window=8,kernel=5,alpha=0", 0, PROMPT);
     assert_int_equal(stored(0, 0) + stored(1, 0), KV * (12 + 8));
     assert_int_not_equal(stored(0, 0), stored(1, 0));
-    /* The bytes must not depend on how the tokens are divided between heads. */
+    /* The stored bits must not depend on how the budget is divided between heads. */
     assert_true(fabs(a.payload - bits) < 1e-9 * bits);
     assert_int_equal(a.dropped, KV * (PROMPT - 20));
 }
@@ -176,8 +179,8 @@ static void budgets_fall_over_layers(void **state)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * Without the 8 newest tokens, the budgets have the mean 35 over two layers. The first layer
-     * keeps all 56 older tokens. The last layer keeps 2 * 35 - 56 = 14.
+     * The 8 newest tokens aside, the budgets have the mean 35 over two layers. The first layer
+     * keeps all 56 older tokens, so the last layer keeps 2 * 35 - 56 = 14.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
@@ -185,7 +188,7 @@ static void budgets_fall_over_layers(void **state)
     assert_int_equal(stored(0, 0), 14 + 8);
 }
 
-/* Tests tova and streaming. */
+/* Tests tova, in which all KV heads drop the same token, and streaming. */
 static void layers_drop_the_same_token(void **state)
 {
     (void)state;
@@ -219,8 +222,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * The budget that a method announces to the CUDA engine must be the number of tokens that its CPU
- * code keeps.
+ * Checks the token budget that a method gives the CUDA engine: it must be the number of tokens that
+ * the CPU code keeps.
  */
 static void same_budget(const char *text, int layer)
 {
@@ -295,7 +298,7 @@ static void same_budgets(const char *text, size_t shorter)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
         /*
-         * With tau1 = tau2 = 1, cake prefers a layer by entropy times variance. `observed` holds
+         * With tau1 = tau2 = 1, cake weights a layer by entropy times variance. `observed` holds
          * that product, so the variance is set to 1.
          */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;

@@ -39,7 +39,7 @@ static void runs_of_similar_keys(void **state)
     assert_int_equal(stored(0, 0), 11);
 }
 
-/* Other methods must quantise or prune the merged K and V. */
+/* Tests methods that quantise or prune after kvmerger: they must act on the merged K and V. */
 static void merges_before_other_axes(void **state)
 {
     (void)state;
@@ -52,7 +52,7 @@ static void merges_before_other_axes(void **state)
 }
 
 /*
- * Tests prefixkv. The larger a layer's queries, the fewer tokens hold the required fraction of its
+ * Tests prefixkv. A layer with larger queries needs fewer tokens for the required fraction of its
  * attention.
  */
 static void prefixes_of_layers(void **state)
@@ -74,7 +74,7 @@ static void prefixes_of_layers(void **state)
 }
 
 /*
- * Tests windowkv. The layers of a group must keep the same windows of tokens. Each window but the
+ * Tests windowkv. All layers of a group must keep the same windows of tokens. Each window but the
  * last is kept or dropped as a whole.
  */
 static void windows_of_groups(void **state)
@@ -98,7 +98,7 @@ static void windows_of_groups(void **state)
     refused("windowkv,layers=8,beta=7", "beta = 7 is below layers = 8");
 }
 
-/* Tests kvcrush, which adds representatives of the dropped tokens to those that snapkv keeps. */
+/* Tests kvcrush, which keeps the tokens of snapkv and representatives of the dropped tokens. */
 static void representatives_of_tokens(void **state)
 {
     (void)state;
@@ -126,8 +126,8 @@ static void representatives_of_tokens(void **state)
 }
 
 /*
- * Tests ems, which merges some of the evicted tokens (candidates) into kept ones. Candidates that
- * resemble no kept token are evicted.
+ * Tests ems, which merges some of the evicted tokens into kept ones. Tokens that resemble no kept
+ * token are dropped.
  */
 static void evicted_then_merged(void **state)
 {
@@ -158,13 +158,13 @@ static void merged_into_the_nearest(void **state)
                      kept[i]);
     const kvd_stepwise_account a = run(text, 0, PROMPT);
     assert_true(a.merged == KV * (PROMPT - 24) && a.dropped > a.merged);
-    /* Every token that is dropped after the prompt must be merged. */
+    /* Every prompt token that elasticcache drops must be merged. */
     for (int sink = 0; sink < 20; sink++) {
         char few[64];
         snprintf(few, sizeof few, "elasticcache,budget=24,sink=%d", sink);
         assert_int_equal(run(few, 0, PROMPT).merged, KV * (PROMPT - 24));
     }
-    /* A budget given as a number of tokens must not grow from step to step. */
+    /* With a budget in tokens, their number must not grow from step to step. */
     run("elasticcache,budget=24,distance=5", 0, PROMPT);
     for (size_t i = 0; i < STEPS; i++)
         assert_int_equal(stored(0, i), 24);
@@ -206,7 +206,7 @@ static void heads_that_differ(void **state)
     }
     run("taskkv,budget=20,window=8,heads=0", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == 20);
-    /* Half of the two KV heads, the last one, keeps all tokens. */
+    /* With heads=0.5, one of the two KV heads keeps all tokens: the last one. */
     run("taskkv,budget=20,window=8,heads=0.5", 0, PROMPT);
     assert_true(stored(0, 0) == 20 && stored(1, 0) == PROMPT);
     assert_int_equal(run("taskkv,budget=20,window=8,heads=1", 0, PROMPT).dropped, 0);

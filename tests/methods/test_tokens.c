@@ -17,8 +17,8 @@
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
 /*
- * Probabilities row[t][j][i] of query t, query head j, over tokens i <= t. If tokens were dropped,
- * the method gets the remaining probabilities, renormalised.
+ * Attention probabilities: row[t][j][i] is that of query t and query head j for token i <= t. If
+ * tokens were dropped, the method gets the remaining probabilities, renormalised.
  */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
@@ -99,7 +99,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/* Added to the probability that a new token gives to its own key. */
+/* Number that is added to the probability of a new token's own key. */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -156,8 +156,8 @@ static void h2o(void **state)
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
             /*
-             * At first all tokens above the budget of 11 are dropped at once. Later one is dropped
-             * per step.
+             * In the first step, h2o drops all tokens above the budget of 11 at once; later it
+             * drops one per step.
              */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
@@ -230,7 +230,7 @@ static void snapkv(void **state)
             recent[j * PROMPT + i] = (double)row[PROMPT - 1][j][i];
     start(&s, &kvd_tokens_snapkv, &v, PROMPT);
     assert_int_equal(s.n, 9 + 8);
-    /* No dropped token may have a larger smoothed attention sum than a kept one. */
+    /* No dropped token may have a larger smoothed sum of attention than a kept token. */
     double smooth[PROMPT - 8], least = INFINITY, most = -INFINITY;
     for (int t = 0; t < PROMPT - 8; t++) {
         smooth[t] = 0;
@@ -289,8 +289,8 @@ static void leankv(void **state)
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
-             * Dropped and low-precision tokens must hold less attention than their thresholds; one
-             * more token would exceed them.
+             * Dropped tokens, and tokens of low precision, must hold less attention than the
+             * thresholds allow. One more token would exceed them.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -335,8 +335,8 @@ static void leankv(void **state)
 }
 
 /*
- * The significance of a token is the attention that later queries give it. The attention of its own
- * query must not count.
+ * In leankv, the significance of a token is the attention that later queries give it. The attention
+ * of its own query must not count.
  */
 static void leankv_own_query(void **state)
 {
@@ -380,8 +380,8 @@ static void lower(void **state)
         }
         for (size_t t = prompt;; t++) {
             /*
-             * The newest five tokens always have high precision. Among older tokens, the six with
-             * the largest attention keep it.
+             * The newest five tokens have high precision. The six older tokens with the largest
+             * attention have it too.
              */
             for (;;) {
                 size_t worst = ALL, n = 0;
@@ -403,7 +403,6 @@ static void lower(void **state)
             high[t] = 1;
             for (size_t j = 0; j < GROUP; j++)
                 for (size_t i = 0; i <= t; i++)
-                    /* No token is dropped, so attention is summed over all tokens. */
                     sum[i] += (double)row[t][j][i];
         }
         end(&s);
@@ -442,8 +441,9 @@ static void importance(void **state)
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = 300 * kvd_rng_normal(&r); /* the exponentials of these numbers overflow */
     /*
-     * A layer takes over the preceding layer's set if their overlap is at least `overlap`. With
-     * overlap = 1, each random layer must use its own set of 10, 12, 14, 16 and 18 of 40 tokens.
+     * A layer uses the preceding layer's set of important tokens if their overlap is at least
+     * `overlap`. With overlap = 1, each layer must use its own set, of 10, 12, 14, 16 or 18 of 40
+     * tokens.
      */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
@@ -455,16 +455,16 @@ static void importance(void **state)
             assert_int_equal(level[l * PROMPT + t],
                              larger < 10 + 2 * l ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW);
         }
-    /* With overlap = 0, all layers must use the first layer's choice. */
+    /* With overlap = 0, all layers must use the first layer's set. */
     const kvd_parameter_values one = {.value = {0.25, 0.2, 0, 0}};
     rank_layers(&one, d, level);
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * A layer compares its own set with the own set of the preceding layer. If they overlap enough,
-     * it uses the set that the preceding layer uses. Layer 2 must therefore use the set of layer 0,
-     * although its own set differs from that in two tokens. The sets of layers 2 and 3 have no
-     * token in common. The sets of layers 3 and 4 are equal.
+     * A layer compares its own set with the preceding layer's own set. If the overlap is large
+     * enough, it uses the same set as the preceding layer. Layer 2 must therefore use the set of
+     * layer 0, from which its own differs in two tokens. The sets of layers 2 and 3 have no token
+     * in common; those of layers 3 and 4 are equal.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -483,10 +483,7 @@ static void importance(void **state)
     rank_layers(&strict, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
-    /*
-     * With layers = 2, layers 1 and 3 use the sets of layers 0 and 2. The last of five layers is
-     * alone.
-     */
+    /* With layers = 2, layers 1 and 3 must use the sets of layers 0 and 2. Layer 4 uses its own. */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT);

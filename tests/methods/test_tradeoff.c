@@ -55,16 +55,16 @@ static void test_registry(void **state)
 }
 
 /*
- * The varied parameter must be that of the method named last, or the one that the caller names.
- * Parameters that the user set must keep their values.
+ * Tests which parameter a sweep varies: that of the method named last, or the one that the caller
+ * names. Parameters that the user set must keep their values.
  */
 static void test_which(void **state)
 {
     (void)state;
     const struct {
         /*
-         * `key` is the parameter that the caller names, `name` the parameter that must be varied.
-         * NULL in `name`: must be refused.
+         * `key` is the parameter that the caller names, or NULL. `name` is the parameter that must
+         * be varied; NULL: the call must fail.
          */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},

@@ -23,7 +23,7 @@ static int set_up(void **state)
     kvd_rng r;
     (void)state;
     kvd_rng_seed(&r, 3, 1);
-    /* Vectors with different norms, whose channels have different variances. */
+    /* Draws vectors of different norms, with channels of different variances. */
     for (size_t i = 0; i < (size_t)N * D; i++)
         x[i] = (float)(kvd_rng_normal(&r) * pow(0.9, (double)(i % D)) * (1 + (double)(i / D)));
     return 0;
@@ -44,7 +44,10 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
 static void distortions_of_the_paper(void **state)
 {
     (void)state;
-    /* Max (1960). The paper prints 0.36, 0.117, 0.03 and 0.009. */
+    /*
+     * Errors of optimal levels for normal numbers (Max 1960). The paper prints 0.36, 0.117, 0.03
+     * and 0.009.
+     */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -67,8 +70,8 @@ static void distortions_of_the_paper(void **state)
 }
 
 /*
- * Computes, over seeds, the mean and mean square of the errors of inner products q.x divided by
- * (|q| |x|). `*slope` receives the slope of decoded over exact inner products.
+ * Computes the mean and mean square, over seeds, of the errors of inner products q.x divided by
+ * (|q| |x|). `*slope` receives the regression slope of decoded against exact inner products.
  */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
@@ -97,10 +100,10 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 }
 
 /*
- * By Theorem 2, the mean square error with b bits must be at most pi / (2 d) times the squared
- * error of quantisation with b - 1 bits. The paper prints 1.57, 0.56, 0.18 and 0.047 (divided by
- * d); the last is from the rounded error 0.03, and 0.0345 gives 0.054. Without qjl, inner products
- * shrink, with one bit by 2 / pi.
+ * By Theorem 2, the mean square error of inner products with b bits is at most pi / (2 d) times the
+ * squared error of quantisation with b - 1 bits. The paper prints 1.57, 0.56, 0.18 and 0.047,
+ * divided by d; the last is computed from the rounded error 0.03, while 0.0345 gives 0.054. Without
+ * qjl, inner products shrink, with one bit by 2 / pi.
  */
 static void inner_products(void **state)
 {
@@ -126,7 +129,7 @@ static void inner_products(void **state)
     assert_true(fabs(slope - 2 / acos(-1)) < 0.02);
 }
 
-/* Keys with qjl store a second norm per vector. */
+/* Tests sizes. With qjl, keys store a second norm per vector. */
 static void widths_and_bytes(void **state)
 {
     (void)state;
@@ -175,7 +178,7 @@ static double square_of(size_t j, size_t n)
     return sum;
 }
 
-/* Quantises only the m channels in `channel`. */
+/* Quantises vectors that consist of the m channels in `channel`. */
 static float *code_columns(const char *text, size_t n, const size_t *channel, size_t m,
                            kvd_bits_count *count)
 {
@@ -194,7 +197,7 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 
 /*
  * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must have 3
- * bits, the rest 2. Each part must be quantised as if it were alone.
+ * bits, the rest 2. Both groups must be quantised as if they were alone.
  */
 static void outliers_are_a_code_of_their_own(void **state)
 {
@@ -236,8 +239,8 @@ static void outliers_are_a_code_of_their_own(void **state)
 }
 
 /*
- * With whole bits each token is quantised alone, otherwise in blocks of 32 tokens. 3.001 bits must
- * give the numbers of 3, because 0.001 of the channels is less than one channel.
+ * A whole number of bits quantises each token alone, a fraction blocks of 32 tokens. 3.001 bits
+ * must give the numbers of 3 bits, because 0.001 of the channels is less than one channel.
  */
 static void fractions_lie_between(void **state)
 {

@@ -21,7 +21,10 @@ static uint32_t position[N];
 static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
-/* Sums g g^T over random gradients g with WIDE numbers of unequal variances. */
+/*
+ * Sets the second moments of gradients: sums g g^T over random gradients g, with WIDE numbers of
+ * unequal variances.
+ */
 static void draw_moments(void)
 {
     kvd_rng r;
@@ -51,7 +54,7 @@ static int set_up(void **state)
 
 /*
  * Quantises x, K or V of all heads of layer 1, `each` tokens at a time. Returns the mean of e F
- * e^T, with the error e and the second moment F of the gradients, including the ridge that the
+ * e^T. e is the error of a token and F the second moment of the gradients, with the ridge that the
  * method adds.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
@@ -146,7 +149,7 @@ static void streams_continue(void **state)
 }
 
 /*
- * Gradients are so small that the step is far larger than the numbers. All tokens but the first two
+ * With tiny gradients, the step is much larger than the numbers. All tokens but the first two
  * (sink=2) must then be decoded as the mean, for almost no bits.
  */
 static void sinks_and_no_rate(void **state)

@@ -35,8 +35,8 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
 }
 
 /*
- * The error |y - x| must be at most half a step of the group's range, plus rounding of scale and
- * zero point to 11 bits. y must have at most 2^bits distinct values.
+ * Checks a group of n quantised weights. The error |y - x| must be at most half a step, plus
+ * rounding of scale and zero point to 11 bits. y must have at most 2^bits distinct values.
  */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
@@ -55,7 +55,6 @@ static void check_group(const float *x, const float *y, size_t n, int bits)
         size_t k = 0;
         const double code = nearbyint(((double)x[i] - lo) / step);
         assert_true(fabs((double)y[i] - (double)x[i]) <= step / 2 + rounding);
-        /* Holds if rounding of scale and zero point cannot change the code. */
         if (step > 0 && fabs(((double)x[i] - lo) / step - code) < 0.3)
             assert_true(fabs((double)y[i] - (lo + step * code)) <= rounding);
         while (k < n_levels && levels[k] != (double)y[i])
@@ -123,7 +122,7 @@ static void test_groups(void **state)
     }
 }
 
-/* 32 bits for every group, also for an incomplete one. */
+/* Checks the number of bytes, with 32 bits for every group, also for an incomplete one. */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -140,7 +139,6 @@ static void test_bytes(void **state)
     const size_t shape[7][2] = {{q, d}, {kv, d}, {kv, d}, {d, q}, {ffn, d}, {ffn, d}, {d, ffn}};
     for (int i = 0; i < 7; i++) {
         const double rows = (double)shape[i][0] * m->n_layers, cols = (double)shape[i][1];
-        /* Quantised weights replace float32 numbers. */
         want += rows * (cols * 3 / 8 + ceil(cols / 20) * 4) - rows * cols * 4;
     }
     assert_true(fabs(few - stored - want) < 1e-6);

@@ -48,8 +48,8 @@ static void test_keep_at_the_limits(void **state)
 }
 
 /*
- * The loop in which ZACK repeats its Eq. 6: removes the smallest singular values while their sum is
- * at most the fraction r of the sum of all.
+ * Loop of the ZACK paper that applies its Eq. 6: removes the smallest singular values while their
+ * sum is at most the fraction r of the sum of all.
  */
 static int keep_dims(const double *s, size_t d, double r)
 {
@@ -128,8 +128,8 @@ static void test_table_is_exact(void **state)
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
             /*
-             * r[i] is the smallest removal rate that removes the fraction p[i], so a rate just
-             * below it must remove p[i - 1].
+             * r[i] is the smallest removal rate that removes the fraction p[i], so the next smaller
+             * number must remove p[i - 1].
              */
             if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
@@ -166,7 +166,7 @@ static void test_wanted_p(void **state)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        /* r is the smallest removal rate, so a rate just below it must remove less. */
+        /* The smallest removal rate is expected, so the next smaller number must remove less. */
         if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
@@ -239,7 +239,10 @@ static void test_widths_need_kv_heads(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* No choice of kept dimensions with the same sum may have a smaller loss. All choices are tried. */
+/*
+ * Compares with all choices of kept dimensions that have the same sum: none may have a smaller
+ * loss.
+ */
 static void test_by_loss_is_optimal(void **state)
 {
     (void)state;
@@ -344,7 +347,7 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
     /*
-     * Errors with 1 to 5 kept dimensions, of Q and K, then of V. Both curves are convex, so
+     * Errors with 1 to 5 kept dimensions, of Q and K, then of V. Both curves are convex, so that
      * removing the cheapest dimension first is optimal.
      */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
@@ -399,7 +402,7 @@ static void test_by_error_walks_the_hull(void **state)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    /* 1.2 nats for removing 12 dimensions, which is 0.1 nats for each. */
+    /* Removing 12 dimensions costs 1.2 nats, 0.1 nats each. */
     assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);

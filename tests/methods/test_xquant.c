@@ -56,7 +56,7 @@ static model *open_model(const char *path)
     read_part(m, KVD_PART_K, true, m->bias[KVD_KEYS], m->wide);
     read_part(m, KVD_PART_V, true, m->bias[KVD_VALUES], m->wide);
     kvd_rng_seed(&r, 4, 1);
-    for (size_t i = 0; i < N * m->d; i++) /* channels of unequal sizes */
+    for (size_t i = 0; i < N * m->d; i++) /* channels of unequal magnitude */
         input[i] = (float)(kvd_rng_normal(&r) * (1 + (double)(i % m->d % 7)));
     for (size_t i = 0; i < N; i++)
         position[i] = (uint32_t)i;
@@ -82,7 +82,7 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/* As in the paper, with float16 scales and minima. */
+/* Quantises as the paper does, with scales and minima in float16. */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];
@@ -148,7 +148,10 @@ static void many_bits_are_the_model(void **state)
     }
 }
 
-/* With latent=0, K and V must be computed from one quantised input, whose bits are counted once. */
+/*
+ * With latent=0, K and V must be computed from the same quantised input, whose bits are counted
+ * once.
+ */
 static void an_input_is_quantised_once(void **state)
 {
     (void)state;

@@ -2,9 +2,10 @@
  * Method allot: chooses the number of bits of every dimension of a head by reverse water-filling
  * (Shannon 1949; Huang and Schultheiss 1963).
  *
- * A dimension with b bits costs c e_b, where e_b is the squared error of b bits for a standard
- * deviation of 1. c is the variance of the dimension. If singular values of projections are known,
- * c is multiplied by the squared singular value and divided by the dimension's mean square.
+ * Quantising a dimension with b bits costs c e_b. e_b is the squared error of b bits for a standard
+ * deviation of 1, and c is the variance of the dimension. If the projections come with singular
+ * values of products (methods balanced and fisher), c is multiplied by the squared singular value
+ * and divided by the dimension's mean square.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +27,8 @@ static const kvd_tradeoff tradeoff = {"bits", 5, 0.75, false, NULL, 0, 0};
 
 enum { BINS = 2048, MOST_BITS = 8 };
 /*
- * Range of the histogram in standard deviations. Numbers beyond it are decoded as the last
- * quantisation level.
+ * Range of the quantisation levels, in standard deviations from the mean. Numbers beyond it are
+ * decoded as the first or last level.
  */
 static const double RANGE = 8;
 
@@ -44,10 +45,12 @@ typedef struct {
 } allot;
 
 typedef struct {
-    double *cost;  /* cost of a dimension with 0 bits, indexed as allot.given */
-    size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of dimensions */
+    /* quantisation cost of each dimension with 0 bits, in the layout of allot.given */
+    double *cost;
+    size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of stored dimensions */
     /*
-     * [n_layers][KVD_N_SIDES] Squared error e_b of b bits for a standard deviation of 1. e_0 is 1.
+     * [n_layers][KVD_N_SIDES] Squared error of quantising with each number of bits, for a standard
+     * deviation of 1. With 0 bits it is 1.
      */
     double (*loss)[MOST_BITS + 1];
 } making;
@@ -72,8 +75,8 @@ static bool weighed(const kvd_method_setup *s, int side)
 }
 
 /*
- * Returns the cost of one unit of squared error in dimension j. `square` is the mean square of that
- * dimension.
+ * Returns the weight of a squared error in dimension j when bits are distributed. `square` is the
+ * mean square of that dimension.
  */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
@@ -163,8 +166,8 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
 }
 
 /*
- * Gives each dimension one more bit as long as that bit reduces the dimension's cost by at least
- * `price`. Returns the sum of bits.
+ * Sets the bits of all dimensions of a head: each gets one more bit as long as that bit reduces its
+ * quantisation cost by at least `price`. Returns the sum of bits.
  */
 static double give(allot *a, const making *m, size_t at, double price)
 {
@@ -184,8 +187,8 @@ static double give(allot *a, const making *m, size_t at, double price)
 }
 
 /*
- * Finds the lowest price per bit at which the heads `first` .. `last` - 1 stay within the budget,
- * and gives bits at that price.
+ * Finds the lowest price per bit at which the heads `first` .. `last` - 1 stay within their budget
+ * of bits, and sets their bits at that price.
  */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {

@@ -8,10 +8,10 @@
 /* K or V of some tokens of one sequence, in one KV head of one layer, coded together. */
 typedef struct {
     kvd_side side;
-    int layer, kv_head; /* kv_head is 0 with `all_heads` */
+    int layer, kv_head; /* kv_head is 0 for a method with all_heads */
     /*
-     * `n` is the number of tokens. `d` is the number of dimensions per token that are stored; with
-     * `all_heads` it is n_kv_heads * d_head.
+     * `n` is the number of tokens. `d` is the number of dimensions stored per token: n_kv_heads *
+     * d_head if kvd_bits_method.all_heads is set.
      */
     size_t n, d;
     const float *x; /* [n][d] numbers to code */
@@ -24,15 +24,15 @@ typedef struct {
     const uint32_t *position; /* [n] position of each token in its sequence */
     /*
      * [n] Sum of the attention probabilities that each token has received, over all query heads.
-     * Valid only if the method needs them.
+     * Valid only if the method sets KVD_NEEDS_PROBABILITIES.
      */
     const double *mass;
     const double *seen; /* [n] number of probabilities summed in `mass` */
-    /* [d] Factors by which key channels are multiplied (see `balances`), or NULL. */
+    /* [d] Factors by which key channels are multiplied (kvd_bits_method.balances), or NULL. */
     const float *balance;
     /*
-     * State of the entropy coder, 0 before the first block. A method with one stream for all blocks
-     * updates it. NULL: every block is a stream of its own.
+     * State of the entropy coder, 0 before the first block. A method that writes all blocks to one
+     * stream updates it. NULL: every block is a stream of its own.
      */
     uint32_t *state;
     bool prompt; /* true: the block holds all coded tokens of a prompt */
@@ -63,13 +63,13 @@ struct kvd_bits_method {
     /* Names of the parameters for tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
     /*
-     * True if a block holds all KV heads of the layer next to each other. No method of another axis
-     * may then be combined. Every head codes the whole block, so the code of a token may depend
-     * only on numbers in its block.
+     * True if a block holds all KV heads of the layer next to each other. Such a method cannot be
+     * combined with methods of other axes. The same block is coded again for every KV head, so the
+     * code of a token may depend only on the numbers in the block.
      */
     bool all_heads;
     /*
-     * True if a block must be decoded from its beginning. The method cannot be combined with
+     * True if a block can only be decoded from its beginning. The method cannot be combined with
      * methods that drop tokens during decoding.
      */
     bool stream;
@@ -80,24 +80,24 @@ struct kvd_bits_method {
      */
     bool (*calibrated)(const kvd_parameter_values *v);
     /*
-     * Sets `*window` and `*block`: the first (m - window) / block * block of m tokens are coded, in
-     * blocks. The other tokens stay exact. The coded tokens of a prompt come in one call. If NULL,
-     * `*window` is 0 and `*block` is 1.
+     * Sets `*window` and `*block`. The first (m - window) / block * block of m tokens are coded, in
+     * blocks of `block` tokens; later tokens stay exact. All coded tokens of a prompt come in one
+     * call of `code`. If NULL, `*window` is 0 and `*block` is 1.
      */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
      * Returns true if key channels are multiplied by sqrt(max |q| / max |k|), taken over the prompt
-     * (MiKV's balancer). Must return false with a dims method or with `keys_before_rope`. NULL:
-     * never.
+     * (MiKV's balancer). Must return false if `keys_before_rope` is set or a dims method is used.
+     * NULL: never.
      */
     bool (*balances)(const kvd_parameter_values *v);
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Codes a block. Writes the decoded numbers to decoded [n][d] and the size of the code to
-     * `*count`. Must handle constant vectors, zeros, and fewer tokens than share a scale. Several
-     * threads may call it with the same `self`. All input numbers are finite.
+     * Codes a block of finite numbers. Writes the decoded numbers to decoded [n][d] and the size of
+     * the code to `*count`. Must handle constant vectors, zeros, and blocks smaller than a group
+     * with a common scale. Several threads may call it with the same `self`.
      */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);

@@ -31,10 +31,11 @@ typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
     size_t n_kv_heads, wide, group;
-    float *step; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide], or NULL if `own` is 1 */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps, or NULL if `own` is 1 */
+    float *step;
     /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for anchors, then one per
-     * channel. NULL if `own` is 1.
+     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for anchor tokens, then
+     * one per channel. NULL if `own` is 1.
      */
     kvd_rans_table *table;
 } cachegen;
@@ -62,9 +63,9 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Reads calibration data [n][d] that consists of sequences of `seq_len` tokens. If `count` is NULL,
- * adds the squared differences from the anchors to square [d]. Otherwise counts the codes: count[0]
- * is for anchors, count[1 + j] for channel j. Returns the number of differences per channel.
+ * Reads calibration data [n][d], sequences of `seq_len` tokens. If `count` is NULL, adds the
+ * squared differences from the anchor tokens to square [d]. Otherwise counts the codes: of anchor
+ * tokens in count[0], of channel j in count[1 + j]. Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -112,8 +113,8 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
         (void)read_rows(c, r->cut, r->n, d, seq_len, step, NULL, count, y, code);
         for (size_t k = 0; n && k <= d; k++) {
             /*
-             * Other texts may have codes that do not occur in calibration, so every code gets a
-             * frequency above 0.
+             * Codes that do not occur in the calibration data may occur in other texts, so every
+             * code gets a frequency above 0.
              */
             const size_t codes = k ? CODES : KVD_RANS_SYMBOLS;
             for (size_t s = 0; s < codes; s++)
@@ -198,10 +199,10 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 typedef struct {
     const float *step;
-    /* Frequency table of the anchors, then the tables of the differences. */
+    /* Frequency table of the anchor tokens, then the tables of the differences. */
     const kvd_rans_table *table;
     float *scale;
-    float *own_step; /* [d] steps computed from the block itself */
+    float *own_step; /* [d] quantisation steps computed from the block itself */
     kvd_rans_table own_table[2];
     uint16_t *context; /* [n][d] index of each code's frequency table */
     uint8_t *code;
@@ -249,7 +250,10 @@ static void set_own_steps(const cachegen *c, const kvd_bits_block *b, buffers *w
     w->step = w->own_step;
 }
 
-/* Stores the tables and reads them back, as a decoder does. `*bytes` is their stored size. */
+/*
+ * Makes the frequency tables of one block, writes them to bytes and reads them back, as a decoder
+ * does. `*bytes` is their size.
+ */
 static int set_own_tables(buffers *w, size_t size, size_t *bytes, kvd_err *err)
 {
     uint8_t stored[KVD_RANS_TABLE_ROOM];

@@ -27,7 +27,6 @@ int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s
     const size_t numbers = n * (size_t)s->config->d_head * heads_of(s);
     *r = (kvd_calibration_rows){.setup = s, .pre = pre, .n = n};
     r->rows = malloc(numbers * sizeof *r->rows);
-    /* The second half of `cut` holds one head before its projection. */
     r->cut = malloc(2 * numbers * sizeof *r->cut);
     return r->rows && r->cut
                ? 0

@@ -11,7 +11,7 @@ typedef struct {
     const kvd_method_setup *setup; /* borrowed */
     bool pre;
     size_t n;
-    /* [n][width] result of kvd_calibration_rows_read; `rows` is private. */
+    /* `cut` [n][width] is the result of kvd_calibration_rows_read; `rows` is private. */
     float *rows, *cut;
 } kvd_calibration_rows;
 
@@ -31,13 +31,13 @@ int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer,
 void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
 /*
- * Reads the first n tokens of all KV heads into rows [n][n_kv_heads * d_head]. Leaves out the first
+ * Reads the first n tokens of all KV heads into rows [n][n_kv_heads * d_head], without the first
  * `sink` tokens of every sequence. `scratch` holds 2 * n * d_head numbers. Returns the number of
- * tokens read, or 0 on failure.
+ * tokens written to `rows`, or 0 on failure.
  */
 size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
                                  size_t sink, float *scratch, float *rows, kvd_err *err);
-/* x is [n][d], mean is [d]. */
+/* Subtracts the mean of every column from x [n][d], and writes the means to mean [d]. */
 void kvd_subtract_means(float *x, size_t n, size_t d, float *mean);
 
 #endif

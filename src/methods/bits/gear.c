@@ -4,7 +4,7 @@
  * Generative Inference of LLM", section 3).
  *
  * X = S + D + L + rest
- * S: outliers, the smallest and largest numbers of a key channel or a token's values
+ * S: outliers, the smallest and largest numbers of a key channel or of a token's values
  * D: the other numbers, quantised as in kivi
  * L: low-rank matrix from the power method on X - S - D
  */
@@ -72,7 +72,10 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *o
         }
 }
 
-/* Makes the columns of a [n][r] orthonormal by Gram-Schmidt. A column that vanishes becomes 0. */
+/*
+ * Makes the columns of a [n][r] orthonormal by Gram-Schmidt. A column that depends on the columns
+ * before it becomes 0.
+ */
 static void orthonormalise(float *a, size_t n, size_t r)
 {
     for (size_t c = 0; c < r; c++) {
@@ -105,7 +108,8 @@ static void round_all(float *x, size_t n)
 static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int iterations, float *a,
                          float *b, float *y)
 {
-    for (size_t i = 0; i < d * r; i++) /* any start that is not orthogonal to the result works */
+    /* any start values that are not orthogonal to the result work */
+    for (size_t i = 0; i < d * r; i++)
         b[i] = (float)cos((double)(i / r) * (double)(i % r + 1) + 0.5);
     orthonormalise(b, d, r);
     for (int it = 0; it < iterations; it++) {

@@ -3,8 +3,8 @@
  * tokens stay exact (Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV
  * Cache", section 3, and its public code).
  *
- * Keys are coded as soon as `residual` keys are uncoded. Values leave a window of `residual` tokens
- * one by one.
+ * Keys are quantised `residual` tokens at a time. Values are quantised one token at a time, when
+ * they are no longer among the newest `residual` tokens.
  */
 #include "methods/bits/bits.h"
 

@@ -43,8 +43,8 @@ typedef struct {
      */
     float *range;
     /*
-     * [n_layers][KVD_N_SIDES][2][2^bits], in ascending order. The first 2^bits numbers choose the
-     * code; the second 2^bits are the decoded numbers.
+     * [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels, in ascending order. The nearest of
+     * the first 2^bits numbers gives the code; the second 2^bits are the decoded numbers.
      */
     float *levels;
 } kvquant;
@@ -79,16 +79,16 @@ static void keep_moments(const double *histogram, int n, double *level)
 }
 
 /*
- * Histograms of the normalised numbers of K or V of one layer. `weight` sums the weights in the
- * k-means.
+ * Histograms of the normalised numbers of K or V of one layer: `count` counts numbers, `weight`
+ * sums the weights that the k-means gives them.
  */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
 /*
- * `gradient2` is the squared gradient of the number; NULL means weight 1. `half` is half the width
- * of the number's range.
+ * Adds a number to the histograms. `gradient2` is its squared gradient; NULL means weight 1. `half`
+ * is half the width of its channel's or vector's range.
  */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
@@ -114,8 +114,8 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
 }
 
 /*
- * Marks the k smallest and k largest numbers of a value vector x [n]. Writes the middle and half
- * width of the range of the remaining numbers. sorted [n] is scratch.
+ * Marks the k smallest and k largest numbers of a value vector x [n] as outliers. Writes the middle
+ * and half width of the range of the other numbers. sorted [n] is scratch.
  */
 static void find_outliers(const float *x, size_t n, size_t k, float *sorted, uint8_t *outlier,
                           float *middle, float *half)
@@ -147,8 +147,8 @@ static float quantile(const float *sorted, size_t n, double share)
 }
 
 /*
- * Sets the key ranges of a head from cut [n][width], and adds the numbers within the ranges to the
- * histograms. gradient2 [n][width] are squared gradients, or NULL.
+ * Sets the key ranges of a head from its calibration keys cut [n][width], and adds the numbers
+ * within the ranges to the histograms. gradient2 [n][width] are squared gradients, or NULL.
  */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
@@ -253,7 +253,7 @@ static double normal_range(double share)
     return hi;
 }
 
-/* Sets tables for normally distributed numbers, without calibration. */
+/* Sets quantisation tables that fit normally distributed numbers, without calibration. */
 static int make_up(kvquant *q, kvd_err *err)
 {
     const double half = normal_range(q->v->value[OUTLIERS] > 0 ? q->v->value[OUTLIERS] : 1e-3);
@@ -358,8 +358,8 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
 }
 
 /*
- * Returns the decoded value of x. level [2][n]: the nearest of the first n levels selects one of
- * the second n.
+ * Returns the decoded value of x. `level` has two tables of n numbers: the index of the nearest
+ * number in the first selects the result in the second.
  */
 static float decode(const float *level, int n, float x, float middle, float half)
 {

@@ -4,7 +4,7 @@
 
 #include "methods/bits/bits.h"
 
-/* The open method owns the arrays. */
+/* Calibrated tables. The open method owns the arrays. */
 typedef struct {
     /*
      * [n_layers][n_kv_heads][range_width][2] Middle and half width of the range of each key
@@ -13,16 +13,16 @@ typedef struct {
     const float *range;
     size_t range_width;
     /*
-     * [n_layers][KVD_N_SIDES][2][2^bits] quantisation levels in ascending order. The first 2^bits
-     * numbers choose the code; the second 2^bits are the decoded numbers.
+     * [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels in ascending order. The nearest of the
+     * first 2^bits numbers gives the code; the second 2^bits are the decoded numbers.
      */
     const float *levels;
 } kvd_kvquant_tables;
 
 void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t);
 /*
- * Returns the number of outliers at each end (smallest and largest) of a value vector of n numbers.
- * At least one number is left between them.
+ * Returns how many of the smallest and how many of the largest numbers of a value vector of n are
+ * outliers. At least one number is not an outlier.
  */
 size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n);
 

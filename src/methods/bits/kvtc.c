@@ -26,8 +26,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 
 /*
- * A group of principal components begins at a multiple of UNIT and has UNIT << k components, 0 <= k
- * < N_SIZES.
+ * A group of principal components begins at a multiple of UNIT and has UNIT << k components, for k
+ * = 0 .. N_SIZES - 1.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
@@ -49,11 +49,12 @@ typedef struct {
 
 /*
  * Squared errors of all possible groups of principal components, averaged over calibration tokens.
+ * UNIT components are a unit.
  */
 typedef struct {
-    /* [units] Error of the group that begins at each unit of UNIT components. */
+    /* [units] Error of the group that begins at each unit, for every size and number of bits. */
     double (*coded)[N_SIZES][N_KINDS];
-    /* [units] Error of not storing each unit of UNIT components. */
+    /* [units] Error of each unit if it is not stored. */
     double *variance;
 } costs;
 
@@ -62,7 +63,7 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the number of components of a group of size UNIT << k. The last group may be shorter. */
+/* Returns the number of components of a group that begins at `unit` and has at most UNIT << k. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -94,8 +95,8 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
 }
 
 /*
- * Chooses the groups that minimise the squared error plus `price` times their bits. Returns their
- * bits per token. least and choice [units + 1] are scratch.
+ * Chooses the groups of components that minimise the squared error plus `price` times their bits.
+ * Returns their bits per token. least and choice [units + 1] are scratch.
  */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
@@ -130,7 +131,10 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/* Chooses the groups of K or V in all layers at the lowest price per bit that keeps the budget. */
+/*
+ * Chooses the groups of components of K or V in all layers, at the lowest price per bit that keeps
+ * the budget of bits.
+ */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -304,7 +308,7 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 typedef struct {
     float *x; /* [n][wide] numbers minus their mean, then the decoded numbers */
     float *c; /* [n][wide] principal components */
-    /* [groups][n][2] Scale and shift of each group of components in each token. */
+    /* [groups][n][2] Scale and shift of each group of components for each token. */
     float *scale;
     uint8_t *codes; /* [wide] codes of one group of components */
     /* Codes in the order [groups of components][tokens]. */
@@ -321,8 +325,8 @@ static size_t packed_bytes(const coder *c, size_t n)
 }
 
 /*
- * Codes the components of n tokens into packed codes and scales or, if `read`, decodes them. Codes
- * of 2, 4 and 8 bits never cross a byte boundary.
+ * Quantises the components of n tokens and packs their codes or, if `read`, decodes them. Codes of
+ * 2, 4 and 8 bits never cross a byte boundary.
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {

@@ -30,9 +30,9 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one quantisation level by divide and conquer, for all ends e = lo .. hi. `least[e]` becomes
- * the squared error of bins 0 .. e - 1. `begin[e]`, which does not fall as e rises, becomes the
- * first bin of the new level. `before` holds the errors with one level fewer.
+ * Adds one quantisation level. For e = lo .. hi, least[e] becomes the smallest squared error of
+ * bins 0 .. e - 1, and begin[e] the first bin of the last level. `before` has the errors with one
+ * level fewer. begin[e] does not fall as e rises, so divide and conquer finds it.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

@@ -51,7 +51,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* `t` is the scale of the tensor. */
+/* Quantises one block of n numbers. `t` is the scale of the tensor. */
 static void code_block(const float *x, size_t n, float t, float *y)
 {
     float most = 0;

@@ -173,7 +173,7 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 }
 
 /*
- * Location of a part of a code. Bits `below` .. below + width - 1 of the code are in words[word]
+ * Location of some bits of a code. Bits `below` .. below + width - 1 of the code are in words[word]
  * from bit `shift` on.
  */
 typedef struct {

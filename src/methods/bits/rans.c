@@ -31,7 +31,9 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /* The rounding error goes to the most frequent symbols, because that costs the fewest bits. */
+    /*
+     * The rounding error is added to the most frequent symbols, because that costs the fewest bits.
+     */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -68,7 +70,7 @@ static void put(bit_string *b, uint32_t value, int bits)
     }
 }
 
-/* Bits beyond the end of the string are 0. */
+/* Reads bits from a string. Bits beyond its end are 0. */
 static uint32_t get(bit_string *b, int bits)
 {
     uint32_t value = 0;
@@ -79,8 +81,8 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Format: the last symbol with a frequency above 0, in 8 bits. Then, for each symbol up to that
- * one, the number of bits of its frequency in 4 bits, and the bits below the highest one.
+ * Writes the last symbol with a frequency above 0, in 8 bits. Then, for each symbol up to that one,
+ * writes the bit length of its frequency in 4 bits, and the frequency without its highest bit.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {

@@ -13,8 +13,8 @@
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
 /*
- * The numbers below KVD_RANS_TOTAL are divided into KVD_RANS_PARTS equal ranges, in which symbol
- * searches begin.
+ * A decoder finds the symbol of a number below KVD_RANS_TOTAL by linear search. The search begins
+ * at the first symbol of one of KVD_RANS_PARTS equal ranges of numbers.
  */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
@@ -25,13 +25,13 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* Symbol of the first number of each of the KVD_RANS_PARTS ranges. */
+    /* Symbol of the lowest number of each of the KVD_RANS_PARTS ranges. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
 /*
  * Sets frequencies in proportion to the counts of n <= 256 symbols. A count above 0 gives a
- * frequency of at least 1. If all counts are 0, symbol 0 gets the whole total.
+ * frequency of at least 1. If all counts are 0, symbol 0 gets frequency KVD_RANS_TOTAL.
  */
 void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n);
 

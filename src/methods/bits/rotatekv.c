@@ -33,7 +33,10 @@ typedef struct {
     uint32_t *order; /* [n_layers][n_kv_heads * d] channel numbers in sorted order */
 } rotatekv;
 
-/* n must be a power of two. The normalised Walsh-Hadamard matrix is its own inverse. */
+/*
+ * Multiplies x [n] by the normalised Walsh-Hadamard matrix, which is its own inverse. n must be a
+ * power of two.
+ */
 static void rotate(float *x, size_t n)
 {
     for (size_t half = 1; half < n; half *= 2)
@@ -68,9 +71,8 @@ static int rising(const void *a, const void *b)
 }
 
 /*
- * Sorts the key channels of a layer by their sums over n calibration tokens. The sums are taken
- * before the rotation, which is linear. rows [2][n][d], sum and sorted [n_kv_heads * d] are
- * scratch.
+ * Sorts the key channels of a layer by the sums of their rotated numbers over n calibration tokens.
+ * rows [2][n][d], sum and sorted [n_kv_heads * d] are scratch.
  */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, placed *sorted, kvd_err *err)

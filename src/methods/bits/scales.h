@@ -10,16 +10,17 @@
  */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
-/* Must be the first member of the private data of fp8 and nvfp4. */
+/* Calibrated scales. Must be the first member of the private data of fp8 and nvfp4. */
 typedef struct {
     size_t n_kv_heads;
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
 } kvd_scales;
 
 /*
- * Sets the scales so that the largest magnitude among the first `rows` calibration tokens becomes
- * `largest`. Keys and values have separate scales. A tensor of zeros has the scale 1. With
- * KVD_SCALE_ONE, `*s` is not read. The caller must call kvd_scales_release, after a failure too.
+ * Sets the scales so that the largest magnitude among the first `rows` calibration tokens, divided
+ * by the scale, is `largest`. Keys and values have separate scales. If all numbers are 0, the scale
+ * is 1. With KVD_SCALE_ONE, `*s` is not read. The caller must call kvd_scales_release, after a
+ * failure too.
  */
 int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, size_t rows,
                     float largest, kvd_err *err);

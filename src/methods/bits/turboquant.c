@@ -138,8 +138,8 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
 }
 
 /*
- * The first call for a value of d computes the tables. If two threads do so at the same time, one
- * result is freed; both are equal. Returns NULL on failure.
+ * Returns the tables for vectors of d numbers, or NULL on failure. The first call for a value of d
+ * computes them. If two threads do so at the same time, one result is freed; both are equal.
  */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
@@ -240,8 +240,8 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
 }
 
 /*
- * Codes n vectors x [n][d] with `bits` bits per number. `decoded` [n][d] may be x. Adds the bits to
- * `*count`.
+ * Codes n vectors x [n][d] with `bits` bits per number and writes the decoded vectors to `decoded`,
+ * which may be x. Adds the bits to `*count`.
  */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
@@ -282,7 +282,7 @@ typedef struct {
     size_t channel;
 } ranked;
 
-/* Ties give the lower channel number. */
+/* Compares channels for a sort by falling sum of squares. Ties give the lower channel number. */
 static int by_square(const void *a, const void *b)
 {
     const ranked *const x = a, *const y = b;
@@ -313,7 +313,10 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, by_channel);
 }
 
-/* Copies m channels of x [n][d] to part [n][m] or, if `back`, from `part` to x. */
+/*
+ * Copies the first m channels of `order` from x [n][d] to part [n][m] or, if `back`, from `part` to
+ * x.
+ */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)
 {

@@ -14,7 +14,10 @@ typedef struct {
     const float *level;
 } kvd_turboquant_tables;
 
-/* The first call for a value of d computes the tables, and may fail. */
+/*
+ * Sets `*t` to the tables for vectors of d numbers. The first call for a value of d computes them,
+ * and may fail.
+ */
 int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
 /* Sets `*d_head`, and `*group` to the number of query heads per KV head. */
 void kvd_turboquant_heads(const void *self, int *d_head, int *group);

@@ -48,13 +48,16 @@ static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /* [wide][wide] y = (x - mean) times `to`, and x = mean + y times `from`. */
+    /*
+     * [wide][wide] Matrices of the transform y = (x - mean) * to, and of its inverse x = mean + y *
+     * from.
+     */
     float *to, *from;
-    /* [wide + 1] One table per component, then the table of the bytes after ESCAPE. */
+    /* [wide + 1] One frequency table per component, then the table of the bytes after ESCAPE. */
     kvd_rans_table *table;
     /*
-     * Mean of |y| / step - |q| for components y with a multiple q other than 0. Decoding adds this
-     * mean to |q|.
+     * Mean of |y| / step - |q| over the calibration components y that are rounded to a multiple q
+     * other than 0. Decoding adds it to |q|.
      */
     double offset;
 } coder;
@@ -90,8 +93,8 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
 }
 
 /*
- * m->x [n][d] is calibration data minus its mean. `moment` [d][d] is the second moment of the
- * gradients.
+ * Computes the matrices to->to and to->from. m->x [n][d] is calibration data minus its mean.
+ * `moment` [d][d] is the second moment of the gradients.
  */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
@@ -131,7 +134,10 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
     return 0;
 }
 
-/* Multiples that do not occur in calibration become escapes. */
+/*
+ * Counts the multiples of the step that occur in calibration data, and makes the frequency tables.
+ * Other multiples become escapes.
+ */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     uint64_t equal[KVD_RANS_SYMBOLS];
@@ -281,7 +287,10 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Fails if a component is too large for 4 bytes. */
+/*
+ * Writes the symbols of the components of n tokens to `w`. Fails if a multiple does not fit in 4
+ * bytes.
+ */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;

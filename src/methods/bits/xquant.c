@@ -35,7 +35,7 @@ typedef struct {
      */
     float *up;
     float *bias; /* [wide], or NULL */
-    float *norm; /* NULL if K has no norm */
+    float *norm; /* weights of the norm of K, or NULL */
 } matrices;
 
 typedef struct {
@@ -60,7 +60,10 @@ static void close(void *self)
     free(q);
 }
 
-/* Allocates `*to`, or sets it to NULL if the model does not have this part. */
+/*
+ * Reads weights or a bias into `*to`, which it allocates. Sets `*to` to NULL if the model has no
+ * such weights.
+ */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, float **to,
                      kvd_err *err)
 {
@@ -157,8 +160,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Quantises x [n][d] in place, in groups of numbers of one token or, if `by_channel`, of tokens of
- * one channel.
+ * Quantises x [n][d] in place. A group consists of numbers of one token or, if `by_channel`, of
+ * tokens of one channel.
  */
 static void quantise(const xquant *q, float *x, size_t n, size_t d, bool by_channel,
                      kvd_bits_count *count)

@@ -55,8 +55,8 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
 }
 
 /*
- * Salient tokens form one group per channel, the rest another. A group is gathered first because
- * its numbers are not equally spaced.
+ * Quantises each key channel in two groups, one of the salient tokens and one of the others.
+ * `gathered` is scratch for the numbers of a group.
  */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,

@@ -14,7 +14,7 @@ struct kvd_gpu_caches {
     kvd_dtype pass;
     size_t max_tokens, max_len;
     kvd_cache_products products;
-    /* State of the bf16 attention kernels. NULL until a plan needs them. */
+    /* State of the bf16 attention kernels. NULL until a cache uses these kernels. */
     kvd_gpu_paged *paged;
     kvd_device_memory memory;
     /*
@@ -33,10 +33,10 @@ struct kvd_gpu_cache {
     kvd_gpu_attention hook; /* must be the first member */
     kvd_gpu_caches *with;
     kvd_dtype type;
-    /* Number of prompt tokens of each sequence that attend to unchanged K and V. */
+    /* Length of the prompt in tokens. Prompt tokens attend to unchanged K and V. */
     size_t prompt;
     kvd_cache_account account;
-    /* NULL for plans that run in blocks. */
+    /* CPU cache for plans that run token by token; NULL for plans that run in blocks. */
     host_cache *host;
     kvd_cache_layer *layer;
     kvd_device_memory memory;
@@ -133,7 +133,10 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             ? run_kernels(c->with, l, in, out, err)
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
-    /* A latent vector is key and value at once and is counted once. */
+    /*
+     * In a model that caches one latent vector per token, this vector is key and value at once and
+     * is counted once.
+     */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;
     c->account.calls += in->n_sequences;
@@ -154,7 +157,10 @@ static size_t count_kernels(const kvd_gpu_cache *c)
     return n;
 }
 
-/* `kernels` is the number of layers that the bf16 kernels compute. */
+/*
+ * Allocates the memory of the attention code. `kernels` is the number of layers that the bf16
+ * kernels compute; cuBLAS computes the others.
+ */
 static int make_engines(kvd_gpu_cache *c, size_t kernels, bool latents, kvd_err *err)
 {
     kvd_gpu_caches *const w = c->with;

@@ -57,7 +57,7 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* `to` must be zeroed before. */
+/* Writes one float32 matrix [d][d] per head to `to`, which must be zeroed before. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -65,8 +65,9 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * A projection to latents is [wide][wide] per group of `heads` heads, a matrix that rebuilds K or V
- * is [wide][d] per head; wide = heads * d. `to` must be zeroed before.
+ * Writes the matrices of latents to `to`, which must be zeroed before. A projection to latents is
+ * [wide][wide] per group of `heads` heads, a matrix that rebuilds K or V is [wide][d] per head,
+ * with wide = heads * d.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -82,7 +83,10 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/* `to` must be zeroed before. Returns the number of elements. */
+/*
+ * Writes the matrices of all heads to `to` without gaps, in the layout of the bf16 kernels. `to`
+ * must be zeroed before. Returns the number of elements.
+ */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {
@@ -115,7 +119,7 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 }
 
 typedef struct {
-    /* NULL in the first run, which only counts the bytes needed in `used`. */
+    /* Device memory of all matrices. NULL while `used` counts the bytes to allocate. */
     char *arena;
     size_t used;
     /* [n][d][d] */
@@ -197,7 +201,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
-        /* The copies from pageable memory must end before the buffers are freed. */
+        /* the copies from pageable memory must end before the buffers are freed */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;

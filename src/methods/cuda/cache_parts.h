@@ -22,18 +22,18 @@ typedef struct {
     bool kernels;
     /* Dimensions of the heads, rounded up to multiples of 16. */
     kvd_attn_map map;
-    /* Numbers stored per token for the heads of this GPU, without rounding to multiples of 16. */
+    /* Numbers stored per token for the heads of this GPU, before rounding to multiples of 16. */
     size_t kept;
     const void *a_q, *a_k, *a_v, *b_v, *b_k;
     int heads; /* number of KV heads that share a latent; 0: no latents */
 } kvd_cache_layer;
 
 /*
- * Chooses kernels or float32 products for each layer and copies its matrices to the device. `layer`
- * [c->n_layers] must be zeroed before. `type` is the data type of the cache, `pass` that of the
- * forward pass; KVD_F32 keeps all layers off the kernels, and so does a window shorter than
- * max_len. If the caller's kernels compute windows, max_len is 0. If `dims` is NULL, no head is
- * projected. Fails if GPUs divide heads that share a latent.
+ * Selects bf16 kernels or float32 products for each layer and copies its matrices to the device.
+ * `layer` [c->n_layers] must be zeroed before. `type` is the data type of the cache, `pass` that of
+ * the forward pass. If one of them is KVD_F32, or a layer's window is shorter than max_len, the
+ * bf16 kernels are not used. If the caller's kernels support windows, max_len is 0. If `dims` is
+ * NULL, no head is projected. Fails if heads that share a latent are on different GPUs.
  */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
@@ -41,7 +41,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
 
 /*
  * Computes out [n_tokens][n_heads * d_head], bf16: multiplies every head of o [n_tokens][o_pitch]
- * by b_v of its KV head.
+ * by b_v of its KV head, which gives d_head dimensions again.
  */
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err);
@@ -84,14 +84,17 @@ int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kv
                             bool prompts, kvd_err *err);
 void kvd_cache_products_release(kvd_cache_products *p);
 /*
- * In every sequence the tokens before position `prompt`, except the last token, attend to unchanged
- * K and V.
+ * Computes the attention of one layer. In every sequence, the tokens before position `prompt`,
+ * except the last token, attend to unchanged K and V.
  */
 int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);
 
-/* Float32 numbers of all heads. `ld` is the number of floats from one token to the next. */
+/*
+ * Float32 vectors of all heads, for all tokens. `ld` is the number of floats from one token to the
+ * next.
+ */
 typedef struct {
     const float *x;
     size_t ld;
@@ -99,8 +102,8 @@ typedef struct {
 
 /*
  * Arguments of y = x matrix for n_tokens vectors of each of `batch` heads. x has k floats per
- * vector, y has m, and matrix is [k][m]. ldx and ldy are the distances of tokens; each stride is
- * the distance of heads.
+ * vector, y has m, and `matrix` is [k][m]. ldx and ldy are the floats from one token to the next;
+ * each stride is the floats from one head to the next.
  */
 typedef struct {
     const float *x, *matrix;

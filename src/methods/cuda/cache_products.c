@@ -99,8 +99,8 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
 }
 
 /*
- * Projects K or V if `matrix` is not NULL, and rounds it to the data type of the cache. `*x` then
- * points to the result.
+ * Projects K or V if `matrix` is not NULL, and rounds the result to the data type of the cache.
+ * `*x` then points to the result.
  */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)
@@ -179,10 +179,6 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
         of_keys.k = in->k_pre;
         of_keys.ld = in->ld_pre;
     }
-    /*
-     * Attention still reads Q while it writes its output. Only b_v, which follows attention, may
-     * overwrite Q.
-     */
     const bool back = layer->b_v && !layer->heads;
     float *const result = direct ? out : back ? p->q_wide : p->o_cut;
     if (widen(&of_keys, of_keys.k, width_k, p->k_wide, &k, err) ||

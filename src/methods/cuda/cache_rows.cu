@@ -1,4 +1,3 @@
-/* The kernel is memory-bound. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

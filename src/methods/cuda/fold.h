@@ -9,10 +9,10 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Folds in place, in every layer l whose layer[l] has matrices of V. n_qkv and n_o of the weights
- * become the remaining numbers of columns. `dims` must be those from which `layer` was made.
- * Weights must be bf16. If the model has biases or norms of Q and K, the heads of W_V stay d_head
- * apart, with zeros after the kept columns.
+ * Folds the projections of V into the weights, in every layer l whose layer[l] has them. Sets n_qkv
+ * and n_o of the weights to the remaining numbers of columns. `dims` must be those from which
+ * `layer` was made. Weights must be bf16. If the model has biases or norms of Q and K, the heads of
+ * W_V stay d_head apart, with zeros after the kept columns.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);

@@ -37,32 +37,38 @@ typedef struct {
     /* Number of decode steps, which come first in the batch, one token each. */
     size_t steps;
     /*
-     * Number of prompts, or chunks of prompts, after the decode steps. Their lengths are in
-     * batch->host (0 during graph capture).
+     * Number of prompts, or chunks of prompts; they follow the decode steps. Their lengths are in
+     * batch->host. The number is 0 during graph capture.
      */
     size_t prompts;
     cudaStream_t stream;
 } kvd_paged_rows;
 
 /*
- * Page tables for KV heads that hold different numbers of tokens. A page holds one KV head.
- * Attention treats each KV head of a decode step as a request: element b * n_kv_heads + g of every
- * list is KV head g of step b.
+ * Page tables for a cache whose KV heads hold different numbers of tokens, so that each page
+ * belongs to one KV head. Attention treats each KV head of a decode step as a request: element b *
+ * n_kv_heads + g of every list is KV head g of step b.
  */
 typedef struct {
     kvd_attn_map map;
-    /* largest number of requests of an iteration, times n_kv_heads */
+    /* largest number of decode steps in an iteration, times n_kv_heads */
     size_t rows;
     /* Device [n_layers][rows]: number of cached tokens, including the new one. */
     const int32_t *kv_len;
-    /* Device [1]: number of KV heads of decode steps that belong to requests and not to padding. */
+    /*
+     * Device [1]: number of elements that belong to requests, n_kv_heads per decode step. Later
+     * elements are padding.
+     */
     const int32_t *live;
     /* Device [n_layers][rows][max_pages]: page numbers. */
     const int32_t *table;
     void *pool; /* pages, device */
 } kvd_gpu_heads;
 
-/* Data and callbacks of a method. A member that is NULL or 0 changes nothing. */
+/*
+ * Data and callbacks of a method in the CUDA engine. NULL and 0 mean that the method does not need
+ * the member.
+ */
 struct kvd_gpu_method {
     struct kvd_paged_cache *cache; /* borrowed */
     const kvd_plan *plan;          /* borrowed, open */
@@ -79,21 +85,27 @@ struct kvd_gpu_method {
     bool anywhere;
     /* True if the method does not support prompts in chunks. */
     bool whole_prompts;
-    /* True if `attended` has no work in iterations of decode steps alone. */
+    /* True if `attended` need not be called in iterations that have decode steps only. */
     bool attended_prompts;
-    /* Mask of phases (bit p for phase p) that this method times separately. */
+    /*
+     * Phases of an iteration (enum kvd_phase) that this method times separately: bit p is set for
+     * phase p.
+     */
     unsigned apart;
     /*
-     * Page tables for KV heads that hold different numbers of tokens, or NULL. `appended` must copy
-     * K and V of each new token to these pages. The new token is the first one of the slot's bf16
-     * page.
+     * Page tables of a cache whose KV heads hold different numbers of tokens, or NULL. `appended`
+     * must copy K and V of each new token to these pages. It finds the new token in the first token
+     * of the slot's bf16 page.
      */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* Bytes per page number, summed over all layers, in addition to the bf16 pages. */
+    /*
+     * Bytes that the method needs for each page number, summed over all layers, in addition to the
+     * bf16 pages.
+     */
     size_t page_bytes;
-    /* Bytes per slot, summed over all layers. */
+    /* Bytes that the method needs for each slot, summed over all layers. */
     size_t slot_bytes;
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
@@ -107,13 +119,13 @@ struct kvd_gpu_method {
 
     /*
      * `begin` is called on the host before an iteration and may refuse it. `ended` is called after
-     * the iteration has ended.
+     * the iteration.
      */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /*
      * Returns the number of cached tokens of a slot whose sequence has `before` tokens. It is less
-     * than `before` if tokens were dropped. RoPE uses the position in the sequence.
+     * than `before` if tokens were dropped. RoPE positions count dropped tokens.
      */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
     /* Returns the number of cached tokens of a slot, averaged over all KV heads and layers. */
@@ -122,17 +134,17 @@ struct kvd_gpu_method {
     void (*drop)(kvd_gpu_method *m, size_t slot);
     double (*held)(const kvd_gpu_method *m);
     /*
-     * Returns the bits that a slot holds after the latest iteration, without those of
-     * kvd_plan_entry_bits. NULL: every cached token is stored unquantised.
+     * Returns the bits that a slot holds after the latest iteration, except the bits that
+     * kvd_plan_entry_bits counts. NULL: every cached token is stored unquantised.
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Replacements of parts of the cache. plan_steps divides the attention of n decode steps
-     * between CTAs. `append` stores new K and V. attend_steps writes to out [steps][o_pitch].
-     * attend_prompts writes after the steps.
+     * Functions that replace those of the paged cache, or NULL. plan_steps divides the attention of
+     * n decode steps between CTAs. `append` stores new K and V. attend_steps writes outputs of
+     * decode steps to out [steps][o_pitch], attend_prompts those of prompts after them.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -141,7 +153,7 @@ struct kvd_gpu_method {
     void (*free)(kvd_gpu_method *m);
 };
 
-/* Methods that the same GPU code runs (kvd_method_info.gpu). */
+/* GPU code that runs a set of methods (kvd_method_info.gpu). */
 typedef struct kvd_gpu_kind {
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
@@ -165,7 +177,7 @@ typedef struct kvd_gpu_kind {
                 kvd_err *err);
 } kvd_gpu_kind;
 
-/* Returns NULL if no GPU code runs the plan. */
+/* Returns the GPU code that runs the plan, or NULL if there is none. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
 /*

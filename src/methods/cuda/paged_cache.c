@@ -12,7 +12,7 @@
 
 static const char what[] = "cache";
 
-enum { CTAS_MAX = 1024 /* most CTAs of a launch */ };
+enum { CTAS_MAX = 1024 /* most CTAs of a kernel launch */ };
 
 static int check_layers(const kvd_paged_cache *c, kvd_err *err)
 {
@@ -72,8 +72,8 @@ static size_t rounded_up(size_t n, size_t step)
 }
 
 /*
- * Gives an index to each distinct shape of a layer. Layers of equal shape share the list that
- * divides attention between CTAs.
+ * Gives an index to each distinct layout of a layer's heads. Layers with equal layouts use the same
+ * list, which divides attention between CTAs.
  */
 static int number_works(kvd_paged_cache *c, kvd_err *err)
 {
@@ -112,7 +112,7 @@ static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len
     return rounded_up(kvd_decode_workspace_bytes(map, (int)rows, (int)max_len, c->n_sms), 256);
 }
 
-/* Each workspace begins at a multiple of 256 bytes. */
+/* Allocates the workspaces of decode attention, each at a multiple of 256 bytes. */
 static int make_workspaces(kvd_paged_cache *c, size_t max_len, kvd_err *err)
 {
     size_t bytes = 0, at = 0;
@@ -177,7 +177,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
                                  c->whole, &c->memory, err);
 }
 
-/* Zeroes c->o, because padding of a batch of decode steps reads it. */
+/* Allocates c->offset. Zeroes c->o, because padding of a batch of decode steps reads it. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -209,8 +209,8 @@ static int ask_device(kvd_paged_cache *c, kvd_err *err)
 }
 
 /*
- * Returns 1 if kvd_append applies RoPE. With biases or norms of Q and K, the forward pass applies
- * RoPE after them.
+ * Returns 1 if kvd_append applies RoPE. In models with biases or norms of Q and K, the forward pass
+ * applies RoPE instead, after these.
  */
 static int applies_rope_itself(const kvd_gpu_worker *w)
 {
@@ -335,8 +335,8 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
 }
 
 /*
- * kvd_append takes one matrix for Q and K. If Q and K have two, a second launch overwrites K with
- * the product by a_k.
+ * Stores new K and V in the pages. kvd_append takes one matrix for Q and K. If Q and K have two, a
+ * second launch overwrites K with the product by a_k.
  */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
@@ -436,8 +436,8 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
 }
 
 /*
- * KVD_ATTENTION_STOCK pads all heads to one width, so only lengths differ, and splitting decode
- * steps by length suffices.
+ * Returns how attention is divided between CTAs. With KVD_ATTENTION_STOCK all heads are padded to
+ * one width, so that dividing decode steps by cost is dividing them by length.
  */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
@@ -449,10 +449,6 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 {
     const kvd_gpu_heads *const h = heads_of(c);
-    /*
-     * If heads hold different numbers of tokens (h is set), every layer has its own work list, and
-     * `work` is the layer.
-     */
     const size_t at = h ? (size_t)work * h->rows : 0;
     if (h)
         return (kvd_decode_args){.dtype = KVD_BF16,
@@ -522,8 +518,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Computes the attention tiles of the layers with shape `work`. If the tiles of the previous layer
- * fit, only the position of the next tile is reset to 0.
+ * Makes the list of attention tiles for layers with head layout number `work`. If the previous
+ * layer had the same layout, only resets the position of the next tile to 0.
  */
 static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaStream_t stream,
                    kvd_err *err)

@@ -25,27 +25,28 @@ typedef struct kvd_paged_cache {
     const float *cosine, *sine;
     kvd_step_batch *batch;
     kvd_pages *pages;
-    kvd_pages *near; /* pages of the layers with a sliding window */
+    kvd_pages *near; /* pages of the layers that have a sliding window */
     size_t window;   /* tokens; 0 if no window is shorter than max_len */
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before init */
     /*
      * Must be set before init; init clears it if the plan projects nothing. If true, prompt tokens
-     * attend to each other unprojected. The weights must then not be folded, and an iteration holds
-     * either prompts or decode steps.
+     * attend to each other unprojected. V must then not be folded into the weights, and an
+     * iteration holds either prompts or decode steps.
      */
     bool exact_prompts;
     /* [max_slices + 1] First token of each prompt, if exact_prompts is set. */
     size_t *offset;
     /*
-     * [n_layers] Layers without projections, if exact_prompts is set and there is a method.
-     * whole_pool holds the unprojected K and V of an iteration's prompts in one layer at a time.
+     * [n_layers] Layers without projections, used if exact_prompts is set and there is a method.
+     * whole_pool then holds the unprojected K and V of an iteration's prompts, of one layer at a
+     * time.
      */
     kvd_cache_layer *whole;
     void *whole_pool;
     /* Projections padded to the widest head of each layer, for KVD_ATTENTION_STOCK. */
     kvd_dims widest;
-    /* NULL: heads have d_head dimensions, or the method sets their dimensions. */
+    /* Projections of the heads. NULL: heads keep d_head dimensions, or the method projects them. */
     const kvd_dims *dims;
     /* Borrowed. NULL: the plan only projects heads. */
     kvd_gpu_method *method;
@@ -60,28 +61,28 @@ typedef struct kvd_paged_cache {
     int *work_of;
     int n_works;
     const kvd_attn_map **work_map;
-    /* n_works, or n_layers if method->heads is given. */
+    /* Number of work lists of decode steps: n_works, or n_layers if method->heads is given. */
     int n_step_works;
     /* [n_step_works] */
     void **workspace;
     void *q_steps, *q_prompts, *q_unused, *o;
     kvd_prefill_tile *tile;
-    /* [CTAs + 1] First work item of each CTA, for schedules without a work queue. */
+    /* [CTAs + 1] First tile of each CTA, if CTAs do not take tiles from a queue. */
     int32_t *first;
     void *plan;
     int32_t *next;
     kvd_prefill_args prefill;
-    /* Index in work_map of the work list whose tiles are in `tile`; -1: none. */
+    /* Index in work_map of the head layout whose tiles are in `tile`; -1: none. */
     int prepared;
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset in the pool of each layer's first page */
     /*
-     * Bytes of pool memory per page number of `pages`: the sum over all layers without a window or,
-     * if method->one_layer, the largest layer. Pages for unprojected prompts (whole_pool) are
-     * added.
+     * Bytes of pool memory for each page number of `pages`: the sum over all layers without a
+     * window or, if method->one_layer, the largest layer. Pages for unprojected prompts
+     * (whole_pool) are added.
      */
     size_t page_bytes;
-    /* Bytes of pool memory per page number of `near`. */
+    /* Bytes of pool memory for each page number of `near`. */
     size_t near_page_bytes;
 } kvd_paged_cache;
 
@@ -118,9 +119,9 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * kvd_paged_cache_put stores the layer's new K and V in the pages, or calls the method that stores
- * them. It ends all timed phases up to KVD_PHASE_APPEND. kvd_paged_cache_attend writes the
- * attention output to `out`: decode steps first, then prompt tokens, o_pitch elements each. `*open`
- * receives the phase whose end the caller must mark.
+ * them. It marks the end of all timed phases up to KVD_PHASE_APPEND. kvd_paged_cache_attend writes
+ * the attention outputs to `out`: of decode steps first, then of prompt tokens, o_pitch elements
+ * each. `*open` receives the phase whose end the caller must mark.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -128,14 +129,14 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
 /* Returns the device address of page 0 of a layer. */
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /*
- * Stores prompts in the pages of the layer, and decode steps in the pages of `pool` that `table`
- * [steps][max_pages] lists. Called by methods.
+ * Stores prompts in the pages of the layer, and decode steps in pages of `pool`: table
+ * [steps][max_pages] has the page numbers. Called by methods.
  */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*
- * Destination of the K and V of decode step b: token kv_len[b] - 1 in the pages of `pool` that
- * table [steps][pitch] lists.
+ * Place for the new K and V of decode steps. Step b is stored as token kv_len[b] - 1 in pages of
+ * `pool`: table [steps][pitch] has the page numbers.
  */
 typedef struct {
     void *pool;

@@ -80,15 +80,15 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
     while (s->held > pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
     /*
-     * The new serial number marks page table rows of this slot as stale, because the slot may get
-     * other pages if it grows again.
+     * The new serial number marks page table rows of this slot as outdated, because the slot may
+     * get other pages when it grows again.
      */
     s->serial = ++p->serial;
 }
 
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from)
 {
-    /* The numbers of freed pages stay in the page table, because no kernel reads them there. */
+    /* Page table rows keep the numbers of freed pages, because no kernel reads these elements. */
     kvd_page_slot *const s = &p->slot[slot];
     for (; s->first < s->held && s->first < from / KVD_PAGE_TOKENS; s->first++)
         p->free[p->n_free++] = s->page[s->first];
@@ -113,8 +113,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         p->max_pages * KVD_PAGE_TOKENS);
     kvd_pages_pass(p, slot, from);
     for (; s->first == s->held && s->first < before; s->first++)
-        s->page[s->held++] =
-            (int32_t)p->n_pages; /* number of the idle page, which no kernel reads here */
+        s->page[s->held++] = (int32_t)p->n_pages; /* the idle page; no kernel reads this element */
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)
             return kvd_fail(err, "the cache has no page left for slot %zu: all %zu are in use",
@@ -125,8 +124,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
 }
 
 /*
- * Marks a row of the page table as changed, so that the next upload copies its first `filled` page
- * numbers.
+ * Marks a row of the page table as changed. The next upload copies its first `filled` page numbers.
  */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {

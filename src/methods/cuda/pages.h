@@ -33,7 +33,7 @@ typedef struct {
     size_t n_free;
     uint64_t serial;
     kvd_page_slot *slot;
-    /* [n_rows][max_pages], pinned host memory */
+    /* Page table [n_rows][max_pages] in pinned host memory. */
     int32_t *table;
     int32_t *device;
     struct {
@@ -44,7 +44,10 @@ typedef struct {
         uint64_t serial;
         size_t filled;
     } * row;
-    /* Rows changed since the last upload, and number of pages of the longest of them. */
+    /*
+     * First and last changed row since the last upload (dirty_end is one after the last), and
+     * number of pages of the longest changed row.
+     */
     size_t dirty_first, dirty_end, dirty_pages;
 } kvd_pages;
 
@@ -55,15 +58,14 @@ void kvd_pages_release(kvd_pages *p);
 size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
 
 /*
- * Assigns pages to a slot until they have room for `tokens` tokens. If `fresh` is set, the slot
- * first gives up all pages. Fails if no page is free, or if the slot would have more than
- * max_pages.
+ * Assigns pages to a slot until they have room for `tokens` tokens. If `fresh` is set, frees all
+ * pages of the slot first. Fails if no page is free, or if the slot would have more than max_pages.
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
  * Does the same as kvd_pages_hold for a slot whose tokens before `from` are not read any more.
- * Pages that hold only such tokens are freed. If `from` became smaller and freed pages are needed
- * again, the slot first gives up all pages.
+ * Pages that hold only such tokens are freed. If `from` decreased and freed pages are needed again,
+ * frees all pages of the slot first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);

@@ -1,7 +1,7 @@
 /*
- * Measures the phases of an iteration with the device's %globaltimer. The time since the previous
- * record is the phase's time. Kernels that overlap the end of the previous kernel (few_rows.h,
- * append of decode steps) record the time themselves.
+ * Measures the phases of an iteration with the device's %globaltimer. A record is the time at the
+ * end of a phase; the time since the previous record is the phase's time. Kernels that overlap the
+ * end of the previous kernel (few_rows.h, append of decode steps) record the time themselves.
  */
 #ifndef KVD_METHODS_CUDA_PHASE_CLOCK_H
 #define KVD_METHODS_CUDA_PHASE_CLOCK_H
@@ -17,8 +17,8 @@
 typedef struct {
     bool on;
     /*
-     * `capacity` is the largest number of records. `n` is the number of records after the start of
-     * the iteration.
+     * `capacity` is the largest number of records of an iteration. `n` is the number of records so
+     * far, without the record of the start.
      */
     size_t capacity, n;
     /* [capacity] values of %globaltimer in device memory and in pinned host memory. */

@@ -6,14 +6,14 @@ static const char what[] = "lists of an iteration";
 
 enum {
     LISTS = 8,
-    STEP_LISTS = 4 /* lists of decode steps, which come first */,
+    STEP_LISTS = 4 /* number of lists for decode steps, which are first in memory */,
     LIVE = 8,
     CONSTANTS = 2
 };
 
 /*
- * Returns the addresses of the lists within an array: first the lists with one element per request,
- * then those with one per token.
+ * Returns the addresses of the lists within an array. Lists with one element per request come
+ * first, lists with one element per token last.
  */
 static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
 {

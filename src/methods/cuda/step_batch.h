@@ -25,8 +25,8 @@ typedef struct {
      */
     int32_t *live;
     /*
-     * [max_slices] q_len: number of new tokens of each request. start: first token of each request
-     * in the batch; for prompts counted from the first prompt.
+     * [max_slices] q_len: number of new tokens of each request. start: index of each request's
+     * first token in the batch; for prompts, counted from the first prompt.
      */
     int32_t *q_len, *start;
     /* [max_slices] First row of each request in the blocked layout of Q. */
@@ -42,11 +42,11 @@ typedef struct {
     /* Device [max_slices]: ones, and the numbers 0, 1, 2 ... */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* n_q8: rows of the prompts' Q in blocked layout. */
+    /* n_q8: number of rows of the prompts' Q in blocked layout. */
     size_t n_q8, max_pages;
     /* 1 if Q in blocked layout has one row per token, without gaps. */
     int no_gaps;
-    /* The next fields are private. */
+    /* Memory of all lists, on the host and on the device. Private. */
     void *pinned, *array;
 } kvd_step_batch;
 

@@ -14,17 +14,17 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     /* [n_layers] Kernel arguments that do not change between iterations. */
     kvd_packed_args *layer;
-    /* Page table of the ring buffers, device [max_slices][max_pages]. */
+    /* Page table of the ring buffers of the newest tokens, device [max_slices][max_pages]. */
     int32_t *table;
     /*
      * Device [slots + 1]: number of key outliers in each slot. The last element is the largest
-     * number by which a page's outliers exceed the room for them.
+     * number of outliers for which a page had no room.
      */
     uint32_t *counts;
     uint32_t *host_counts; /* pinned copy of `counts` */
     /*
-     * Prefix sums of page counts, device [max_slices + 2]. NULL: attention reads restored bf16
-     * pages instead of quantised pages.
+     * Prefix sums of the requests' page counts, device [max_slices + 2]. NULL: attention reads
+     * restored bf16 pages instead of quantised pages.
      */
     int32_t *pages_before;
     float *partial;
@@ -112,7 +112,6 @@ static kvd_packed_args steps_of(const kvd_gpu_method *m, const kvd_paged_rows *r
     a.rows = kvd_paged_cache_pool(c, r->layer);
     a.x = r->x;
     a.ld = r->ld;
-    /* Two CTAs suffice because a decode step quantises few tokens. */
     a.pages_side_by_side = 2;
     return a;
 }
@@ -212,8 +211,8 @@ static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Quantises prompts after their attention (turboquant). Tokens of decode steps are quantised before
- * their attention.
+ * Quantises K and V of prompts after the attention of the prompts (turboquant). K and V of decode
+ * steps are quantised before their attention.
  */
 static int turned(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -378,8 +377,8 @@ static bool runs(const kvd_plan *plan)
 }
 
 /*
- * Returns true if the plan can generate text on the GPU, not only be timed. Plans with key outliers
- * cannot: a real prompt may have more outliers than a page has room for.
+ * Returns true if the GPU can generate text with these methods, not only be timed with them. With
+ * key outliers it cannot: a real prompt may have more outliers than a page has room for.
  */
 static bool generates(const kvd_plan *plan)
 {
@@ -394,8 +393,8 @@ static bool generates(const kvd_plan *plan)
 }
 
 /*
- * Chooses attention on quantised pages if its kernels support all layers. Otherwise decode steps
- * restore bf16 pages first.
+ * Selects attention that reads quantised pages if its kernels support all layers. Otherwise decode
+ * steps restore bf16 pages first.
  */
 static int choose_attention(packed *k, kvd_err *err)
 {

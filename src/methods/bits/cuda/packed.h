@@ -3,9 +3,9 @@
  * codes, scales and outliers (packed_layout.h).
  *
  * The newest tokens of a request are bf16, in a ring buffer that belongs to the request's slot. A
- * prompt is in bf16 pages, which all layers share, until attention has read it; then it is
- * quantised. Results follow kvd_bits_method: the same windows, groups and roundings, applied to
- * bf16 numbers.
+ * prompt is stored in bf16 pages, which all layers use in turn, until attention has read it; then
+ * it is quantised. Windows, groups and roundings are those of kvd_bits_method, applied to bf16
+ * numbers.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_H
 #define KVD_METHODS_BITS_CUDA_PACKED_H
@@ -15,7 +15,7 @@
 
 /*
  * Returns the parameter `key` of the plan's quantisation method, or 0 if the method has no such
- * parameter. This function and the next ones depend on the plan only.
+ * parameter.
  */
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
 /* Returns true if codes are indices into a table of quantisation levels (kvquant). */
@@ -53,8 +53,8 @@ void kvd_gpu_packed_turned_free(kvd_packed_turned *t);
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err);
 /*
- * Sets the page layout of `*a` and the numbers of tokens that are quantised. All other members
- * become 0.
+ * Sets the page layout of `*a` and the sizes that determine which tokens are quantised. All other
+ * members become 0.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              kvd_packed_args *a);

@@ -17,8 +17,8 @@ namespace
 enum { WARPS = 8 };
 
 /*
- * Writes bits `below` .. below + W - 1 of the 32 codes to the words at `at`. Codes that are not in
- * the mask `put` keep their stored bits.
+ * Writes bits `below` .. below + W - 1 of a lane's 32 codes to the words at `at`. Codes whose bit
+ * in the mask `put` is 0 are left unchanged in memory.
  */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
@@ -42,8 +42,8 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
 }
 
 /*
- * Writes the 32 codes of B bits one after another. Codes that are not in the mask `put` keep their
- * stored bits.
+ * Writes a lane's 32 codes of B bits one after another. Codes whose bit in the mask `put` is 0 are
+ * left unchanged in memory.
  */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
@@ -66,7 +66,7 @@ __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[
             at[i] = mask[i] == ~0u ? word[i] : (at[i] & ~mask[i]) | word[i];
 }
 
-/* Codes that are not in the mask `put` keep their stored bits. */
+/* Writes a lane's 32 codes. Codes whose bit in the mask `put` is 0 are left unchanged in memory. */
 __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
                                          const uint32_t (&code)[32], uint32_t put)
 {
@@ -101,8 +101,8 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 }
 
 /*
- * Returns the index (kvd_packed_key_number) of token 8 j + lane / 4 and of the dimension e / 2 * 8
- * + e % 2 after the lane's first.
+ * Returns the index of a number among a lane's 32 codes (kvd_packed_key_number). j counts groups of
+ * 8 tokens, e the lane's four dimensions.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
     __syncthreads();
     /*
-     * True if at most one value is quantised, and no key. With a level table, one key may be
-     * quantised as well.
+     * True if at most one token's V is quantised, and no K. With a table of levels, one token's K
+     * may be quantised as well.
      */
     const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
                            middle,
                            before};
-        if (a.form.k_apart) { /* quantising the page's first tokens clears its list of outliers */
+        if (a.form.k_apart) {
             if (threadIdx.x == 0 && k_from <= KVD_PAGE_TOKENS * p && k_to > KVD_PAGE_TOKENS * p)
                 *reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list) = 0;
             __syncthreads();
@@ -283,8 +283,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
         /*
-         * With a level table, the value codes of 16 tokens fill whole bytes, so a warp handles 16
-         * tokens.
+         * With a table of levels, the codes of 16 tokens of V fill whole bytes, so that each warp
+         * can write 16 tokens.
          */
         const int pieces = a.level ? 4 : 1;
         for (int task = warp; task < units + pieces * groups; task += WARPS) {

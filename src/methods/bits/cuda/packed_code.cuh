@@ -44,7 +44,9 @@ __device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
            a.map.kv_offset[o.g] / KVD_PAGE_TOKENS;
 }
 
-/* Returns two adjacent dimensions of the key of token t, from dimension 16 u + 8 h + 2 c on. */
+/*
+ * Returns two adjacent dimensions of the key of token t. The first is dimension 16 u + 8 h + 2 c.
+ */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {
     const kvd_packed_args &a = o.a;
@@ -57,8 +59,8 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
 }
 
 /*
- * Appends outlier x of token t and dimension i to the page's list. If the list is full, only its
- * count rises, and o.a.beyond records the largest excess.
+ * Appends outlier x of token t and dimension i to the page's list. If the list is full, x is only
+ * counted, and o.a.beyond records the largest excess over all pages.
  */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {

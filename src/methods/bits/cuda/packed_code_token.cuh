@@ -11,9 +11,9 @@ namespace
 {
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) number that is not in the mask `taken`, and adds
- * it to the mask. Returns the number with its dimension in the upper half. Ties give the smallest
- * dimension.
+ * Finds the smallest (sign 1) or largest (sign -1) number of a vector that is not yet in the mask
+ * `taken`, and adds it to the mask. Returns the number as float16, with its dimension in the upper
+ * half. Ties give the smallest dimension.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {

@@ -9,7 +9,7 @@ namespace
 
 /*
  * V of 16 tokens in one lane, as A operand of mma. v[i] has dimensions 16 (u0 + i) .. 16 (u0 + i) +
- * 15. The lane's tokens are 2 c + e + 8 h, with c = lane % 4 and e, h = 0 or 1.
+ * 15. The lane's tokens are 2 c + e + 8 h, for c = lane % 4 and e, h = 0 or 1.
  */
 struct sixteen {
     uint32_t v[8][4];
@@ -44,9 +44,9 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
 }
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) number of a token that is not in the mask
- * `taken`, and adds it to the mask. Returns the number with its dimension in the upper half. Ties
- * give the smallest dimension.
+ * Finds the smallest (sign 1) or largest (sign -1) number of a token that is not yet in the mask
+ * `taken`, and adds it to the mask. Returns the number as float16, with its dimension in the upper
+ * half. Ties give the smallest dimension.
  */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
@@ -79,8 +79,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Stores bits `below` .. below + W - 1 of the 8 codes. Code 4 h + 2 db + e is that of token 2 c + e
- * + 8 h, with c = lane % 4, and of dimension 8 db + lane / 4 (db, e, h = 0 or 1).
+ * Stores bits `below` .. below + W - 1 of a lane's 8 codes. Code 4 h + 2 db + e is that of token 2
+ * c + e + 8 h and dimension 8 db + lane / 4, for c = lane % 4 and db, e, h = 0 or 1.
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -105,8 +105,8 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
 }
 
 /*
- * Writes the 8 codes one after another. They fill whole bytes, so that other lanes may write the
- * neighbouring bytes.
+ * Writes a lane's 8 codes one after another. They fill whole bytes, so that other lanes may write
+ * the neighbouring bytes.
  */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
@@ -153,7 +153,6 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
         const int h = he / 2, e = he % 2, t = 16 * k + 8 * h + lane % 4 * 2 + e;
         const bool here = t >= from && t < to;
         zero[he] = step[he] = 0;
-        /* A decode step quantises one token, so only one of the four iterations has work. */
         if (!__any_sync(~0u, here))
             continue;
         mine |= here ? 0x5u << (4 * h + e) : 0;

@@ -2,10 +2,10 @@
  * Kernels that quantise KV cache pages (packed_layout.h) and restore bf16 pages. Lengths, slots and
  * page numbers are read on the device.
  *
- * In a request of m tokens, the first m / k_block * k_block keys are quantised, and the values of
- * all but the newest v_newest tokens. The newest tokens are bf16, in the ring buffer of the
- * request's slot, in pages of the layout of kernels/layout.h. Page p of the request is ring page p
- * % ring_pages.
+ * In a request of m tokens, the keys of the first m / k_block * k_block tokens are quantised, and
+ * the values of all but the newest v_newest tokens. The newest tokens are bf16, in the ring buffer
+ * of the request's slot, in pages of the layout of kernels/layout.h. Page p of the request is page
+ * p % ring_pages of the ring buffer.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
@@ -28,12 +28,12 @@ typedef struct {
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
     uint16_t *rows; /* working pages in bf16, device [pages][map.page_elements] */
     int32_t ring_pages, k_block, v_newest;
-    /* Number of requests, and length of their page tables. */
+    /* Number of requests, and length of each request's page table. */
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
     const int32_t *q_len;         /* device [n] lengths of prompts; NULL: decode steps */
     const int32_t *page_table;    /* device [n][max_pages] */
-    /* Number of CTAs that share the pages of a KV head of a request. */
+    /* Number of CTAs among which the pages of a KV head of one request are divided. */
     int32_t pages_side_by_side;
     /*
      * Quantisation levels, device [2][2][2^bits], keys then values; NULL: codes are equal steps.
@@ -56,8 +56,8 @@ typedef struct {
      */
     uint16_t *sink;
     /*
-     * Number of key outliers of each slot in all heads and layers, device [slots]. Layer 0 of a
-     * prompt resets it to 0.
+     * Number of key outliers of each slot in all heads and layers, device [slots]. It is reset to 0
+     * when layer 0 of a prompt is quantised.
      */
     uint32_t *apart;
     uint32_t *beyond; /* device: largest number by which a page's key outliers exceed k_apart */
@@ -78,7 +78,7 @@ typedef struct {
      * attention outputs back (turn_outputs). NULL: no rotation.
      */
     const float *turn_rows, *turn_outputs;
-    /* Device table filled by kvd_packed_rope_table, or NULL. */
+    /* RoPE rotations from kvd_packed_rope_table, device, or NULL. */
     const uint32_t *turn;
 } kvd_packed_args;
 
@@ -101,8 +101,8 @@ cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStrea
 /* Writes K and V of all tokens of the requests to the bf16 working pages a->rows. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Makes pages of random bytes usable for timing. Writes `per_page` outliers with valid places to
- * each page. Floating-point codes become finite, with scales of 1.
+ * Changes pages of random bytes into valid pages for timing: floating-point codes become finite,
+ * their scales become 1, and each page gets `per_page` outliers at valid positions.
  */
 cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
                                       cudaStream_t stream);

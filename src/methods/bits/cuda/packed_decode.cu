@@ -16,8 +16,8 @@ namespace
 {
 
 /*
- * Log2 of the factor by which registers 1 and 3 of an mma A operand are too large. Their codes are
- * not shifted to the lowest bits.
+ * Log2 of the factor by which the codes in registers 1 and 3 of an mma A operand are too large,
+ * because they are not shifted to the lowest bits.
  */
 template <int B> __device__ constexpr int twos()
 {
@@ -48,14 +48,14 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
 /* If FINE, 16 numbers share a scale of keys or of values; otherwise 32 or 64 numbers do. */
 template <int B, int N, bool FINE> struct even_page {
     /*
-     * UNITS counts blocks of 16 dimensions. SHARE is the number of tiles of 16 tokens (keys) and of
-     * units (values) that share scales for every group size.
+     * UNITS is the number of blocks of 16 dimensions. SHARE is the number of adjacent tiles (16
+     * tokens of K or 16 dimensions of V) that have common scales with every supported group size.
      */
     static constexpr int UNITS = N, SHARE = FINE ? 1 : 2;
     static constexpr bool STRAIGHT = true, BF = false, RINGS_AHEAD = true;
     /*
-     * CODE is 2^-24, the float16 number whose lowest bit is 1. ROWS is the factor by which rows 8
-     * .. 15 of an operand are too large.
+     * CODE is 2^-24, the float16 number with bit pattern 1. ROWS is the factor by which rows 8 ..
+     * 15 of an mma A operand are too large.
      */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
@@ -305,8 +305,8 @@ int log2_of(int x)
 }
 
 /*
- * Fills `*p` with as many warps as fit in shared memory. Returns false if none fits or the device
- * cannot be queried.
+ * Sets `*p`, with as many warps per CTA as fit in shared memory. Returns false if none fits or the
+ * device cannot be queried.
  */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
@@ -373,7 +373,7 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
-    /* With few query heads, each has many partial results and gets more warps. */
+    /* If there are few query heads, each has many partial results, which more warps then merge. */
     if (a->map.n_kv_heads * a->n * a->map.group <= 2 * d->n_ctas)
         merge_kernel<32><<<grid, 1024, 0, stream>>>(p);
     else

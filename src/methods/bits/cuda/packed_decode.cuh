@@ -10,7 +10,10 @@
 namespace
 {
 
-/* Computes the product of `mma` in mma.cuh, but the compiler may move the instruction. */
+/*
+ * Computes the same product as `mma` in mma.cuh. The instruction is not volatile, so the compiler
+ * may move it.
+ */
 template <bool BF>
 __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
@@ -59,7 +62,7 @@ __device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t 
 
 /*
  * Returns a power of two such that a query divided by it fits in float16. `most` is the largest
- * magnitude in this lane.
+ * magnitude of the query in this lane.
  */
 __device__ __forceinline__ float unit_of(float most)
 {
@@ -83,7 +86,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Lanes 4 h .. 4 h + 3 have x of head h. y gets the values of heads 2 c and 2 c + 1, c = lane % 4.
+ * Exchanges numbers between lanes: lanes 4 h .. 4 h + 3 pass the number x of head h, and y receives
+ * those of heads 2 c and 2 c + 1, for c = lane % 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -92,8 +96,8 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 }
 
 /*
- * Queries of the heads of a KV head as B operand of mma, float16, divided by `unit`. Rows without a
- * query head are 0.
+ * Query heads that attend to one KV head, as B operand of mma in float16, divided by `unit`.
+ * Missing query heads are 0.
  */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
@@ -113,7 +117,7 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
         w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
-    const float unit = unit_of(most), over = 1 / unit; /* exact, because these are powers of two */
+    const float unit = unit_of(most), over = 1 / unit; /* exact: powers of two */
     of_columns(unit, q.unit, lane);
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {
@@ -124,8 +128,8 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
 
 /*
  * Running softmax of a lane for query heads 2 c and 2 c + 1, c = lane % 4: the largest score as a
- * base-2 logarithm, and this lane's part of the sum. `o` is O^T without zero points; `zero` is the
- * contribution of zero points.
+ * base-2 logarithm, and this lane's part of the sum of exponentials. `o` is the transposed output
+ * without zero points; `zero` is the contribution of zero points.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -151,7 +155,9 @@ __device__ __forceinline__ int token_of(int m, int i, int lane)
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/* Computes S^T, times log2(e), of the bf16 tokens `coded` .. left - 1 of the page. */
+/*
+ * Computes the attention scores, times log2(e), of the bf16 tokens `coded` .. left - 1 of the page.
+ */
 template <int UNITS>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16_t *ring, int b,
                                             int g, int coded, int left, float (&s)[4][4], int lane)
@@ -183,8 +189,8 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16
 }
 
 /*
- * Replaces scores by probabilities 2^(score - running maximum + TOP) and adds them to the sum. The
- * state is rescaled only if the maximum rises by more than LAZY.
+ * Replaces scores by probabilities 2^(score - running maximum + TOP) and adds them to the softmax
+ * sum. The state is rescaled only if the maximum rises by more than LAZY.
  */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
@@ -233,7 +239,10 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/* Packs the probabilities of tokens `from` .. `to` - 1, with 0 for all other tokens. */
+/*
+ * Packs the probabilities of tokens `from` .. `to` - 1 into 16-bit pairs. All other tokens of the
+ * page get 0.
+ */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -254,7 +263,7 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
     return *reinterpret_cast<const uint32_t *>(&y);
 }
 
-/* Adds V^T P^T of the bf16 tokens `coded` .. left - 1 of the page. */
+/* Adds V^T P^T (values times probabilities) of the bf16 tokens `coded` .. left - 1 of the page. */
 template <class PAGE>
 __device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int left,
                                             const uint32_t (&prob)[8], state<PAGE::UNITS> &st,
@@ -266,7 +275,6 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int
     for (int k = 0; k < 4; k++) {
         if (16 * k + 16 <= coded || 16 * k >= left)
             continue;
-        /* Memory of 8 tokens after the last token is undefined. */
         const bool second = 16 * k + 8 < left;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
@@ -296,9 +304,8 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
 }
 
 /*
- * Writes a head's attention output if the run covers the whole head (`slot` is NULL). Otherwise
- * writes the partial result to `slot`: maxima, sums and O [group][KVD_WIDTH_MAX]. O is multiplied
- * by `factor`.
+ * If `slot` is NULL, writes a head's attention output. Otherwise writes the partial result of some
+ * of its pages to `slot`: maxima, sums and O [group][KVD_WIDTH_MAX]. O is multiplied by `factor`.
  */
 template <class PAGE>
 __device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
@@ -451,7 +458,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncwarp();
         attend_page(p, at, page, stages + stage * p.stage_bytes, w, codes, next, st, lane);
-        __syncwarp(); /* all lanes have read the stage */
+        __syncwarp();
         if (at.page + 1 == at.pages || x + 1 == to) {
             const bool whole = start == 0 && at.page + 1 == at.pages;
             put_result<PAGE>(p, at, st, page.outputs(),

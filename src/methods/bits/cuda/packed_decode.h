@@ -26,12 +26,12 @@ typedef struct {
      */
     int32_t *pages_before;
     /*
-     * Device: number of requests that have work, the first of the n. The outputs of later requests
-     * are not written. NULL: all n.
+     * Device: number of requests that are not padding; they come first among the n. The outputs of
+     * padding are not written. NULL: all n.
      */
     const int32_t *live;
     float *partial; /* device, kvd_packed_decode_bytes bytes */
-    int32_t n_ctas; /* fastest: the number of multiprocessors */
+    int32_t n_ctas; /* number of CTAs; one per multiprocessor is fastest */
 } kvd_packed_decode_args;
 
 /* Returns true if kvd_packed_decode supports `*a` on the current device. */
@@ -44,7 +44,10 @@ size_t kvd_packed_decode_bytes(int n_ctas);
  */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
-/* The newest token of every request must be in the ring buffer and not yet quantised. */
+/*
+ * Computes the attention of decode steps. The newest token of every request must be in the ring
+ * buffer and not yet quantised.
+ */
 cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
 

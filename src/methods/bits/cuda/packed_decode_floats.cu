@@ -60,7 +60,7 @@ template <class F, int N> struct floats_page {
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
-    float keys, read, over; /* factors of scores and of outputs, and 1 / read */
+    float keys, read, over; /* factor of the scores, factor of the outputs, and 1 / read */
 
     static __device__ constexpr float factor(int)
     {
@@ -95,7 +95,10 @@ template <class F, int N> struct floats_page {
         return read;
     }
 
-    /* Divides probabilities by the factor of outputs, for bf16 tokens. */
+    /*
+     * Divides the probabilities of bf16 tokens by the factor that outputs are multiplied by, which
+     * is meant for quantised tokens only.
+     */
     __device__ __forceinline__ void for_rows(float (&s)[4][4]) const
     {
 #pragma unroll

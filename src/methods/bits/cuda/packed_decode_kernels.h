@@ -11,8 +11,8 @@ struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
     /*
-     * Bytes of shared memory: `stage_bytes` for a page's copy, `scratch_bytes` for a warp in
-     * addition to its two stages, `shared_bytes` for the whole CTA.
+     * Bytes of shared memory. stage_bytes: copy of a page. scratch_bytes: a warp's memory in
+     * addition to its two page copies. shared_bytes: memory that all warps of the CTA use.
      */
     int32_t stage_bytes, scratch_bytes, shared_bytes;
     /*
@@ -20,14 +20,14 @@ struct kvd_packed_decode_params {
      * of the number of blocks of 16 dimensions that share a scale of values.
      */
     int32_t k_shift, v_shift;
-    int32_t n_listed; /* key outliers of a page that are copied to shared memory */
+    int32_t n_listed; /* number of a page's key outliers that are copied to shared memory */
 };
 
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
 /*
- * The next functions return the attention kernel for a kind of codes, or NULL if there is none. The
- * functions that end with lay_out set the sizes of that kernel's shared memory.
+ * The functions that end with _kernel return the attention kernel for a kind of codes, or NULL if
+ * there is none. The functions that end with _lay_out set the sizes of that kernel's shared memory.
  */
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);

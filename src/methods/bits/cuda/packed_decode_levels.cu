@@ -5,9 +5,10 @@
  *   K = R(t) (middle + half width * level[code]) per channel
  *   V = middle + half width * level[code] per token
  *
- * R(t), RoPE of the key's position, is R(first position of the page) R(t % 64). The first factor is
- * applied to the queries; the second comes from a table in shared memory. Every lane has a column
- * of its own in the table of levels, so that no two lanes access the same bank.
+ * R(t) is the RoPE rotation of the key's position t, the product of R(first position of the page)
+ * and R(t % 64). The first factor is applied to the queries; the second comes from a table in
+ * shared memory. Every lane has a column of its own in the table of levels, so that no two lanes
+ * access the same bank.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -22,12 +23,12 @@ template <int B, int N> struct levels_page {
     const char *table; /* in shared memory */
     /*
      * RoPE rotations in shared memory, [8][N / 2][32]: cosines and sines of dimensions 2 c and 2 c
-     * + 1, then of the dimensions 8 further.
+     * + 1, then those of dimensions 2 c + 8 and 2 c + 9.
      */
     const uint4 *turn;
-    const uint4 *tile; /* in shared memory; zeros between passes */
+    const uint4 *tile; /* tile of outliers in shared memory */
     uint32_t places;   /* shared-memory address of the tile */
-    uint32_t *query;   /* in shared memory, [2 N][32] bf16 */
+    uint32_t *query;   /* queries in shared memory, [2 N][32] bf16 */
     /*
      * Ranges of key channels in shared memory, [2 N][4]: half widths of dimensions 2 c and 2 c + 1,
      * then their middles.
@@ -36,7 +37,10 @@ template <int B, int N> struct levels_page {
     float level;     /* quantisation level that this lane loads into the table */
     float lowest[2]; /* level 0 of keys and of values, as float16 */
     uint32_t column; /* offset of this lane's column in the table of quantisation levels */
-    /* `over` is 1 / unit of query head lane / 4; `unit` is that of query heads 2 c and 2 c + 1. */
+    /*
+     * Powers of two by which queries are divided: 1 / over for query head lane / 4, `unit` for
+     * query heads 2 c and 2 c + 1.
+     */
     float over, unit[2];
 
     static __device__ constexpr float factor(int)
@@ -104,7 +108,7 @@ template <int B, int N> struct levels_page {
             query[32 * i + lane] = w;
         }
         const float mine = unit_of(most);
-        over = 1 / mine; /* exact: a power of two */
+        over = 1 / mine;
         of_columns(mine, unit, lane);
 #pragma unroll
         for (int i = 0; i < N / 4; i++)
@@ -165,8 +169,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Outliers that a lane keeps in registers. put_all writes those of `pass` to the tile or, with
-     * `away`, sets their places back to 0.
+     * Outliers that a lane keeps in registers. put_all writes those in the 32 dimensions with
+     * number `pass` to the tile in shared memory or, with `away`, sets their elements to 0.
      */
     struct few {
         uint32_t entry[QUICK], address[QUICK];
@@ -180,14 +184,13 @@ template <int B, int N> struct levels_page {
     };
 
     /*
-     * Returns the lane's outliers among the first 32 QUICK outliers of a list of n. number(k)
-     * returns outlier k.
+     * Returns the lane's outliers among the first 32 QUICK outliers of a list of n. The function
+     * number(k) returns outlier k.
      */
     template <class AT> __device__ __forceinline__ few few_of(int n, int lane, AT number) const
     {
         few f;
 #pragma unroll
-        /* loads every element, so that no load is inside a branch */
         for (int k = 0; k < QUICK; k++) {
             const uint32_t one = number(lane + 32 * k);
             f.entry[k] = lane + 32 * k < n ? one : 0;
@@ -197,8 +200,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Writes the remaining outliers, and the float16 numbers of the page's `sinks` first tokens, to
-     * the tile. With `away`, sets their places back to 0.
+     * Writes the outliers that are not in registers, and the float16 numbers of the page's first
+     * `sinks` tokens, to the tile in shared memory. With `away`, sets their elements to 0.
      */
     template <class AT>
     __device__ __forceinline__ void put_many(const packed_params &p, const cursor &at,
@@ -213,7 +216,7 @@ template <int B, int N> struct levels_page {
         const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS,
                   i = side ? 32 * pass + lane : lane / 16 * (D / 2) + 16 * pass + lane % 16;
         const uint16_t *from = sink_row(p, at, KVD_PAGE_TOKENS * at.page) + side * D + i;
-        __syncwarp(); /* the list also has outliers of first tokens, which are overwritten */
+        __syncwarp(); /* the list may have outliers of the first tokens, which are overwritten */
 #pragma unroll 1
         for (int t = 0; t < sinks; t++, from += wide) {
             const float x = half_of(*from, 0);
@@ -242,7 +245,6 @@ template <int B, int N> struct levels_page {
             const uint32_t more[2][4] = {{apart[0].x, apart[0].y, apart[0].z, apart[0].w},
                                          {apart[1].x, apart[1].y, apart[1].z, apart[1].w}};
 #pragma unroll
-            /* register r has row half r % 2 and dimension half r / 2 */
             for (int r = 0; r < 4; r++) {
                 const uint32_t c = r / 2 ? t[r % 2].z : t[r % 2].x,
                                si = r / 2 ? t[r % 2].w : t[r % 2].y;
@@ -300,7 +302,7 @@ template <int B, int N> struct levels_page {
                 w.taken(0, 2 * u, codes, codes + p.parts.v);
                 w.taken(0, 2 * u + 1, codes, codes + p.parts.v);
             }
-        } else { /* rare, so the code is short */
+        } else {
             const uint32_t *const all = reinterpret_cast<const uint32_t *>(codes + p.parts.k_list);
             const auto number = [&](int k) {
                 return entry(k < p.n_listed ? list[4 + k] : all[4 + k]);
@@ -345,7 +347,10 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /* O^T = levels (half width P) + middle P + (differences of outliers and first tokens) P */
+    /*
+     * Adds V^T P^T (values times probabilities) for the quantised tokens. Outliers and float16
+     * first tokens are added as differences from the decoded number of code 0.
+     */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],
@@ -357,7 +362,7 @@ template <int B, int N> struct levels_page {
             stage + (apart ? p.parts.v_list - p.parts.k_side : 0));
         const float each = apart ? 1.0f / (float)apart : 0;
         const auto number = [&](int k) {
-            const int t = (int)(((float)k + 0.5f) * each); /* exact, because k is small */
+            const int t = (int)(((float)k + 0.5f) * each);
             return value_entry(stage, t, (int)(list[k] >> 16), half_of(list[k], 0));
         };
         const int last = max(KVD_PAGE_TOKENS * apart - 1, 0);
@@ -401,7 +406,7 @@ template <int B, int N> struct levels_page {
                 put_many(p, at, stage, 1, n, sinks, pass, true, lane, number);
                 __syncwarp();
 #pragma unroll
-                for (int u = 0; u < N; u++) /* registers cannot be indexed by `pass` */
+                for (int u = 0; u < N; u++)
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         st.o[u][i] += u / 2 == pass ? o[u % 2][i] : 0;

@@ -13,7 +13,7 @@ namespace
 enum {
     WARPS = 8,
     HEADS = 8, /* largest number of query heads per KV head */
-    SHORT = 8, /* largest number of pages of a run that loads its bf16 tokens into L2 first */
+    SHORT = 8, /* a warp with at most this many pages first loads its bf16 tokens into L2 */
     /*
      * Log2 of the scale of probabilities. P is 2^TOP at the running maximum, and may exceed it by a
      * factor of 2^LAZY before the sums are rescaled. The range of float16 then suffices for scales
@@ -26,9 +26,9 @@ enum {
 typedef kvd_packed_decode_params packed_params;
 
 /*
- * Position of a warp in the list of all pages: request b, KV head g, page `page` of `pages`. m is
- * the request's number of tokens; `keys` and `values` of them are quantised. `number` has the page
- * numbers of 32 pages, one per lane.
+ * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request's
+ * `pages` pages. m is the request's number of tokens; the first `keys` keys and `values` values are
+ * quantised. `number` has the page numbers of 32 pages, one per lane.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* `from` and `bytes` must be multiples of 16. */
+/* Loads bytes into L2. `from` and `bytes` must be multiples of 16. */
 __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int lane)
 {
 #if __CUDA_ARCH__ >= 900
@@ -104,7 +104,10 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/* Starts loading the page's bf16 tokens into L2. Otherwise each product would wait for memory. */
+/*
+ * Starts loading the page's bf16 tokens into L2, because matrix products would otherwise wait for
+ * memory.
+ */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -182,9 +185,8 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 }
 
 /*
- * Words of codes that a lane has loaded ahead, as many as fit in 32 registers. Words are loaded
- * whether they hold codes or not, so that no load is inside a branch. If PAIRS, keys are taken two
- * blocks of 16 dimensions at a time that RoPE rotates together.
+ * Words of codes that a lane loads ahead, as many as fit in 32 registers. With PAIRS, K is
+ * processed two blocks of 16 dimensions at a time, which RoPE rotates together.
  */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
@@ -210,8 +212,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             load(i, unit(side, i), from);
     }
     /*
-     * Reloads the registers of block i, whose product is done. `same` is the address of the same
-     * operand (K or V), `next` that of the following operand.
+     * Loads the next words into the registers of block i, which are no longer needed. `same` is the
+     * address of the current operand (K or V), `next` that of the operand after it.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
     {

@@ -9,12 +9,12 @@
 namespace
 {
 
-/* For B-bit codes and heads of 16 N dimensions. */
+/* Reads the quantised pages of turboquant with B-bit codes and heads of 16 N dimensions. */
 template <int B, int N> struct turned_page {
     static constexpr int UNITS = N;
     static constexpr bool STRAIGHT = true, BF = false, RINGS_AHEAD = false;
     typedef words_ahead<B, N, false> words;
-    const char *table; /* in shared memory */
+    const char *table; /* table of quantisation levels, in shared memory */
     uint32_t column;   /* offset of this lane's column in the table of quantisation levels */
     float level;       /* quantisation level that this lane loads into the table */
     queries<N> q;

@@ -14,7 +14,7 @@ struct page_side {
     float tensor;      /* scale of all keys or all values of the head or layer */
     const uint16_t *from;
     uint16_t *to;
-    char *codes, *scales; /* scales: of blocks of channels */
+    char *codes, *scales; /* scales: those of blocks of channels */
 };
 
 __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side, int b, int g,
@@ -35,7 +35,7 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
             codes + (side ? parts.v_side : parts.k_side)};
 }
 
-/* Returns the index of dimension 16 u + 8 h + 2 c of token t. */
+/* Returns the index in a bf16 page of dimension 16 u + 8 h + 2 c of token t. */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
     return t / 8 * 8 * o.d + (2 * u + h) * 64 + t % 8 * 8 + 2 * c;
@@ -60,7 +60,7 @@ template <class F> __device__ __forceinline__ uint32_t coded(float x, float scal
 
 template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const uint32_t (&pair)[16])
 {
-    constexpr int EACH = 16 / B; /* elements of `pair` in a word */
+    constexpr int EACH = 16 / B;
     uint32_t word[B];
 #pragma unroll
     for (int i = 0; i < B; i++) {
@@ -76,8 +76,8 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
 }
 
 /*
- * Quantises block i of channels for all tokens of the page. Tokens beyond the request's last get
- * codes of 0.
+ * Quantises block i of channels for all tokens of the page. Tokens after the request's last token
+ * get codes of 0.
  */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
@@ -123,7 +123,6 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
         if (u >= units)
             break;
 #pragma unroll
-        /* Element n is register n % 4 of the mma operand for the (n / 4)-th 16 tokens. */
         for (int n = 0; n < 16; n++) {
             const int j = n / 4 * 2;
             ordered[n] = o.side ? exchanged(pair[u][2 * (j + n / 2 % 2) + n % 2])
@@ -133,7 +132,7 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/* A lane handles dimensions 4 lane .. 4 lane + 3. */
+/* Quantises token t of the page. A lane handles dimensions 4 lane .. 4 lane + 3. */
 template <class F> __device__ void code_row(const page_side &o, int t, int lane)
 {
     const bool there = 4 * lane < o.d;
@@ -193,7 +192,10 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/* The first `done` tokens of the page are quantised; later tokens are in the ring buffer. */
+/*
+ * Restores bf16 numbers of 16 dimensions. The first `done` tokens of the page are quantised; later
+ * tokens are read from the ring buffer.
+ */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {

@@ -33,7 +33,7 @@ template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL cal
                               : call(packed_nvfp4());
 }
 
-/* Launched by kvd_packed_code and kvd_packed_restore. */
+/* Quantises pages to floating-point codes (fp8, mxfp4, nvfp4). Called by kvd_packed_code. */
 cudaError_t kvd_packed_code_floats(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_floats(const kvd_packed_args *a, cudaStream_t stream);
 
@@ -43,14 +43,16 @@ static __device__ __forceinline__ constexpr uint32_t power_bits(int n)
     return (uint32_t)(n + 127) << 23;
 }
 
-/* Rounds to the nearest, ties to even, with saturation. */
+/*
+ * Returns the code of x rounded to the nearest, ties to even. Numbers beyond the largest saturate.
+ */
 template <class F> static __device__ __forceinline__ uint32_t float_code(float x)
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
     /*
-     * q includes the leading 1 of the mantissa, which adds 1 to the exponent field of the code
-     * below.
+     * q includes the leading 1 of the mantissa. In the sum below, this bit adds 1 to the exponent
+     * field.
      */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
@@ -71,7 +73,7 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/* Returns the scale's byte for a block with the largest magnitude `most`. */
+/* Returns the stored byte of the scale of a block whose largest magnitude is `most`. */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {

@@ -43,8 +43,8 @@ static size_t coded(size_t m, size_t window, size_t block)
 }
 
 /*
- * Returns the bits that the scales of one token with d channels take. Codes that pad the last block
- * are counted too.
+ * Returns the bits that one token with d channels takes for scales and for the codes that pad its
+ * last block.
  */
 static double block_bits(const kvd_packed_form *f, int d)
 {

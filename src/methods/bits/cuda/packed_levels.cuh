@@ -18,7 +18,8 @@ template <int B> __device__ __host__ constexpr int table_bytes()
 }
 
 /*
- * Level i of keys is in lane i, level i of values in lane 16 + i. `level` is kvd_packed_args.level.
+ * Returns the quantisation level that this lane holds: lane i has level i of keys, lane 16 + i
+ * level i of values. `level` is kvd_packed_args.level.
  */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
@@ -26,8 +27,9 @@ template <int B> __device__ __forceinline__ float level_of_lane(const float *lev
 }
 
 /*
- * An entry of the table has the levels of two adjacent codes of 3 or 4 bits, or of four codes of 2
- * bits: for K, then for V. Each lane has its own copy (with 2 bits, each lane of half a warp).
+ * Fills the table of quantisation levels. An entry has the levels of two adjacent codes of 3 or 4
+ * bits, or of four codes of 2 bits, for K and then for V. Lanes read copies of the entry in
+ * different memory banks.
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
@@ -45,8 +47,8 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
 }
 
 /*
- * Looks up the levels of 16 tokens as an A operand of mma. `column` is the offset of the lane's
- * column in the table of quantisation levels.
+ * Looks up the quantisation levels of 16 tokens, as an A operand of mma. `column` is the offset of
+ * the lane's copy in the table.
  */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
@@ -67,7 +69,6 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
         }
     } else {
 #pragma unroll
-        /* Two codes of 3 bits are moved to bits 8 .. 13, because a table entry takes 256 bytes. */
         for (int r = 0; r < 4; r++) {
             const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
             const uint32_t bits = from < 0 ? w[i % B] << -from
@@ -82,9 +83,8 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 enum { QUICK = 4, TILE = 2048 /* in float16 numbers */ };
 
 /*
- * Returns the index of token t and dimension i in the tile of keys [2][4 times 16 tokens][32
- * lanes][8 halves]. The tile holds 32 dimensions at a time. Bit 11 + j of the result tells that the
- * index is used in the j-th of N / 2 rounds.
+ * Returns the index of the key of token t, dimension i, in a tile [2][4][32 lanes][8], which holds
+ * 32 dimensions at a time. Bit 11 + j is set if these are the j-th 32 dimensions.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
 {
@@ -102,8 +102,8 @@ __device__ __forceinline__ uint32_t value_place(int t, int i)
 }
 
 /*
- * Returns a list entry for x, an outlier or a number of a first token. The upper half is its place
- * in the tile. The lower half is its difference from level 0, as float16.
+ * Returns an entry for x, an outlier or a number of a float16 first token. The upper half is its
+ * index in the tile. The lower half is x minus the decoded number of code 0, as float16.
  */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
                                              float lowest)
@@ -112,8 +112,8 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float midd
 }
 
 /*
- * Writes the number of a list entry to `address` in the tile or, with `away`, sets it to 0. Skips
- * entries that are not used in round `pass`.
+ * Writes the number of an entry to `address` in the tile or, with `away`, writes 0. Skips entries
+ * of other dimensions than the 32 with number `pass`.
  */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {

@@ -1,4 +1,4 @@
-/* Prepares page tables of ring buffers, and pages for timing whose contents were never computed. */
+/* Computes page tables of ring buffers. Makes pages of random bytes valid, for timing. */
 #include "methods/bits/cuda/packed_words.cuh"
 
 namespace

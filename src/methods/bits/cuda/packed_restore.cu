@@ -29,8 +29,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
 }
 
 /*
- * Writes 2 dimensions of token t: `restored` if t < coded, the numbers in the ring buffer for newer
- * tokens, 0 beyond the last token.
+ * Writes 2 dimensions of token t to the bf16 page: `restored` if t < coded, the numbers in the ring
+ * buffer for newer tokens, 0 after the last token.
  */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)

@@ -6,8 +6,8 @@ namespace
 {
 
 /*
- * Fills a table, in the layout of levels_page.turn, for t = 0 .. 63 positions. The rotations have
- * length 1 even if the model's RoPE tables include a factor.
+ * Fills a table of RoPE rotations for positions 0 .. 63, in the layout of levels_page.turn. The
+ * rotations have length 1 even if the model's RoPE tables include a factor.
  */
 __global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
 {

@@ -30,7 +30,7 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/* Used by fp8 and nvfp4. Does nothing if the method has no scales from a calibration. */
+/* Copies the calibrated scales of fp8 and nvfp4 to the device. Does nothing if there are none. */
 static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {
@@ -70,7 +70,10 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return copied ? 0 : -1;
 }
 
-/* All layers share one table. Does nothing unless keys were quantised before RoPE. */
+/*
+ * Computes the table of RoPE rotations, which all layers use. Does nothing unless keys were
+ * quantised before RoPE.
+ */
 static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
                            kvd_device_memory *memory, kvd_err *err)
 {

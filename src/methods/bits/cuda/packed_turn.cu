@@ -13,14 +13,17 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_MAX };
 
-/* Transposed: number j of vector r is at x[j][r]. */
+/* Vectors that a CTA rotates, transposed: number j of vector r is at x[j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
     float norm[ROWS];
 };
 
-/* Sets s.norm [ROWS] to the lengths of the vectors. This thread has number i of each vector. */
+/*
+ * Computes the lengths of the vectors into s.norm [ROWS]. Each thread passes number i of every
+ * vector.
+ */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -43,8 +46,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Computes number i of matrix^T x for all vectors. The matrix [d][d] is read in the order of
- * memory. Begins and ends with a barrier of the CTA.
+ * Computes number i of matrix^T x for all vectors, with a matrix [d][d]. Begins and ends with a
+ * barrier of the CTA.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -82,7 +85,7 @@ __device__ __forceinline__ uint16_t to_bits(float x)
     return (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/* Ties give the lower index. */
+/* Returns the index of the quantisation level nearest to x. Ties give the lower index. */
 __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
     int lo = 0, hi = (1 << bits) - 1;
@@ -112,7 +115,10 @@ __device__ __forceinline__ int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-/* Norms of keys (side 0) are next to each other; norms of values replace scales. */
+/*
+ * Stores the norm of one vector in the page. Norms of keys (side 0) are adjacent; norms of values
+ * are stored in the place of scales.
+ */
 __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &parts, int side,
                                          int t, float norm)
 {
@@ -142,7 +148,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + element(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* Elements 0 .. group - 1 are queries; the last two are the key and the value. */
+    /* Vectors 0 .. group - 1 are queries; the last two are the key and the value. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -219,7 +225,7 @@ __global__ void __launch_bounds__(D_MAX)
                     put_norm(codes, parts, side, t0 + i, s.norm[i]);
                 turn(s, a.turn_rows, x, y, i);
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) /* registers cannot be indexed by a variable below */
+                for (int r = 0; r < ROWS; r++)
                     s.x[i][r] = y[r];
 #pragma unroll 1
                 for (int r = 0; r < min((int)ROWS, left - t0); r++) {

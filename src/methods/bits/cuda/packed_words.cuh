@@ -1,6 +1,6 @@
 /*
- * Device functions to access a lane's words of codes, pairs of 16-bit numbers, and fragments of a
- * warp. Included by packed_*.cu only.
+ * Device functions that access a lane's words of codes, pairs of 16-bit numbers, and matrix
+ * fragments of a warp. Included by packed_*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
@@ -57,8 +57,8 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
 }
 
 /*
- * Unpacks the 32 codes of a lane: number 2 p to the lower half of pair[p], number 2 p + 1 to the
- * upper half.
+ * Unpacks the 32 codes of a lane: code 2 p to the lower half of pair[p], code 2 p + 1 to the upper
+ * half.
  */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
 }
 
 /*
- * Replaces the code of number n atomically, because several lanes may change the word at the same
+ * Replaces code n. Uses atomic operations, because several lanes may change the word at the same
  * time.
  */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
